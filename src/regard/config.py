@@ -1,0 +1,172 @@
+"""Settings: declared once, checked strictly, kept as TOML.
+
+A settings class is a frozen pydantic model. An unknown key is an error that
+names the nearest known one, and `"12"` is not 12.
+"""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from regard.errors import ConfigError
+
+
+class Settings(BaseModel):
+    """The root of every settings class: frozen, strict, extra keys forbidden."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], *, section: str = "") -> Self:
+        """Check `values` and build the settings; `section` is how messages call the place."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise ConfigError(_sentence(cls, error, section)) from None
+
+    def changed(self, **values: Any) -> Self:
+        """A checked copy with some values replaced."""
+        return self.read({**self.model_dump(), **values})
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table that a TOML file holds."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"no settings file at {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+
+
+def to_toml(values: Mapping[str, Any]) -> str:
+    """Write nested tables as TOML; a value of None is left out, since TOML has no such thing.
+
+    Example:
+        >>> print(to_toml({"task": "translation", "train": {"seed": 1, "minutes": None}}), end="")
+        task = "translation"
+        <BLANKLINE>
+        [train]
+        seed = 1
+    """
+    return "\n".join(_table_lines(values, name="")).strip("\n") + "\n"
+
+
+def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """Apply `section.name=value` assignments to nested tables.
+
+    A value is read as TOML where it is TOML (`3e-4`, `true`, `[1, 2]`), and as a
+    plain string otherwise, so that `model.positions=rotary` needs no quotes.
+
+    Example:
+        >>> override({"train": {"seed": 1}}, ["train.learning_rate=3e-4", "model.positions=rotary"])
+        {'train': {'seed': 1, 'learning_rate': 0.0003}, 'model': {'positions': 'rotary'}}
+    """
+    result = merge(values, {})
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        path = name.strip().split(".")
+        if not equals or not all(path):
+            raise ConfigError(f"a setting is given as section.name=value, got {assignment!r}")
+        nested: dict[str, Any] = {path[-1]: _parse_value(text.strip())}
+        for part in reversed(path[:-1]):
+            nested = {part: nested}
+        result = merge(result, nested)
+    return result
+
+
+def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables joined; where both have a value, the second's stands."""
+    result = {key: merge(value, {}) if isinstance(value, Mapping) else value for key, value in first.items()}
+    for key, value in second.items():
+        mine = result.get(key)
+        if isinstance(value, Mapping):
+            result[key] = merge(mine if isinstance(mine, dict) else {}, value)
+        else:
+            result[key] = value
+    return result
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """`"; did you mean X?"`, or what there is when nothing is near."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+
+
+def template(settings: type[Settings], *, section: str = "") -> str:
+    """The settings as a TOML file with each default and what it means, to be edited.
+
+    A setting that is unset by default stands as a comment.
+    """
+    lines, nested = [], []
+    for name, info in settings.model_fields.items():
+        inner = info.annotation
+        if isinstance(inner, type) and issubclass(inner, Settings):
+            nested.append(template(inner, section=f"{section}.{name}".lstrip(".")))
+            continue
+        lines += [f"# {line}" for line in (info.description or "").splitlines()]
+        default = info.get_default(call_default_factory=True) if not info.is_required() else None
+        lines.append(f"# {name} =" if default is None else f"{name} = {_scalar(default)}")
+    head = [f"[{section}]"] if section and lines else []
+    return "\n".join([*head, *lines, "", *nested])
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _table_lines(values: Mapping[str, Any], *, name: str) -> list[str]:
+    plain = [f"{key} = {_scalar(v)}" for key, v in values.items() if v is not None and not isinstance(v, Mapping)]
+    lines = ["", f"[{name}]", *plain] if name and plain else plain
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            lines += _table_lines(value, name=f"{name}.{key}".lstrip("."))
+    return lines
+
+
+def _scalar(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str() | Path():
+            return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list() | tuple():
+            return "[" + ", ".join(_scalar(item) for item in value) + "]"
+    raise TypeError(f"a setting must be a number, a string, a truth value or a list of them, got {value!r}")
+
+
+def _sentence(settings: type[Settings], error: ValidationError, section: str) -> str:
+    """The first of pydantic's complaints as one line: the rule, the value, the nearest name."""
+    problem = error.errors(include_url=False)[0]
+    path = [str(part) for part in problem["loc"]]
+    name = ".".join([section, *path] if section else path)
+    if problem["type"] == "extra_forbidden":
+        known = _fields_at(settings, path[:-1])
+        prefix = name.removesuffix(path[-1])
+        return f"unknown setting {name}{nearest(path[-1], known)}".replace("mean ", f"mean {prefix}", 1)
+    cause = problem.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return str(cause)
+    message = problem["msg"].removeprefix("Value error, ")
+    rule = message[0].lower() + message[1:]
+    return f"{name}: {rule}, got {problem['input']!r}" if name else rule
+
+
+def _fields_at(settings: type[BaseModel], path: Sequence[str]) -> list[str]:
+    for part in path:
+        info = settings.model_fields.get(part)
+        inner = info.annotation if info else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        settings = inner
+    return list(settings.model_fields)

@@ -1,0 +1,150 @@
+"""Batches by token budget, from a sampler that can be asked for any step at once.
+
+Rows of like length share a bucket, so that little is padded. The number of
+batches in an epoch is fixed, and both the order of the batches and the rows
+inside a bucket are shuffled by computed permutations: the seed and the step
+number give the batch, in constant memory, however large the data.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.permutation import mix, permute
+from regard.data.store import TokenStore
+from regard.errors import ConfigError
+
+_SCAN = 1 << 20
+"""Rows whose lengths are looked at together when buckets are made."""
+_BATCHES_PER_BUCKET = 8
+"""A bucket holds at least so many full batches, or a small file would fall apart into half-empty ones."""
+_GROWTH = 1.15
+"""The longest row of a bucket is at most so much longer than its shortest, where there are rows enough."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Rows of like length: where they stand in the order of all rows, and how they are cut into batches."""
+
+    first: int
+    num_rows: int
+    num_batches: int
+    max_length: int
+
+
+class BatchSampler:
+    """Which rows make the batch of a step.
+
+    Each epoch meets every row once. Within a bucket the rows are spread evenly
+    over its batches, so that no batch is a small remainder.
+    """
+
+    def __init__(self, store: TokenStore, *, batch_tokens: int, seed: int) -> None:
+        if len(store) == 0:
+            raise ConfigError("there is no row to make a batch of")
+        histogram = _length_histogram(store)
+        limits = _bucket_limits(histogram, batch_tokens)
+        self.seed = seed
+        self.buckets = _make_buckets(histogram, limits, batch_tokens)
+        self._first_batch = np.cumsum([0, *(bucket.num_batches for bucket in self.buckets)])
+        self._order = _order_by_bucket(store, limits, batch_tokens)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return int(self._first_batch[-1])
+
+    def rows(self, step: int) -> NDArray[np.int64]:
+        """The rows of batch number `step`, counted from 0 through all epochs."""
+        epoch, index = divmod(step, self.batches_per_epoch)
+        shuffled = int(permute(np.array([index]), self.batches_per_epoch, mix(self.seed, epoch))[0])
+        number = int(np.searchsorted(self._first_batch, shuffled, side="right")) - 1
+        bucket, batch = self.buckets[number], shuffled - int(self._first_batch[number])
+        start, end = (bucket.num_rows * b // bucket.num_batches for b in (batch, batch + 1))
+        inside = permute(np.arange(start, end), bucket.num_rows, mix(self.seed, epoch, number))
+        return np.asarray(self._order[bucket.first + inside], dtype=np.int64)
+
+
+def sequential_batches(store: TokenStore, *, batch_tokens: int) -> list[NDArray[np.int64]]:
+    """Every row once, short ones first, for evaluation of data small enough to be listed."""
+    lengths = store.lengths()
+    batches: list[list[int]] = [[]]
+    for row in np.argsort(lengths, kind="stable").tolist():
+        if batches[-1] and (len(batches[-1]) + 1) * (int(lengths[row]) + 1) > batch_tokens:
+            batches.append([])
+        batches[-1].append(row)
+    return [np.array(batch, np.int64) for batch in batches if batch]
+
+
+def pad(sequences: list[NDArray[np.int64]], padding: int) -> NDArray[np.int64]:
+    """The sequences as rows of one rectangle, filled up on the right."""
+    result = np.full((len(sequences), max(map(len, sequences), default=0)), padding, dtype=np.int64)
+    for row, sequence in zip(result, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return result
+
+
+def _length_histogram(store: TokenStore) -> NDArray[np.int64]:
+    histogram = np.zeros(1, np.int64)
+    for start in range(0, len(store), _SCAN):
+        counts = np.bincount(store.lengths(start, min(start + _SCAN, len(store))))
+        histogram, counts = sorted((histogram, counts), key=len)
+        counts[: len(histogram)] += histogram
+        histogram = counts
+    return histogram
+
+
+def _bucket_limits(histogram: NDArray[np.int64], batch_tokens: int) -> list[int]:
+    """The longest length of each bucket, ascending."""
+    limits: list[int] = []
+    shortest, num_rows = 0, 0
+    for length in np.flatnonzero(histogram).tolist():
+        if num_rows == 0:
+            shortest = length
+        num_rows += int(histogram[length])
+        is_full = num_rows * (length + 1) >= _BATCHES_PER_BUCKET * batch_tokens
+        if is_full and length + 1 >= _GROWTH * (shortest + 1):
+            limits.append(length)
+            num_rows = 0
+    if num_rows:
+        longest = len(histogram) - 1
+        too_few = num_rows * (longest + 1) < batch_tokens and limits
+        limits = [*limits[:-1], longest] if too_few else [*limits, longest]
+    return limits
+
+
+def _make_buckets(histogram: NDArray[np.int64], limits: list[int], batch_tokens: int) -> list[Bucket]:
+    buckets, first, shortest = [], 0, 0
+    for limit in limits:
+        num_rows = int(histogram[shortest : limit + 1].sum())
+        # One position more than the row has: every sequence gets a start or an end.
+        rows_per_batch = max(1, batch_tokens // (limit + 1))
+        buckets.append(Bucket(first, num_rows, -(-num_rows // rows_per_batch), limit))
+        first, shortest = first + num_rows, limit + 1
+    return buckets
+
+
+def _order_by_bucket(store: TokenStore, limits: list[int], batch_tokens: int) -> NDArray[np.int64]:
+    """The numbers of all rows, bucket after bucket, in a file beside the store."""
+    path = store.folder / f"order-{batch_tokens}.bin"
+    if not path.exists():
+        _write_order(path, store, limits)
+    return np.memmap(path, dtype=np.int64, mode="r")
+
+
+def _write_order(path: Path, store: TokenStore, limits: list[int]) -> None:
+    work = path.with_suffix(f".{os.getpid()}.part")
+    order = np.memmap(work, dtype=np.int64, mode="w+", shape=(len(store),))
+    scans = [(start, min(start + _SCAN, len(store))) for start in range(0, len(store), _SCAN)]
+    written = 0
+    for number in range(len(limits)):
+        for start, end in scans:
+            bucket_of = np.searchsorted(limits, store.lengths(start, end), side="left")
+            chosen = start + np.flatnonzero(bucket_of == number)
+            order[written : written + len(chosen)] = chosen
+            written += len(chosen)
+    order.flush()
+    del order
+    os.replace(work, path)

@@ -1,0 +1,62 @@
+"""Data sets that are generated, so that they are always at hand.
+
+Each is a function of a number of rows and a seed: the same two numbers give the
+same rows on every machine, nothing is downloaded and nothing is stored.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from regard.data.builtin.dates import generate_dates
+from regard.errors import DataError
+
+
+@dataclass(frozen=True)
+class BuiltinData:
+    """A data set by name, and the function that writes its rows.
+
+    Example:
+        >>> dates = builtin("dates")
+        >>> rows = list(dates.generate(3, 0))
+        >>> len(rows), dates.columns
+        (3, ('source', 'target'))
+    """
+
+    name: str
+    description: str
+    columns: tuple[str, ...]
+    num_rows: int
+    """How many rows to generate where nobody says."""
+    generate: Callable[[int, int], Iterator[tuple[str, ...]]]
+    """From a number of rows and a seed to the rows, each as long as `columns`."""
+
+
+def builtin_names() -> list[str]:
+    """The names that `builtin` knows, sorted."""
+    return sorted(_BUILTIN)
+
+
+def builtin(name: str) -> BuiltinData:
+    """The generated data set called `name`."""
+    if name not in _BUILTIN:
+        names = builtin_names()
+        nearest = get_close_matches(name, names, n=1, cutoff=0.0)[0]
+        raise DataError(
+            f"name must be that of a built-in data set ({', '.join(names)}), got {name!r}; the nearest is {nearest!r}"
+        )
+    return _BUILTIN[name]
+
+
+_BUILTIN = {
+    data.name: data
+    for data in (
+        BuiltinData(
+            name="dates",
+            description="dates as people write them in 54 locales, to ISO 8601",
+            columns=("source", "target"),
+            num_rows=200_000,
+            generate=generate_dates,
+        ),
+    )
+}

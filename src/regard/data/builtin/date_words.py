@@ -1,0 +1,127 @@
+"""Days and years in words, and the ordinals that dates are written with.
+
+Only what is certain: days in English, German, French, Spanish and Chinese, years in
+English and Chinese. A table has one entry per day of the month or per year.
+"""
+
+
+def _entries(text: str) -> tuple[str, ...]:
+    return tuple(text.split(", "))
+
+
+ENGLISH_SMALL = _entries(
+    "zero, one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, thirteen, fourteen, fifteen, "
+    "sixteen, seventeen, eighteen, nineteen"
+)
+ENGLISH_TENS = _entries("zero, ten, twenty, thirty, forty, fifty, sixty, seventy, eighty, ninety")
+ENGLISH_ORDINALS = _entries(
+    "first, second, third, fourth, fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth, thirteenth, "
+    "fourteenth, fifteenth, sixteenth, seventeenth, eighteenth, nineteenth, twentieth"
+)
+GERMAN_ORDINALS = _entries(
+    "erste, zweite, dritte, vierte, fünfte, sechste, siebte, achte, neunte, zehnte, elfte, zwölfte, dreizehnte, "
+    "vierzehnte, fünfzehnte, sechzehnte, siebzehnte, achtzehnte, neunzehnte, zwanzigste"
+)
+GERMAN_UNITS = _entries("ein, zwei, drei, vier, fünf, sechs, sieben, acht, neun")
+FRENCH_DAYS = _entries(
+    "premier, deux, trois, quatre, cinq, six, sept, huit, neuf, dix, onze, douze, treize, quatorze, quinze, seize, "
+    "dix-sept, dix-huit, dix-neuf, vingt, vingt et un, vingt-deux, vingt-trois, vingt-quatre, vingt-cinq, vingt-six, "
+    "vingt-sept, vingt-huit, vingt-neuf, trente, trente et un"
+)
+SPANISH_DAYS = _entries(
+    "uno, dos, tres, cuatro, cinco, seis, siete, ocho, nueve, diez, once, doce, trece, catorce, quince, dieciséis, "
+    "diecisiete, dieciocho, diecinueve, veinte, veintiuno, veintidós, veintitrés, veinticuatro, veinticinco, "
+    "veintiséis, veintisiete, veintiocho, veintinueve, treinta, treinta y uno"
+)
+CHINESE_DIGITS = "〇一二三四五六七八九"
+
+
+def word_tables(language: str, years: range) -> dict[str, tuple[str, ...]]:
+    """What a language writes in words, by the name of the field; empty where it is not known here.
+
+    Args:
+        language: Two letters, such as `en`.
+        years: The years that the tables of years must hold, all from 1900 to 2099.
+    """
+    days = range(1, 32)
+    match language:
+        case "en":
+            return {
+                "day_ordinal": tuple(english_ordinal(day) for day in days),
+                "day_words": tuple(english_day(day) for day in days),
+                "year_words": tuple(english_year(year) for year in years),
+            }
+        case "de":
+            return {"day_words": tuple(german_day(day) for day in days)}
+        case "fr":
+            digits = ("1er", *(str(day) for day in days[1:]))
+            return {"day_ordinal": digits, "day_words": FRENCH_DAYS}
+        case "es":
+            return {"day_words": SPANISH_DAYS}
+        case "zh":
+            return {
+                "day_words": tuple(chinese_day(day) for day in days),
+                "year_words": tuple("".join(CHINESE_DIGITS[int(digit)] for digit in str(year)) for year in years),
+            }
+        case _:
+            return {}
+
+
+def english_ordinal(day: int) -> str:
+    """A day in digits and its ending.
+
+    Example:
+        >>> [english_ordinal(day) for day in (1, 2, 3, 4, 11, 12, 13, 21, 22, 23)]
+        ['1st', '2nd', '3rd', '4th', '11th', '12th', '13th', '21st', '22nd', '23rd']
+    """
+    ending = "th" if day in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
+    return f"{day}{ending}"
+
+
+def english_day(day: int) -> str:
+    """A day as an ordinal in words: `twenty-third`."""
+    if day == 30:
+        return "thirtieth"
+    if day <= 20:
+        return ENGLISH_ORDINALS[day - 1]
+    return f"{ENGLISH_TENS[day // 10]}-{ENGLISH_ORDINALS[day % 10 - 1]}"
+
+
+def english_below_hundred(number: int) -> str:
+    """A number from 0 to 99 in words: `forty-two`."""
+    if number < 20:
+        return ENGLISH_SMALL[number]
+    tens, unit = divmod(number, 10)
+    return ENGLISH_TENS[tens] + (f"-{ENGLISH_SMALL[unit]}" if unit else "")
+
+
+def english_year(year: int) -> str:
+    """A year as it is said aloud.
+
+    Example:
+        >>> [english_year(year) for year in (1900, 1905, 1987)]
+        ['nineteen hundred', 'nineteen oh five', 'nineteen eighty-seven']
+        >>> [english_year(year) for year in (2000, 2005, 2025)]
+        ['two thousand', 'two thousand and five', 'two thousand and twenty-five']
+    """
+    century, rest = divmod(year, 100)
+    if century == 20:
+        return "two thousand" + (f" and {english_below_hundred(rest)}" if rest else "")
+    if rest == 0:
+        return f"{english_below_hundred(century)} hundred"
+    return f"{english_below_hundred(century)} {'oh ' if rest < 10 else ''}{english_below_hundred(rest)}"
+
+
+def german_day(day: int) -> str:
+    """A day as an ordinal in words, in the nominative after `der`: `dritte`."""
+    if day == 30:
+        return "dreißigste"
+    if day <= 20:
+        return GERMAN_ORDINALS[day - 1]
+    return f"{GERMAN_UNITS[day % 10 - 1]}und{'zwanzig' if day < 30 else 'dreißig'}ste"
+
+
+def chinese_day(day: int) -> str:
+    """A day in Chinese numerals, as it is written before the character for day."""
+    tens, unit = divmod(day, 10)
+    return ("" if tens < 2 else CHINESE_DIGITS[tens]) + ("十" if tens else "") + (CHINESE_DIGITS[unit] if unit else "")

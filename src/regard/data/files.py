@@ -1,0 +1,293 @@
+"""Opening files of text: compressed or not, line by line, in constant memory.
+
+A file is UTF-8, with or without a byte order mark, and its lines end in `\\n` or
+`\\r\\n`. Nothing else ends a line: a line separator (U+2028), a next-line control
+(U+0085) or a form feed inside a sentence stays inside it, as every other tool
+that counts lines has it. Whatever is wrong with a file is a `DataError` of one
+line that says where.
+"""
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import os
+import stat
+import zlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+from regard.errors import DataError
+
+AnyPath = str | os.PathLike[str]
+
+COMPRESSIONS = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zst": "Zstandard"}
+"""File suffixes that mean compression, and what each is called."""
+
+_CHUNK = 1 << 18
+# A Zstandard chunk can grow many thousandfold when it is decompressed, so less is read at a time.
+_ZSTANDARD_CHUNK = 1 << 14
+
+
+class _Stream(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+def open_text(path: AnyPath, *, keep_carriage_returns: bool = False) -> Generator[str]:
+    """The lines of a text file, without their endings, decompressed by the file's suffix.
+
+    The path is checked at once, the content while it is read. The file is
+    closed when the last line is out, or by `close()`.
+
+    Args:
+        path: A file, plain or ending in `.gz`, `.xz`, `.bz2` or `.zst`.
+        keep_carriage_returns: Leave the `\\r` of `\\r\\n` on the line, for formats
+            in which a line end may be part of a value.
+
+    Raises:
+        DataError: If the file is missing, not a file, unreadable, empty, damaged
+            or not UTF-8, or holds a NUL byte.
+    """
+    path = check_file(path)
+    return _lines(path, keep_carriage_returns)
+
+
+def content_hash(paths: AnyPath | Sequence[AnyPath]) -> str:
+    """The SHA-256 of the files' bytes as they lie on disk, as 64 hexadecimal digits.
+
+    The size of each file goes before its bytes, so that moving a line from the
+    end of one file to the start of the next changes the hash. Names do not enter.
+    """
+    digest = hashlib.sha256()
+    for path in as_paths(paths):
+        _check_is_file(path)
+        try:
+            with path.open("rb") as stream:
+                digest.update(b"%d:" % os.fstat(stream.fileno()).st_size)
+                while chunk := stream.read(_CHUNK):
+                    digest.update(chunk)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+    return digest.hexdigest()
+
+
+def as_paths(paths: AnyPath | Sequence[AnyPath]) -> tuple[Path, ...]:
+    """One path or several, as a tuple."""
+    if isinstance(paths, str | os.PathLike):
+        return (Path(paths),)
+    return tuple(Path(path) for path in paths)
+
+
+def compression_of(path: Path) -> str | None:
+    """The suffix that says how a file is compressed, or None.
+
+    >>> compression_of(Path("train.de.xz")), compression_of(Path("train.de"))
+    ('.xz', None)
+    """
+    suffix = path.suffix.lower()
+    return suffix if suffix in COMPRESSIONS else None
+
+
+def plain_name(path: Path) -> str:
+    """The file's name without its compression suffix.
+
+    >>> plain_name(Path("corpus/train.de.xz"))
+    'train.de'
+    """
+    return path.stem if compression_of(path) else path.name
+
+
+def check_file(path: AnyPath) -> Path:
+    """The path, if it is that of a regular file with something in it."""
+    path = Path(path)
+    if _check_is_file(path) == 0:
+        raise DataError(f"{path} is empty")
+    return path
+
+
+def _check_is_file(path: Path) -> int:
+    """The size of a regular file."""
+    try:
+        status = path.stat()
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path}") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if stat.S_ISDIR(status.st_mode):
+        raise DataError(f"{path} is a folder, expected a file")
+    if not stat.S_ISREG(status.st_mode):
+        raise DataError(f"{path} is not a regular file: data is read more than once, so it cannot come from a pipe")
+    return status.st_size
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"cannot read {path}: {error.strerror or error}")
+
+
+def _lines(path: Path, keep_carriage_returns: bool) -> Generator[str]:
+    for text in _text_blocks(path):
+        if not keep_carriage_returns and "\r" in text:
+            text = text.replace("\r\n", "\n")
+        lines = text.split("\n")
+        if not lines[-1]:
+            lines.pop()
+        yield from lines
+
+
+def _text_blocks(path: Path) -> Iterator[str]:
+    """The text in pieces that end where a line ends, the last one perhaps excepted."""
+    line = 1
+    is_empty = True
+    for block in _byte_blocks(path):
+        text = _decode(block, path, line)
+        if line == 1:
+            text = text.removeprefix("\ufeff")
+        if text:
+            is_empty = False
+            yield text
+        line += block.count(b"\n")
+    if is_empty:
+        raise DataError(f"{path} is empty")
+
+
+def _byte_blocks(path: Path) -> Iterator[bytes]:
+    pending: list[bytes] = []
+    for chunk in _byte_chunks(path):
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*pending, chunk[:end]])
+            pending = []
+        if end < len(chunk):
+            pending.append(chunk[end:])
+    if pending:
+        yield b"".join(pending)
+
+
+def _byte_chunks(path: Path) -> Iterator[bytes]:
+    try:
+        stream = _open_bytes(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    with closing(stream):
+        while chunk := _read(stream, path):
+            yield chunk
+
+
+def _read(stream: _Stream, path: Path) -> bytes:
+    compression = COMPRESSIONS.get(compression_of(path) or "")
+    try:
+        return stream.read(_CHUNK)
+    except EOFError as error:
+        raise DataError(f"{path} is cut short: its {compression} data ends too early") from error
+    except (OSError, zlib.error, lzma.LZMAError) as error:
+        if compression is None:
+            raise DataError(f"cannot read {path}: {error}") from error
+        raise DataError(f"{path} is damaged, or is not {compression}: {error}") from error
+
+
+def _open_bytes(path: Path) -> _Stream:
+    openers: dict[str | None, Callable[[Path], _Stream]] = {
+        ".gz": gzip.open,
+        ".xz": lzma.open,
+        ".bz2": bz2.open,
+        ".zst": _ZstandardFile,
+    }
+    opener = openers.get(compression_of(path))
+    return path.open("rb", buffering=0) if opener is None else opener(path)
+
+
+class _ZstandardFile:
+    """A Zstandard file of one or more frames, which raises `EOFError` if it is cut short.
+
+    The library's own reader stops at a cut as if the file ended there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import zstandard
+        except ImportError as error:
+            raise DataError(f"reading {path} needs the package zstandard: install regard[zstd]") from error
+        self._library: Any = zstandard
+        self._frame: Any = None
+        self._unread = b""
+        self._stream = path.open("rb")
+
+    def read(self, _size: int, /) -> bytes:
+        while True:
+            data = self._unread or self._stream.read(_ZSTANDARD_CHUNK)
+            if not data:
+                if self._frame is not None:
+                    raise EOFError
+                return b""
+            if out := self._decompress(data):
+                return out
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _decompress(self, data: bytes) -> bytes:
+        self._frame = self._frame or self._library.ZstdDecompressor().decompressobj()
+        try:
+            out = self._frame.decompress(data)
+        except self._library.ZstdError as error:
+            raise OSError(str(error)) from error
+        self._unread = self._frame.unused_data
+        if self._frame.eof:
+            self._frame = None
+        return out
+
+
+def _decode(block: bytes, path: Path, first_line: int) -> str:
+    if b"\0" in block:
+        place = _place(block, block.index(0), first_line)
+        raise DataError(f"{path} is not text: {place} is NUL{_kind_hint(block, first_line)}")
+    try:
+        return block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = _place(block, error.start, first_line)
+        hint = _kind_hint(block, first_line) or _encoding_hint(block, error)
+        raise DataError(f"{path} is not UTF-8: {place} is 0x{block[error.start]:02x}{hint}") from error
+
+
+def _place(block: bytes, offset: int, first_line: int) -> str:
+    """Line and byte of an offset into a block, both counted from 1."""
+    line = first_line + block.count(b"\n", 0, offset)
+    newline = block.rfind(b"\n", 0, offset)
+    return f"line {line:,}, byte {offset - newline:,}"
+
+
+_UTF_16 = "looks like UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
+_BEGINNINGS = {
+    b"\xff\xfe": _UTF_16,
+    b"\xfe\xff": _UTF_16,
+    b"\x1f\x8b": "looks like gzip; let its name end in .gz",
+    b"\xfd7zXZ": "looks like xz; let its name end in .xz",
+    b"BZh": "looks like bzip2; let its name end in .bz2",
+    b"\x28\xb5\x2f\xfd": "looks like Zstandard; let its name end in .zst",
+    b"PAR1": "looks like Parquet; let its name end in .parquet",
+    b"PK\x03\x04": "looks like a ZIP archive or a spreadsheet; export it as text",
+}
+
+
+def _kind_hint(block: bytes, first_line: int) -> str:
+    """What kind of file it may be instead of text, judged by its first bytes."""
+    if first_line > 1:
+        return ""
+    for beginning, looks in _BEGINNINGS.items():
+        if block.startswith(beginning):
+            return f" ({looks})"
+    if len(block) > 1 and (not any(block[0:64:2]) or not any(block[1:64:2])):
+        return f" ({_UTF_16})"  # one half of each character of plain English is zero
+    return ""
+
+
+def _encoding_hint(block: bytes, error: UnicodeDecodeError) -> str:
+    if block[: error.start].isascii():
+        name, code = ("latin-1", "ISO-8859-1") if block[error.start] >= 0xA0 else ("Windows-1252", "WINDOWS-1252")
+        return f" (looks like {name}; convert it with iconv -f {code} -t UTF-8)"
+    # What went before was UTF-8 beyond ASCII, so another encoding of the whole is unlikely.
+    return " (the file ends inside a character)" if error.reason == "unexpected end of data" else ""

@@ -1,0 +1,90 @@
+"""Folders that hold a data set already split: train, valid and test.
+
+Either each split is one table, `train.tsv` and `valid.tsv`, or it is one file of
+lines for each column, `train.de` and `train.en`. Each file may be compressed.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from regard.data.columns import listing
+from regard.data.files import AnyPath, plain_name
+from regard.errors import DataError
+
+TABLE_SUFFIXES = ("tsv", "tab", "csv", "jsonl", "ndjson", "json", "parquet", "pq")
+"""What the name of a table may end in, before its compression."""
+
+_VALID_STEMS = ("valid", "val", "dev", "validation")
+
+
+def split_files(folder: AnyPath, columns: Sequence[str] | None = None) -> dict[str, tuple[Path, ...]]:
+    """The files of each split that a folder holds, under `train`, `valid` and `test`.
+
+    The valid split may be called `valid`, `val`, `dev` or `validation`. The test split
+    is `test`, or else the first by name that begins so, as `test_2016_flickr` does.
+    What stands between stem and suffix makes another file: `val.lc.norm.tok.de` is
+    not the `de` of `val`. Of a file and its compressed copy the file is taken.
+
+    Args:
+        folder: Where to look; folders in it are not searched.
+        columns: For aligned files, their suffixes, in the order wanted. If they are
+            left out and `train` comes in two suffixes, these are taken by alphabet.
+
+    Raises:
+        DataError: If there is nothing to train on, or more than one way to see it.
+    """
+    folder = Path(folder)
+    files = _files_by_plain_name(folder)
+    suffixes = _suffixes(folder, files, columns)
+    stems = [name.removesuffix(f".{suffixes[0]}") for name in files if name.endswith(f".{suffixes[0]}")]
+    stems = sorted(
+        stem for stem in stems if "." not in stem and all(f"{stem}.{suffix}" in files for suffix in suffixes)
+    )
+    candidates = {
+        "train": ["train"],
+        "valid": [stem for stem in _VALID_STEMS if stem in stems],
+        "test": [stem for stem in stems if stem.startswith("test")],
+    }
+    return {
+        split: tuple(files[f"{found[0]}.{suffix}"] for suffix in suffixes)
+        for split, found in candidates.items()
+        if found
+    }
+
+
+def _files_by_plain_name(folder: Path) -> dict[str, Path]:
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.is_file())
+    except OSError as error:
+        raise DataError(f"cannot read the folder {folder}: {error.strerror or error}") from error
+    files: dict[str, Path] = {}
+    for path in paths:  # sorted, so that a file comes before its compressed copy
+        files.setdefault(plain_name(path), path)
+    return files
+
+
+def _suffixes(folder: Path, files: dict[str, Path], columns: Sequence[str] | None) -> tuple[str, ...]:
+    if columns is not None and all(f"train.{column}" in files for column in columns):
+        return tuple(columns)
+    there = sorted(name.removeprefix("train.") for name in files if name.startswith("train."))
+    tables = [suffix for suffix in there if suffix in TABLE_SUFFIXES]
+    texts = [suffix for suffix in there if "." not in suffix and suffix not in (*TABLE_SUFFIXES, "txt")]
+    if len(tables) > 1:
+        raise DataError(f"{folder} has more than one table to train on: {_train_files(tables)}")
+    if tables:
+        return (tables[0],)
+    if columns is not None and texts:
+        missing = [column for column in columns if column not in texts]
+        raise DataError(f"{folder} has no {_train_files(missing)}; it has {_train_files(texts)}")
+    if len(texts) > 2:
+        raise DataError(f"{folder} has {len(texts)} files to train on and the columns are not named: {listing(texts)}")
+    if texts:
+        return tuple(texts)
+    if "txt" in there:
+        return ("txt",)
+    needed = "train.tsv, .csv, .jsonl, .parquet or .txt, or one file for each column, as train.de and train.en"
+    raise DataError(f"{folder} has nothing to train on: it needs {needed}")
+
+
+def _train_files(suffixes: Sequence[str]) -> str:
+    return listing([f"train.{suffix}" for suffix in suffixes])

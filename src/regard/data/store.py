@@ -1,0 +1,126 @@
+"""Token ids on disk, memory-mapped: a file larger than memory trains.
+
+A store is a folder. Each column of a row (source, target) is a file of ids,
+one row's after the other's, and a file of offsets that says where each begins.
+It is written under another name and renamed when whole, so that a store is
+either complete or not there.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.errors import DataError
+from regard.text.tokenizer import Tokenizer
+
+_CHUNK = 4096
+"""Rows encoded at a time: enough to keep every core busy, few enough to hold."""
+
+
+class TokenStore:
+    """Rows of token ids, read where they lie."""
+
+    def __init__(self, folder: Path) -> None:
+        description = json.loads((folder / "store.json").read_text())
+        self.folder = folder
+        self.columns: tuple[str, ...] = tuple(description["columns"])
+        self.num_rows: int = description["num_rows"]
+        self.num_left_out: int = description["num_left_out"]
+        self._offsets = [_map(folder / f"{name}.offsets", np.dtype(np.int64)) for name in self.columns]
+        self._ids = [_map(folder / f"{name}.ids", np.dtype(description["dtype"])) for name in self.columns]
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def sequences(self, column: int, rows: Sequence[int] | NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """The ids of one column of these rows."""
+        offsets, ids = self._offsets[column], self._ids[column]
+        return [ids[offsets[row] : offsets[row + 1]].astype(np.int64) for row in rows]
+
+    def lengths(self, start: int = 0, end: int | None = None) -> NDArray[np.int64]:
+        """The number of tokens of each row, the longest column's."""
+        end = self.num_rows if end is None else end
+        return np.max([np.diff(offsets[start : end + 1]) for offsets in self._offsets], axis=0)
+
+    def num_tokens(self, column: int) -> int:
+        return int(self._offsets[column][-1])
+
+
+def write_store(
+    folder: Path,
+    rows: Iterable[Sequence[str]],
+    tokenizer: Tokenizer,
+    columns: Sequence[str],
+    *,
+    max_length: int,
+) -> TokenStore:
+    """Encode `rows` into a new store; rows with a column longer than `max_length` tokens are left out."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = folder.with_name(f"{folder.name}.{os.getpid()}.part")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    try:
+        _write_columns(work, rows, tokenizer, columns, max_length)
+        os.replace(work, folder)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    return TokenStore(folder)
+
+
+def _write_columns(
+    work: Path, rows: Iterable[Sequence[str]], tokenizer: Tokenizer, columns: Sequence[str], max_length: int
+) -> None:
+    dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= np.iinfo(np.uint16).max + 1 else np.uint32)
+    writers = [_ColumnWriter(work, name, dtype) for name in columns]
+    num_rows = num_left_out = 0
+    for chunk in _chunks(rows, _CHUNK):
+        texts = [row[index] for index in range(len(columns)) for row in chunk]
+        encoded = tokenizer.encode(texts)
+        by_column = [encoded[index * len(chunk) : (index + 1) * len(chunk)] for index in range(len(columns))]
+        kept = [i for i in range(len(chunk)) if all(len(sequences[i]) <= max_length for sequences in by_column)]
+        for writer, sequences in zip(writers, by_column, strict=True):
+            writer.append([sequences[i] for i in kept])
+        num_rows += len(kept)
+        num_left_out += len(chunk) - len(kept)
+    for writer in writers:
+        writer.close()
+    if num_rows == 0 and num_left_out > 0:
+        raise DataError(f"every one of the {num_left_out:,} rows is longer than max_length={max_length} tokens")
+    description = {"columns": list(columns), "num_rows": num_rows, "num_left_out": num_left_out, "dtype": dtype.name}
+    (work / "store.json").write_text(json.dumps(description))
+
+
+class _ColumnWriter:
+    def __init__(self, folder: Path, name: str, dtype: np.dtype) -> None:
+        self._ids, self._offsets = (open(folder / f"{name}.{kind}", "wb") for kind in ("ids", "offsets"))
+        self._dtype, self._end = dtype, 0
+        self._offsets.write(np.zeros(1, np.int64).tobytes())
+
+    def append(self, sequences: Sequence[Sequence[int]]) -> None:
+        ends = self._end + np.cumsum([len(sequence) for sequence in sequences], dtype=np.int64)
+        self._ids.write(np.array([token for sequence in sequences for token in sequence], self._dtype).tobytes())
+        self._offsets.write(ends.tobytes())
+        self._end = int(ends[-1]) if len(ends) else self._end
+
+    def close(self) -> None:
+        self._ids.close()
+        self._offsets.close()
+
+
+def _chunks(rows: Iterable[Sequence[str]], size: int) -> Iterator[list[Sequence[str]]]:
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def _map(path: Path, dtype: np.dtype) -> NDArray:
+    if path.stat().st_size == 0:
+        return np.empty(0, dtype)  # an empty file cannot be mapped
+    return np.memmap(path, dtype=dtype, mode="r")

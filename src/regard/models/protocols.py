@@ -1,0 +1,65 @@
+"""The two protocols that join every family of models.
+
+An *encoder* turns inputs into a `Memory`. A *decoder* turns a prefix, and the
+memory where there is one, into scores for the next token: all positions at
+once for training (`decode`), or step by step from a `State` (`start`, `step`).
+Every generator works through `start`, `step` and `State.select`, and so works
+for every family.
+
+Dimensions: `batch` sequences, `time` positions, `model` width, `vocab` tokens.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, Self, runtime_checkable
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an encoder makes of its input."""
+
+    states: Float[Tensor, "batch time model"]
+    mask: Bool[Tensor, "batch 1 1 time"] | None
+    """True where there is input and not padding; None where nothing is padded."""
+
+
+@runtime_checkable
+class State(Protocol):
+    """What a decoder remembers between steps: keys and values, or hidden vectors."""
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> Self:
+        """The state of these rows of the batch, in this order; a row may occur twice."""
+        ...
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """Turns inputs into states."""
+
+    def encode(self, source: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"] | None = None) -> Memory:
+        """Read `source`; positions at and behind `lengths` are padding and change nothing."""
+        ...
+
+
+@runtime_checkable
+class Decoder(Protocol):
+    """Turns a prefix into scores (logits) for the next token."""
+
+    def decode(
+        self, target: Int[Tensor, "batch time"], memory: Memory | None = None
+    ) -> Float[Tensor, "batch time vocab"]:
+        """The scores after each prefix of `target`, in one go; position t sees tokens 0..t only."""
+        ...
+
+    def start(self, memory: Memory | None = None, *, batch_size: int = 1) -> State:
+        """The state before the first token; `batch_size` counts where there is no memory to tell."""
+        ...
+
+    def step(self, tokens: Int[Tensor, "batch new"], state: State) -> tuple[Float[Tensor, "batch new vocab"], State]:
+        """Read new tokens; the scores after each, and the state behind them.
+
+        The state handed in is used up: its memory may be overwritten.
+        """
+        ...

@@ -1,0 +1,285 @@
+"""The Transformer, as encoder, as decoder, or as both.
+
+Vaswani et al., "Attention Is All You Need" (2017). https://arxiv.org/abs/1706.03762
+
+GPT-2, Llama, BERT, Marian and the original are settings of this one file:
+leave out the encoder and it is a language model, leave out the decoder and it
+is a bidirectional encoder.
+
+Dimensions: see `regard.nn.attention`; `vocab` counts the tokens.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, Self
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from regard.config import Settings
+from regard.errors import ConfigError
+from regard.models.protocols import Memory, State
+from regard.nn.attention import Mask, MultiHeadAttention
+from regard.nn.blocks import Block, BlockOrder, Seen
+from regard.nn.cache import KeyValues
+from regard.nn.feedforward import Activation, FeedForward
+from regard.nn.masks import padding_mask
+from regard.nn.norms import Norm, make_norm
+from regard.nn.positions import ALiBi, Learned, Placement, Positions, RelativeBias, Rotary, Sinusoidal
+
+
+class TransformerConfig(Settings):
+    """The shape of a Transformer. The defaults are the base model of Vaswani et al. (2017)."""
+
+    family: Literal["transformer"] = "transformer"
+    num_layers: int = Field(default=6, ge=0)
+    """Blocks in the encoder, and in the decoder."""
+    encoder_layers: int | None = Field(default=None, ge=0)
+    """Blocks in the encoder, where it is not num_layers; 0 leaves the encoder out."""
+    decoder_layers: int | None = Field(default=None, ge=0)
+    """Blocks in the decoder, where it is not num_layers; 0 leaves the decoder out."""
+    model_dim: int = Field(default=512, ge=1)
+    """Width of the residual stream."""
+    num_heads: int = Field(default=8, ge=1)
+    num_key_value_heads: int | None = Field(default=None, ge=1)
+    """Key/value heads that the query heads share (grouped-query attention); unset, each has its own."""
+    feedforward_dim: int = Field(default=2048, ge=1)
+    activation: Activation = "relu"
+    """relu, gelu, squared-relu, or swiglu (which has half as many weights again)."""
+    norm: Norm = "layer"
+    """layer or rms."""
+    block: BlockOrder = "post-norm"
+    """post-norm as in the paper, or pre-norm, which trains without a long warm-up."""
+    positions: Positions = "sinusoidal"
+    """sinusoidal, learned, rotary, relative, alibi or none."""
+    position_base: float = Field(default=10_000.0, gt=1.0)
+    """The base L of sinusoidal and rotary positions."""
+    context_length: int = Field(default=512, ge=1)
+    """The most positions a sequence may have where positions are learned."""
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """On the embeddings and on what each sub-layer adds to the residual stream."""
+    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """On the attention weights."""
+    bias: bool = True
+    """Whether linear layers add a bias."""
+    tie_embeddings: bool = True
+    """Use the token embedding, transposed, as the output projection."""
+    scale_embeddings: bool = True
+    """Multiply embeddings by the square root of model_dim."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.model_dim % self.num_heads:
+            raise ConfigError(f"model_dim must be a multiple of num_heads, got {self.model_dim=} and {self.num_heads=}")
+        if self.num_heads % (self.num_key_value_heads or 1):
+            raise ConfigError(
+                "num_heads must be a multiple of num_key_value_heads, "
+                f"got {self.num_heads=} and {self.num_key_value_heads=}"
+            )
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise ConfigError(
+                "rotary positions need an even number of dimensions a head, "
+                f"got {self.model_dim=} / {self.num_heads=} = {self.head_dim}"
+            )
+        if self.positions == "sinusoidal" and self.model_dim % 2:
+            raise ConfigError(f"sinusoidal positions need an even model_dim, got {self.model_dim=}")
+        if self.encoder_depth + self.decoder_depth == 0:
+            raise ConfigError("a Transformer needs layers in its encoder or in its decoder, got none in either")
+        return self
+
+    @property
+    def head_dim(self) -> int:
+        return self.model_dim // self.num_heads
+
+    @property
+    def encoder_depth(self) -> int:
+        return self.num_layers if self.encoder_layers is None else self.encoder_layers
+
+    @property
+    def decoder_depth(self) -> int:
+        return self.num_layers if self.decoder_layers is None else self.decoder_layers
+
+
+@dataclass
+class TransformerState:
+    """Each decoder block's keys and values so far, and its view of the encoder's output."""
+
+    caches: list[KeyValues]
+    seen: list[Seen] | None
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> "TransformerState":
+        seen = None if self.seen is None else [each.select(rows) for each in self.seen]
+        return TransformerState([cache.select(rows) for cache in self.caches], seen)
+
+
+class Transformer(nn.Module):
+    """Token ids in, scores for the next token out.
+
+    Both sides share one vocabulary and one table of embeddings.
+    """
+
+    def __init__(self, config: TransformerConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(vocab_size, config.model_dim)
+        has_encoder, has_decoder = config.encoder_depth > 0, config.decoder_depth > 0
+        self.encoder = Stack(config, config.encoder_depth) if has_encoder else None
+        self.decoder = (
+            Stack(config, config.decoder_depth, is_causal=True, has_cross_attention=has_encoder)
+            if has_decoder
+            else None
+        )
+        self.output = nn.Linear(config.model_dim, vocab_size, bias=False) if has_decoder else None
+        self.apply(_initialize)
+        if self.output is not None and config.tie_embeddings:
+            self.output.weight = self.embedding.weight
+
+    def forward(
+        self,
+        target: Int[Tensor, "batch time"],
+        source: Int[Tensor, "batch source"] | None = None,
+        lengths: Int[Tensor, " batch"] | None = None,
+    ) -> Float[Tensor, "batch time vocab"]:
+        """The scores after each prefix of `target`, given `source` where there is an encoder."""
+        return self.decode(target, None if source is None else self.encode(source, lengths))
+
+    def encode(self, source: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"] | None = None) -> Memory:
+        mask = None if lengths is None else padding_mask(lengths, source.size(1))
+        assert self.encoder is not None, "this Transformer has no encoder"
+        return Memory(self.encoder(self._embed(source), mask), mask)
+
+    def decode(
+        self, target: Int[Tensor, "batch time"], memory: Memory | None = None
+    ) -> Float[Tensor, "batch time vocab"]:
+        # Padding needs no mask here: it stands behind the end, where causal attention cannot look.
+        decoder, output = self._decoder()
+        return output(decoder(self._embed(target), seen=decoder.see(memory)))
+
+    def start(self, memory: Memory | None = None, *, batch_size: int = 1) -> TransformerState:
+        decoder, _ = self._decoder()
+        if memory is not None:
+            batch_size = memory.states.size(0)
+        config = self.config
+        heads = config.num_key_value_heads or config.num_heads
+        like = self.embedding.weight.new_empty(batch_size, heads, 0, config.head_dim)
+        if memory is not None:
+            like = like.to(memory.states.dtype)
+        return TransformerState([KeyValues.empty(like) for _ in decoder.blocks], decoder.see(memory))
+
+    def step(
+        self, tokens: Int[Tensor, "batch new"], state: State
+    ) -> tuple[Float[Tensor, "batch new vocab"], TransformerState]:
+        assert isinstance(state, TransformerState)
+        decoder, output = self._decoder()
+        return output(decoder(self._embed(tokens), seen=state.seen, caches=state.caches)), state
+
+    def _embed(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time model"]:
+        scale = math.sqrt(self.config.model_dim) if self.config.scale_embeddings else 1.0
+        return self.embedding(tokens) * scale
+
+    def _decoder(self) -> "tuple[Stack, nn.Linear]":
+        assert self.decoder is not None, "this Transformer has no decoder"
+        assert self.output is not None
+        return self.decoder, self.output
+
+
+class Stack(nn.Module):
+    """Blocks one upon another, with the positions they share."""
+
+    def __init__(
+        self, config: TransformerConfig, num_layers: int, *, is_causal: bool = False, has_cross_attention: bool = False
+    ) -> None:
+        super().__init__()
+        norm = partial(make_norm, config.norm, config.model_dim)
+        self.context_length = config.context_length
+        self.positions = make_positions(config, is_causal=is_causal)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(
+            Block(
+                _attention(config, is_causal=is_causal),
+                FeedForward(config.model_dim, config.feedforward_dim, activation=config.activation, bias=config.bias),
+                cross_attention=_attention(config) if has_cross_attention else None,
+                make_norm=norm,
+                order=config.block,
+                dropout=config.dropout,
+            )
+            for _ in range(num_layers)
+        )
+        self.final_norm = norm() if config.block == "pre-norm" else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch query model"],
+        mask: Mask | None = None,
+        *,
+        seen: Sequence[Seen] | None = None,
+        caches: Sequence[KeyValues] | None = None,
+    ) -> Float[Tensor, "batch query model"]:
+        """The states of the last block; with `caches`, `x` holds the newest positions only."""
+        placement = self._place(caches[0].length if caches else 0, x.size(1), x.device)
+        if placement.added is not None:
+            x = x + placement.added.to(x.dtype)
+        x = self.dropout(x)
+        for index, block in enumerate(self.blocks):
+            x = block(x, mask, placement, seen=seen[index] if seen else None, cache=caches[index] if caches else None)
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def see(self, memory: Memory | None) -> list[Seen] | None:
+        """The encoder's output as each block's cross-attention sees it, computed once."""
+        if memory is None:
+            return None
+        return [block.see(memory.states, memory.mask) for block in self.blocks if isinstance(block, Block)]
+
+    def _place(self, start: int, num_queries: int, device: torch.device) -> Placement:
+        if self.positions is None:
+            return Placement()
+        end = start + num_queries
+        if isinstance(self.positions, Learned) and end > self.context_length:
+            raise ConfigError(
+                f"learned positions reach to context_length={self.context_length}, the sequence has {end} positions"
+            )
+        positions = torch.arange(end, device=device)
+        return self.positions(positions[start:], positions)
+
+
+def make_positions(config: TransformerConfig, *, is_causal: bool) -> nn.Module | None:
+    """The module that tells the positions of a stack apart, or None."""
+    match config.positions:
+        case "sinusoidal":
+            return Sinusoidal(config.model_dim, base=config.position_base)
+        case "learned":
+            return Learned(config.context_length, config.model_dim)
+        case "rotary":
+            return Rotary(config.head_dim, base=config.position_base)
+        case "relative":
+            return RelativeBias(config.num_heads, is_causal=is_causal)
+        case "alibi":
+            return ALiBi(config.num_heads)
+        case "none":
+            return None
+
+
+def _attention(config: TransformerConfig, *, is_causal: bool = False) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        config.model_dim,
+        config.num_heads,
+        num_key_value_heads=config.num_key_value_heads,
+        is_causal=is_causal,
+        dropout=config.attention_dropout,
+        bias=config.bias,
+    )
+
+
+def _initialize(module: nn.Module) -> None:
+    """Glorot's uniform weights, zero biases; embeddings of length about one once scaled."""
+    match module:
+        case nn.Linear():
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        case nn.Embedding():
+            nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)

@@ -1,0 +1,52 @@
+"""What attention remembers between the steps of decoding: keys and values.
+
+Dimensions: see `regard.nn.attention`.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+_FIRST_CAPACITY = 16
+
+
+@dataclass
+class KeyValues:
+    """Keys and values already computed, side by side.
+
+    Room grows by doubling, so that appending n positions one at a time copies
+    O(n) numbers and not O(n^2).
+    """
+
+    keys: Float[Tensor, "batch heads capacity head"]
+    values: Float[Tensor, "batch heads capacity head"]
+    length: int
+
+    @classmethod
+    def empty(cls, like: Float[Tensor, "batch heads time head"]) -> "KeyValues":
+        """No positions yet, with the sizes, type and device of `like`."""
+        return cls(like[:, :, :0], like[:, :, :0], 0)
+
+    def append(
+        self, k: Float[Tensor, "batch heads new head"], v: Float[Tensor, "batch heads new head"]
+    ) -> tuple[Float[Tensor, "batch heads key head"], Float[Tensor, "batch heads key head"]]:
+        """Remember new positions; returns all keys and all values so far."""
+        end = self.length + k.size(2)
+        if end > self.keys.size(2):
+            capacity = max(end, 2 * self.keys.size(2), _FIRST_CAPACITY)
+            self.keys, self.values = (self._enlarged(old, capacity) for old in (self.keys, self.values))
+        self.keys[:, :, self.length : end] = k
+        self.values[:, :, self.length : end] = v
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> "KeyValues":
+        """The memory of these rows of the batch, in this order; a row may occur twice."""
+        return KeyValues(self.keys.index_select(0, rows), self.values.index_select(0, rows), self.length)
+
+    def _enlarged(self, old: Tensor, capacity: int) -> Tensor:
+        batch, heads, _, head = old.shape
+        new = old.new_zeros(batch, heads, capacity, head)
+        new[:, :, : self.length] = old[:, :, : self.length]
+        return new

@@ -1,0 +1,168 @@
+"""Telling positions apart: attention alone sees a set, not a sequence.
+
+    sinusoidal  sines and cosines added to the embeddings    Vaswani et al. (2017), section 3.5
+    learned     one vector for each position, added          Gehring et al. (2017), arXiv 1705.03122
+    rotary      queries and keys turned by their position    Su et al. (2021), arXiv 2104.09864
+    relative    a learned bias for each distance and head    Raffel et al. (2020), arXiv 1910.10683, section 2.1
+    alibi       a fixed, linear penalty on distance          Press et al. (2022), arXiv 2108.12409
+
+Each scheme is a module that says, for the positions of the queries and of the
+keys, what is to be added, turned or biased: a `Placement`.
+
+Dimensions: see `regard.nn.attention`.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.errors import ConfigError
+
+Positions = Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "none"]
+
+
+class Rotation(NamedTuple):
+    """The cosine and the sine of each position's angles."""
+
+    cosine: Float[Tensor, "time half"]
+    sine: Float[Tensor, "time half"]
+
+
+class Placement(NamedTuple):
+    """What a scheme has to say about some positions; what it has not is None."""
+
+    added: Float[Tensor, "query model"] | None = None
+    rotation: Rotation | None = None
+    bias: Float[Tensor, "1 heads query key"] | None = None
+
+
+class Sinusoidal(nn.Module):
+    r"""Sines and cosines of geometrically growing wavelengths, added to the embeddings.
+
+    $$ P_{t,2i} = \sin(t / L^{2i/d}), \quad P_{t,2i+1} = \cos(t / L^{2i/d}) $$
+
+    The base $L$ sets the longest wavelength, $2\pi L$.
+    """
+
+    def __init__(self, model_dim: int, *, base: float = 10_000.0) -> None:
+        super().__init__()
+        _require_even("model_dim", model_dim)
+        self.model_dim, self.base = model_dim, base
+
+    def forward(self, query_positions: Int[Tensor, " query"], key_positions: Int[Tensor, " key"]) -> Placement:
+        angles = _angles(query_positions, self.model_dim, self.base)
+        return Placement(added=torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2))
+
+
+class Learned(nn.Module):
+    """One learned vector for each of `context_length` positions, added to the embeddings."""
+
+    def __init__(self, context_length: int, model_dim: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(context_length, model_dim)
+
+    def forward(self, query_positions: Int[Tensor, " query"], key_positions: Int[Tensor, " key"]) -> Placement:
+        return Placement(added=self.table(query_positions))
+
+
+class Rotary(nn.Module):
+    r"""Queries and keys turned by angles that grow with their position.
+
+    Coordinates $i$ and $i + d/2$ of a head form a plane; position $t$ turns it
+    by $t / L^{2i/d}$. The score of a query and a key then depends on how far
+    apart they are, never on where they stand.
+    """
+
+    def __init__(self, head_dim: int, *, base: float = 10_000.0) -> None:
+        super().__init__()
+        _require_even("head_dim", head_dim)
+        self.head_dim, self.base = head_dim, base
+
+    def forward(self, query_positions: Int[Tensor, " query"], key_positions: Int[Tensor, " key"]) -> Placement:
+        angles = _angles(query_positions, self.head_dim, self.base)
+        return Placement(rotation=Rotation(angles.cos(), angles.sin()))
+
+
+class RelativeBias(nn.Module):
+    """A learned number for each head and each bucket of distances, added to the scores.
+
+    Short distances have a bucket each; longer ones share buckets that widen
+    with the logarithm of the distance, up to `max_distance`, beyond which all
+    are one. Where attention is causal, the future needs no buckets.
+    """
+
+    def __init__(
+        self, num_heads: int, *, is_causal: bool = False, num_buckets: int = 32, max_distance: int = 128
+    ) -> None:
+        super().__init__()
+        self.is_causal, self.num_buckets, self.max_distance = is_causal, num_buckets, max_distance
+        self.table = nn.Embedding(num_buckets, num_heads)
+
+    def forward(self, query_positions: Int[Tensor, " query"], key_positions: Int[Tensor, " key"]) -> Placement:
+        buckets = self.bucket(key_positions[None, :] - query_positions[:, None])
+        return Placement(bias=self.table(buckets).permute(2, 0, 1)[None])
+
+    def bucket(self, offset: Int[Tensor, "query key"]) -> Int[Tensor, "query key"]:
+        """The bucket of each offset, key position minus query position."""
+        num_buckets = self.num_buckets
+        if self.is_causal:
+            first, distance = torch.zeros_like(offset), (-offset).clamp(min=0)
+        else:
+            num_buckets //= 2
+            first, distance = (offset > 0).long() * num_buckets, offset.abs()
+        exact = num_buckets // 2
+        growth = (distance.clamp(min=1) / exact).log() / math.log(self.max_distance / exact)
+        wide = (exact + (growth * (num_buckets - exact)).long()).clamp(max=num_buckets - 1)
+        return first + torch.where(distance < exact, distance, wide)
+
+
+class ALiBi(nn.Module):
+    """A penalty on distance, linear, steeper for some heads than for others; nothing is learned.
+
+    With n heads, n a power of two, head h of 1..n is penalised by 2^(-8h/n) for
+    each position of distance. Other counts interleave the slopes of the powers
+    of two below and above, as the authors' code does.
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+
+    def forward(self, query_positions: Int[Tensor, " query"], key_positions: Int[Tensor, " key"]) -> Placement:
+        distance = (key_positions[None, :] - query_positions[:, None]).abs()
+        slopes = torch.tensor(alibi_slopes(self.num_heads), device=distance.device)
+        return Placement(bias=-slopes[None, :, None, None] * distance)
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """The steepness of each head's penalty.
+
+    Example:
+        >>> alibi_slopes(4)
+        [0.25, 0.0625, 0.015625, 0.00390625]
+    """
+    below = 2 ** math.floor(math.log2(num_heads))
+    slopes = [2 ** (-8 * head / below) for head in range(1, below + 1)]
+    between = [2 ** (-8 * head / (2 * below)) for head in range(1, 2 * below + 1, 2)]
+    return slopes + between[: num_heads - below]
+
+
+def rotate(x: Float[Tensor, "batch heads time head"], rotation: Rotation) -> Float[Tensor, "batch heads time head"]:
+    """Turn each plane (i, i + head/2) of `x` by its position's angle."""
+    cosine, sine = rotation.cosine.to(x.dtype), rotation.sine.to(x.dtype)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+
+
+def _angles(positions: Int[Tensor, " time"], dim: int, base: float) -> Float[Tensor, "time half"]:
+    # Default precision, whatever the weights' is: in bfloat16 position 257 would equal 256.
+    exponents = torch.arange(0, dim, 2, device=positions.device) / dim
+    return positions[:, None] / base**exponents
+
+
+def _require_even(name: str, value: int) -> None:
+    if value % 2:
+        raise ConfigError(f"{name} must be even for positions that come in pairs, got {value}")

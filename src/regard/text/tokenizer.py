@@ -1,0 +1,180 @@
+"""Strings to token ids and back.
+
+    bpe         byte-level byte-pair encoding: any text at all, no unknown token   Sennrich et al. (2016)
+    unigram     pieces of a unigram language model                                 Kudo (2018)
+    characters  one token a character
+    bytes       one token a byte
+    words       one token a whitespace-separated word
+
+Hugging Face's `tokenizers` does the work underneath, so any public
+`tokenizer.json` loads as well.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+
+from regard.config import nearest
+from regard.errors import ConfigError, DataError
+
+TokenizerKind = Literal["bpe", "unigram", "characters", "bytes", "words"]
+
+PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
+SPECIALS = (PAD, START, END, UNKNOWN)
+_FOREIGN_SPECIALS = {
+    PAD: ("[PAD]", "<|pad|>", "<|endoftext|>", END),
+    START: ("[CLS]", "<bos>", "<|begin_of_text|>", "<|im_start|>", "<|endoftext|>", PAD),
+    END: ("[SEP]", "<eos>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>"),
+}
+"""What others call these, in order of preference."""
+
+_VISIBLE = str.maketrans({" ": "\u00b7", "\n": "\u23ce", "\t": "\u21e5"})
+
+
+class Tokenizer:
+    """A vocabulary, and the rules that cut text into its tokens.
+
+    `encode` adds no special tokens of its own: who calls it knows whether a
+    sequence starts and ends there.
+    """
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        inner.no_padding()
+        inner.no_truncation()
+        self._inner = inner
+        self.pad, self.start, self.end = (self._special(name) for name in (PAD, START, END))
+        self._specials = {self.pad, self.start, self.end}
+
+    @property
+    def vocab_size(self) -> int:
+        return self._inner.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text."""
+        return [encoding.ids for encoding in self._inner.encode_batch(list(texts), add_special_tokens=False)]
+
+    def decode(self, sequences: Iterable[Sequence[int]]) -> list[str]:
+        """The text of each sequence, special tokens left out."""
+        kept = [[token for token in ids if token not in self._specials] for ids in sequences]
+        return self._inner.decode_batch(kept, skip_special_tokens=False)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Each token by itself, as a person would want to see it; spaces, tabs and line ends show as signs.
+
+        A token that holds only part of a character shows as its name in the vocabulary.
+        """
+        names = [self._inner.id_to_token(token) or "" for token in ids]
+        texts = self._inner.decode_batch([[token] for token in ids], skip_special_tokens=False)
+        return [
+            name if token in self._specials or "\ufffd" in text or not text else text.translate(_VISIBLE)
+            for token, name, text in zip(ids, names, texts, strict=True)
+        ]
+
+    def count_unknown(self, sequences: Iterable[Sequence[int]]) -> int:
+        """How many tokens stand for something the vocabulary does not have."""
+        unknown = self._inner.token_to_id(UNKNOWN)
+        return 0 if unknown is None else sum(list(ids).count(unknown) for ids in sequences)
+
+    def to_json(self) -> str:
+        """The whole tokenizer in the public `tokenizer.json` layout."""
+        return self._inner.to_str(pretty=False)
+
+    @classmethod
+    def from_json(cls, text: str, *, name: str = "tokenizer.json") -> "Tokenizer":
+        try:
+            inner = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises bare Exception for whatever it cannot parse
+            raise DataError(f"{name} is not a tokenizer: {error}") from None
+        return cls(inner)
+
+    def _special(self, name: str) -> int:
+        for candidate in (name, *_FOREIGN_SPECIALS[name]):
+            token = self._inner.token_to_id(candidate)
+            if token is not None:
+                return token
+        raise DataError(
+            f"the tokenizer has no token for {name}, under that name or {', '.join(_FOREIGN_SPECIALS[name])}"
+        )
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read a public `tokenizer.json`."""
+    try:
+        return Tokenizer.from_json(path.read_text(encoding="utf-8"), name=str(path))
+    except FileNotFoundError:
+        raise DataError(f"no tokenizer at {path}") from None
+
+
+def train_tokenizer(texts: Iterable[str], kind: TokenizerKind, vocab_size: int) -> Tokenizer:
+    """Learn a vocabulary of at most `vocab_size` tokens, the special ones included."""
+    kinds = get_args(TokenizerKind)
+    if kind not in kinds:
+        raise ConfigError(f"no kind of tokenizer is called {kind!r}{nearest(kind, kinds)}")
+    if vocab_size <= len(SPECIALS):
+        raise ConfigError(f"vocab_size must exceed the {len(SPECIALS)} special tokens, got {vocab_size}")
+    inner, trainer = _UNTRAINED[kind](vocab_size)
+    if trainer is None:
+        inner.add_special_tokens(list(SPECIALS))
+    else:
+        inner.train_from_iterator(texts, trainer)
+    return Tokenizer(inner)
+
+
+def _bpe(vocab_size: int) -> tuple[tokenizers.Tokenizer, Any]:
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    if vocab_size < len(alphabet) + len(SPECIALS):
+        raise ConfigError(
+            f"byte-level BPE needs a vocab_size of at least {len(alphabet) + len(SPECIALS)}, "
+            f"one for each byte and special token, got {vocab_size}"
+        )
+    inner = tokenizers.Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    return inner, trainer
+
+
+def _unigram(vocab_size: int) -> tuple[tokenizers.Tokenizer, Any]:
+    inner = tokenizers.Tokenizer(models.Unigram())
+    inner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    inner.decoder = decoders.Metaspace(prepend_scheme="always")
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size, special_tokens=list(SPECIALS), unk_token=UNKNOWN, show_progress=False
+    )
+    return inner, trainer
+
+
+def _characters(vocab_size: int) -> tuple[tokenizers.Tokenizer, Any]:
+    inner = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    inner.decoder = decoders.Fuse()
+    trainer = trainers.WordLevelTrainer(vocab_size=vocab_size, special_tokens=list(SPECIALS), show_progress=False)
+    return inner, trainer
+
+
+def _bytes(vocab_size: int) -> tuple[tokenizers.Tokenizer, Any]:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate([*SPECIALS, *alphabet])}
+    inner = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    return inner, None
+
+
+def _words(vocab_size: int) -> tuple[tokenizers.Tokenizer, Any]:
+    inner = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.WordLevelTrainer(vocab_size=vocab_size, special_tokens=list(SPECIALS), show_progress=False)
+    return inner, trainer
+
+
+_UNTRAINED = {"bpe": _bpe, "unigram": _unigram, "characters": _characters, "bytes": _bytes, "words": _words}

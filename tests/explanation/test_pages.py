@@ -1,0 +1,224 @@
+"""Pages that stand alone, keep foreign text harmless, and draw themselves in a browser."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regard.errors import ConfigError
+from regard.explanation.attention_page import write_attention_page
+from regard.explanation.maps import AttentionMaps
+from regard.explanation.report import Report, write_report
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed to draw the page")
+
+
+def data_of(page: Path) -> Any:
+    found = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert len(found) == 1
+    return json.loads(found[0])
+
+
+def drawn(page: Path, tmp_path: Path, *, then: str = "") -> str:
+    """The page as the browser has drawn it, after the JavaScript `then`."""
+    assert BROWSER is not None
+    late = f"<script>addEventListener('load', () => setTimeout(() => {{ {then} }}, 200))</script></body>"
+    copy = tmp_path / "copy.html"
+    copy.write_text(page.read_text().replace("</body>", late))
+    quiet = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+        "--disable-component-update --disable-sync --virtual-time-budget=2000 --window-size=1000,1000"
+    )
+    command = [BROWSER, *quiet.split(), f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", copy.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    error = re.search(r'<html[^>]* data-error="([^"]*)"', done.stdout)
+    assert error is None, error and error[1]
+    return done.stdout
+
+
+@pytest.fixture
+def report(maps: AttentionMaps) -> Report:
+    steps = range(10, 810, 10)
+    trained = [{"step": step, "loss": 30 / step, "learning_rate": 1e-3, "seconds": step / 7} for step in steps]
+    checked = [{"step": step, "valid_loss": 40 / step, "valid_perplexity": 1.1} for step in range(200, 801, 200)]
+    return Report(
+        title="dates: source to target",
+        summary={"model": "transformer", "parameters": "1,204,352"},
+        scores={
+            "exact match": {"value": np.float64(0.993), "interval": (0.9885, 0.996), "signature": "n:2000|seed:7"},
+            "BLEU": {"value": 97.31},
+        },
+        curves=[*trained, *checked],
+        settings='[model]\nmodel_dim = 128  # wide\npreset = "transformer"\n',
+        samples=[
+            {"source": "4 mars 2025", "target": "2025-03-04", "prediction": "2025-03-04", "right": True},
+            {"source": "٤ مارس ٢٠٢٥", "target": "2025-03-04", "prediction": "2025-04-03", "right": False},
+        ],
+        attention=maps,
+        notes=["the task was read off the data"],
+    )
+
+
+@pytest.fixture(params=["attention", "report"])
+def page(request: pytest.FixtureRequest, maps: AttentionMaps, report: Report, tmp_path: Path) -> Path:
+    path = tmp_path / "page.html"
+    if request.param == "attention":
+        write_attention_page([maps, maps], path)
+    else:
+        write_report(path, report)
+    return path
+
+
+def test_a_page_stands_alone(page: Path):
+    text = page.read_text()
+    assert set(re.findall(r"https?://[^\"' )<]+", text)) <= {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"\{\{\w+\}\}", text)
+    targets = re.findall(r"(?:src|href)\s*=\s*[\"']([^\"']+)|url\(([^)]*)\)|@import\s+(\S+)", text)
+    assert all("".join(target).startswith("data:") for target in targets)
+    assert "default-src 'none'" in text
+    assert [path.name for path in page.parent.iterdir()] == ["page.html"]
+
+
+def test_an_attention_page_holds_its_maps(maps: AttentionMaps, tmp_path: Path):
+    write_attention_page(maps, tmp_path / "page.html")
+    (found,) = data_of(tmp_path / "page.html")
+    again = AttentionMaps.from_dict(found)
+    assert again.to_dict() == maps.to_dict()
+
+
+def test_an_attention_page_needs_an_example(tmp_path: Path):
+    with pytest.raises(ConfigError, match="at least one prediction"):
+        write_attention_page([], tmp_path / "page.html")
+
+
+def tricky_report(make_maps: Callable[[str, str], AttentionMaps], text: str) -> Report:
+    return Report(
+        title=text,
+        summary={text: text},
+        scores={text: {"value": 0.5, "interval": [0.4, 0.6], "signature": text}},
+        curves=[{"step": 1, "loss": 1.0}],
+        settings=text,
+        samples=[{"source": text, "target": text, "prediction": text + "x", "right": False}],
+        attention=make_maps(text, text),
+        notes=[text],
+    )
+
+
+def test_foreign_text_stays_text_and_comes_back(
+    make_maps: Callable[[str, str], AttentionMaps], tricky_text: str, tmp_path: Path
+):
+    write_report(tmp_path / "page.html", tricky_report(make_maps, tricky_text))
+    text = (tmp_path / "page.html").read_text()
+    assert tricky_text not in text
+    assert "<b>" not in text
+    assert text.count("</script>") == 2
+    assert f"<title>{html.escape(tricky_text)}</title>" in text
+    data = data_of(tmp_path / "page.html")
+    assert data["title"] == data["notes"][0] == data["settings"] == data["samples"][0]["source"] == tricky_text
+    assert data["scores"][0]["signature"] == tricky_text
+    assert data["summary"] == [[tricky_text, tricky_text]]
+    assert data["attention"][0]["source"] == tricky_text
+
+
+def test_a_resumed_run_has_one_line_per_step_and_the_later_one_holds(tmp_path: Path):
+    lines = [
+        {"step": 2, "loss": 1.0},
+        {"step": 3, "loss": 0.5},
+        {"step": 2, "loss": 0.9},
+        {"step": 2, "valid_loss": float("nan")},
+    ]
+    write_report(tmp_path / "page.html", Report(title="resumed", curves=lines))
+    expected = [{"step": 2, "loss": 0.9, "valid_loss": None}, {"step": 3, "loss": 0.5}]
+    assert data_of(tmp_path / "page.html")["curves"] == expected
+
+
+def test_a_score_needs_a_value(tmp_path: Path):
+    with pytest.raises(ConfigError, match="a score must have a value, got 'BLEU' with signature"):
+        write_report(tmp_path / "page.html", Report(title="no value", scores={"BLEU": {"signature": "x"}}))
+
+
+def test_a_line_of_curves_needs_a_step(tmp_path: Path):
+    with pytest.raises(ConfigError, match="a line of curves must have a step, got loss, seconds"):
+        write_report(tmp_path / "page.html", Report(title="no step", curves=[{"loss": 1.0, "seconds": 3}]))
+
+
+@needs_browser
+def test_the_attention_page_draws_itself_and_answers(maps: AttentionMaps, tmp_path: Path):
+    write_attention_page([maps, maps], tmp_path / "page.html")
+    choose = "document.querySelectorAll('.attention-grid button')[4].click();"
+    walk = """
+        const map = document.querySelector('.attention-scroll');
+        for (const key of ['ArrowDown', 'ArrowDown', 'ArrowUp', 'ArrowRight'])
+            map.dispatchEvent(new KeyboardEvent('keydown', { key }));
+    """
+    dom = drawn(tmp_path / "page.html", tmp_path, then=choose + walk)
+    assert f'data-cells="{11 * 12}"' in dom
+    assert dom.count('aria-label="layer ') == 6
+    assert re.search(r'aria-label="layer 1, head 1" aria-pressed="true"', dom)
+    weights = maps.average("cross", layer=1, head=1)
+    tip = re.search(r'class="attention-tip"[^>]*>(.*?)</div>', dom)
+    place = re.search(r'data-row="(\d+)" data-column="(\d+)"', dom)
+    assert tip is not None
+    assert place is not None
+    row, column = int(place[1]), int(place[2])
+    assert row == 1
+    assert tip[1].endswith(f"{weights[row, column]:.3f}")
+    for weight in sorted(weights[row])[-3:]:
+        assert f"({weight:.3f})</span>" in dom
+
+
+@needs_browser
+def test_the_report_draws_every_section_that_has_something_to_show(report: Report, tmp_path: Path):
+    write_report(tmp_path / "page.html", report)
+    dom = drawn(tmp_path / "page.html", tmp_path)
+    for part in ("notes", "learning", "samples", "attention", "settings"):
+        assert f'<section id="{part}">' in dom
+    assert dom.count('class="interval"') == 1
+    assert ">0.9930<" in dom
+    assert 'class="valid_loss" d="M' in dom
+    assert 'class="learning_rate" d="M' in dom
+    assert "<mark>" in dom
+    assert '<span class="toml-table">[model]</span>' in dom
+    assert f'data-cells="{11 * 12}"' in dom
+
+
+@needs_browser
+def test_the_smallest_report_has_no_empty_section(tmp_path: Path):
+    write_report(tmp_path / "page.html", Report(title="nothing yet"))
+    dom = drawn(tmp_path / "page.html", tmp_path)
+    assert "<section" not in dom
+    assert "nothing yet</h1>" in dom
+
+
+@needs_browser
+def test_odd_numbers_do_not_stop_the_report(report: Report, tmp_path: Path):
+    odd = replace(
+        report,
+        curves=[{"step": 1, "loss": float("inf")}, {"step": 1, "valid_loss": 0.0}, {"step": 1, "learning_rate": 0.0}],
+        scores={"zero": {"value": 0.0, "interval": [0.0, 0.0]}, "lost": {"value": float("nan")}},
+        samples=[{"source": "ROMEO:", "prediction": ""}],
+    )
+    write_report(tmp_path / "page.html", odd)
+    choose = "document.querySelectorAll('#learning input').forEach((input) => input.click());"
+    dom = drawn(tmp_path / "page.html", tmp_path, then=choose)
+    assert "NaN" not in dom.split('id="page-data"')[0]
+    assert "not finite" in dom
+
+
+@needs_browser
+def test_foreign_text_is_shown_and_never_run(
+    make_maps: Callable[[str, str], AttentionMaps], tricky_text: str, tmp_path: Path
+):
+    write_report(tmp_path / "page.html", tricky_report(make_maps, tricky_text))
+    dom = drawn(tmp_path / "page.html", tmp_path)
+    assert "<b>" not in dom.split('id="page-data"')[0].replace("<b>step", "")
+    assert f"<li>{html.escape(tricky_text, quote=False)}</li>" in dom
