@@ -1,0 +1,37 @@
+"""From a file of sequences to a model you can trust.
+
+    import regard
+
+    run = regard.train("pairs.tsv", minutes=1)
+    run.predict("Der Hund rennt")
+
+The public names are loaded when they are first used, so that `import regard`
+takes no time.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.errors import RegardError
+    from regard.runs.launch import train
+    from regard.runs.run import Run, load
+
+_HOMES = {
+    "RegardError": "regard.errors",
+    "Run": "regard.runs.run",
+    "load": "regard.runs.run",
+    "train": "regard.runs.launch",
+}
+
+__all__ = ["RegardError", "Run", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -6,7 +6,7 @@ import sys
 from collections import defaultdict
 from datetime import date, timedelta
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 
 import pytest
 from babel import Locale
@@ -28,6 +28,7 @@ from regard.data.builtin.misspellings import NameIndex, edit_distance, normalize
 from regard.errors import ConfigError, DataError
 
 TAG = re.compile(r" \[([\w-]+)\]$")
+PUNCTUATION = re.compile(r"[,،./-]+")
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +73,15 @@ def distances(name: str, months: dict[str, set[int]], month: int) -> tuple[int, 
 
 
 def simplify(source: str) -> str:
-    """What a careless reader sees: no case, no commas, no spaces but single ones."""
-    return " ".join(source.casefold().replace(",", " ").replace("،", " ").split())
+    """What a careless reader sees: no case, and any punctuation as one space."""
+    return " ".join(PUNCTUATION.sub(" ", source.casefold()).split())
 
 
-def test_a_source_has_one_target_whatever_the_seed():
+def test_a_source_has_one_target_whatever_the_seed(drawn: list[DrawnDate]):
     targets: dict[str, str] = {}
-    for seed in range(8):
-        for source, target in generate_dates(25_000, seed):
-            assert targets.setdefault(simplify(source), target) == target, source
+    pairs = [(row.source, row.target) for row in drawn]
+    for source, target in chain(pairs, *(generate_dates(25_000, seed) for seed in range(2, 8))):
+        assert targets.setdefault(simplify(source), target) == target, source
 
 
 def test_every_day_of_a_leap_year_has_one_reading_however_it_is_written():
@@ -105,8 +106,10 @@ def test_an_untagged_name_denotes_one_month_in_all_locales(drawn: list[DrawnDate
 
 
 def test_an_untagged_misspelling_is_nearer_its_month_than_any_other_of_all_locales(drawn: list[DrawnDate]):
-    rows = [row for row in drawn if is_misspelt_month(row) and not row.is_tagged][:101]
-    assert len(rows) == 101
+    # The Slavic languages give different months the same old names: where it is hardest.
+    hardest = [row for row in drawn if row.locale in {"cs", "hr", "pl"} and not row.is_tagged]
+    rows = [row for row in hardest if is_misspelt_month(row)][:61]
+    assert len(rows) == 61
     for row in rows:
         own, other = distances(row.month, months_anywhere(), month_of(row))
         assert own < other, row
@@ -279,7 +282,6 @@ def test_builtin_data_are_found_by_name():
     assert builtin_names() == ["dates"]
     data = builtin("dates")
     assert isinstance(data, BuiltinData)
-    assert str(len(LOCALES)) in data.description
     assert all(len(row) == len(data.columns) for row in data.generate(7, 0))
 
 

@@ -6,7 +6,8 @@ Scores" (2018). https://arxiv.org/abs/1804.08771
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+
+from regard.version import version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,7 @@ class Score:
 
     Example:
         >>> score = Score(name="accuracy", value=0.9, interval=(0.55, 0.998), settings={"n": 10})
-        >>> str(score).replace(_version(), "1.2.0")
+        >>> str(score).replace(version(), "1.2.0")
         'accuracy|n:10|version:1.2.0 = 0.900 [0.550, 0.998]'
     """
 
@@ -34,7 +35,7 @@ class Score:
     def signature(self) -> str:
         """The settings in a fixed order, the version of regard last: `k:v|k:v|version:1.2.0`."""
         pairs = [f"{key}:{value}" for key, value in sorted(self.settings.items())]
-        return "|".join([*pairs, f"version:{_version()}"])
+        return "|".join([*pairs, f"version:{version()}"])
 
     def to_json(self) -> dict[str, float | list[float] | str | None]:
         """What is written to files and printed by `--json`; the name is left to be its key."""
@@ -51,9 +52,3 @@ class Score:
             spread = f" [{low:.{self.digits}f}, {high:.{self.digits}f}]"
         return f"{self.name}|{self.signature} = {self.value:.{self.digits}f}{spread}"
 
-
-def _version() -> str:
-    try:
-        return version("regard")
-    except PackageNotFoundError:  # run from a source tree
-        return "dev"

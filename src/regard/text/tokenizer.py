@@ -31,8 +31,6 @@ _FOREIGN_SPECIALS = {
 }
 """What others call these, in order of preference."""
 
-_VISIBLE = str.maketrans({" ": "\u00b7", "\n": "\u23ce", "\t": "\u21e5"})
-
 
 class Tokenizer:
     """A vocabulary, and the rules that cut text into its tokens.
@@ -62,14 +60,14 @@ class Tokenizer:
         return self._inner.decode_batch(kept, skip_special_tokens=False)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Each token by itself, as a person would want to see it; spaces, tabs and line ends show as signs.
+        """The text of each token by itself.
 
         A token that holds only part of a character shows as its name in the vocabulary.
         """
         names = [self._inner.id_to_token(token) or "" for token in ids]
         texts = self._inner.decode_batch([[token] for token in ids], skip_special_tokens=False)
         return [
-            name if token in self._specials or "\ufffd" in text or not text else text.translate(_VISIBLE)
+            name if token in self._specials or "\ufffd" in text or not text else text
             for token, name, text in zip(ids, names, texts, strict=True)
         ]
 

@@ -1,14 +1,14 @@
 """Data sets that are generated, so that they are always at hand.
 
-Each is a function of a number of rows and a seed: the same two numbers give the
-same rows on every machine, nothing is downloaded and nothing is stored.
+Each is a function of a number of rows and a seed: nothing is downloaded, nothing is
+stored, and the same two numbers give the same rows again.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from regard.data.builtin.dates import generate_dates
+from regard.data.builtin.dates import LOCALES, generate_dates
 from regard.errors import DataError
 
 
@@ -53,7 +53,7 @@ _BUILTIN = {
     for data in (
         BuiltinData(
             name="dates",
-            description="dates as people write them in 54 locales, to ISO 8601",
+            description=f"dates as people write them in {len(LOCALES)} locales, to ISO 8601",
             columns=("source", "target"),
             num_rows=200_000,
             generate=generate_dates,

@@ -199,7 +199,7 @@ def _vary(rng: Random, source: str, locale: DateLocale) -> str:
     if locale.tag in NATIVE_DIGITS:
         zero, share = NATIVE_DIGITS[locale.tag]
         if rng.random() < share:
-            source = source.translate({ord("0") + digit: ord(zero) + digit for digit in range(10)})
+            source = source.translate(_digits_from(zero))
     case = rng.random()
     if locale.tag not in _CASE_OF_ITS_OWN:
         if case < LOWER_SHARE:
@@ -212,6 +212,12 @@ def _vary(rng: Random, source: str, locale: DateLocale) -> str:
     if spaces < 1:
         source = (f" {source}", f"{source} ", source.replace(" ", "  ", 1))[int(spaces * 3)]
     return source
+
+
+@cache
+def _digits_from(zero: str) -> dict[int, int]:
+    """What turns Latin digits into those that begin with `zero`."""
+    return {ord("0") + digit: ord(zero) + digit for digit in range(10)}
 
 
 def _pick(rng: Random, choices: Sequence[Choice]) -> Choice:

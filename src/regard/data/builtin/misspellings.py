@@ -101,12 +101,12 @@ class NameIndex:
         else:
             forms = _shortened_forms(word, distance)
             candidates = {name for form in forms for name in self._shortened.get(form, ())}
-        return {
-            locale
-            for name in candidates
-            for locale, other in self._meanings[name]
-            if other != month and (distance == 0 or edit_distance(word, name) <= distance)
-        }
+        rivals: set[str] = set()
+        for name in candidates:
+            others = {locale for locale, other in self._meanings[name] if other != month}
+            if others and edit_distance(word, name) <= distance:
+                rivals |= others
+        return rivals
 
 
 def _shortened_forms(word: str, most: int) -> set[str]:

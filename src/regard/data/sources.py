@@ -1,0 +1,97 @@
+"""Where rows come from: files, a built-in data set, or a list in memory; and which of the three sets each serves."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from regard.data.builtin import builtin, builtin_names
+from regard.data.config import DataConfig
+from regard.data.files import content_hash
+from regard.data.folders import split_files
+from regard.data.tables import Table, open_table, rows_hash, table_from_rows
+from regard.errors import DataError
+
+Rows = Sequence[Sequence[str]]
+"""Rows in memory, as a Python program has them."""
+
+IN_MEMORY = "(rows in memory)"
+"""How the settings of a run name data that came from no file."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The tables of a run, by role; `valid` and `test` are None where they are to be split off `train`."""
+
+    train: Table
+    valid: Table | None
+    test: Table | None
+    content_hash: Callable[[], str]
+    """The hash of all that is read; it costs a pass over the files."""
+
+    @property
+    def guesses(self) -> list[str]:
+        tables = [table for table in (self.train, self.valid, self.test) if table is not None]
+        return list(dict.fromkeys(guess for table in tables for guess in table.guesses))
+
+
+def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = None) -> Source:
+    """Find the data that the settings name, and how to read it."""
+    if rows is not None:
+        rows = [tuple(row) for row in rows]
+        table = table_from_rows(rows, roles, skip_bad=config.skip_bad)
+        return _with_held_out(config, roles, table, lambda: rows_hash(rows))
+    if not config.train:
+        raise DataError("no data to train on: name a file, two aligned files, a folder or a built-in data set")
+    name = config.train[0]
+    if config.train == [IN_MEMORY]:
+        raise DataError("this run was trained on rows in memory: hand in the same rows to go on")
+    if len(config.train) == 1 and not Path(name).exists() and name in builtin_names():
+        return _builtin_source(config, roles)
+    if len(config.train) == 1 and Path(name).is_dir():
+        config = _with_folder(config, Path(name))
+    try:
+        table = _open(config, config.train, roles)
+    except DataError as error:
+        if len(config.train) == 1 and not Path(name).exists():
+            raise DataError(f"{error}; built-in data sets: {', '.join(builtin_names())}") from None
+        raise
+    return _with_held_out(config, roles, table, lambda: content_hash(table.paths))
+
+
+def _open(config: DataConfig, paths: Sequence[str], roles: Sequence[str]) -> Table:
+    return open_table(
+        cast("Sequence[str | Path]", paths),
+        columns=config.columns or None,
+        format=config.format,
+        roles=roles,
+        header=config.header,
+        skip_bad=config.skip_bad,
+    )
+
+
+def _with_held_out(config: DataConfig, roles: Sequence[str], train: Table, hash_of_train: Callable[[], str]) -> Source:
+    valid, test = (_open(config, paths, roles) if paths else None for paths in (config.valid, config.test))
+    held_out = [path for table in (valid, test) if table is not None for path in table.paths]
+
+    def whole_hash() -> str:
+        return f"{hash_of_train()}+{content_hash(held_out)}" if held_out else hash_of_train()
+
+    return Source(train, valid, test, whole_hash)
+
+
+def _builtin_source(config: DataConfig, roles: Sequence[str]) -> Source:
+    data = builtin(config.train[0])
+    if tuple(roles) != data.columns:
+        raise DataError(f"{data.name} has the columns {', '.join(data.columns)}, the task needs {', '.join(roles)}")
+    rows = list(data.generate(config.num_rows or data.num_rows, config.split_seed))
+    return _with_held_out(config, roles, table_from_rows(rows, roles), lambda: rows_hash(rows))
+
+
+def _with_folder(config: DataConfig, folder: Path) -> DataConfig:
+    """The settings with the files of a folder in the place of its name; what is given outweighs what is found."""
+    found = split_files(folder, config.columns or None)
+    held_out = {
+        role: getattr(config, role) or [str(path) for path in found.get(role, ())] for role in ("valid", "test")
+    }
+    return config.changed(**held_out)

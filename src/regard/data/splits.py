@@ -1,0 +1,103 @@
+"""Train, validation and test rows: split once, by content, the same way every time.
+
+A row's place is decided by a hash of its first column, so that rows with the
+same source stay together: none can be in two sets. The smallest hashes are the
+test set, the next the validation set, and the rest is for training, whatever
+the order of the file and however often it is read.
+"""
+
+import hashlib
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from regard.data.config import DataConfig
+from regard.errors import DataError
+
+_LARGEST = 1 << 64
+_DEFAULT_SHARE, _DEFAULT_MOST = 0.05, 2_000
+_KEYS_KEPT = 20_000
+"""Up to this many held-out rows are counted exactly; beyond, a share of the hashes is as good."""
+_SAMPLE_ROWS, _SAMPLE_CHARACTERS = 100_000, 1_000
+"""What a tokenizer learns from: so many rows, so much of each side."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which set a row belongs to: hashes below `test_below` are test rows, those below `valid_below` validation."""
+
+    test_below: int
+    valid_below: int
+    seed: int
+
+    def role(self, row: Sequence[str]) -> str:
+        key = split_key(row, self.seed)
+        return "test" if key < self.test_below else "valid" if key < self.valid_below else "train"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one pass over the training table finds out."""
+
+    num_rows: int
+    num_characters: int
+    split: Split
+    sample: list[tuple[str, ...]]
+    """Training rows for a tokenizer to learn from, chosen by hash."""
+
+
+def split_key(row: Sequence[str], seed: int) -> int:
+    """A number below 2^64 that depends on the row's first column and the seed alone."""
+    return _hash(f"{seed}\x1f{row[0]}")
+
+
+def row_hash(row: Sequence[str]) -> int:
+    """A number that two rows share if, and but for chance only if, they are the same."""
+    return _hash("\x1f".join(row))
+
+
+def survey(rows: Iterable[Sequence[str]], config: DataConfig, *, has_valid: bool, has_test: bool) -> Survey:
+    """Count the rows, decide the split and choose a sample, in one pass and constant memory."""
+    smallest: list[int] = []  # negated: a heap whose top is the largest of the smallest keys
+    largest: list[tuple[int, tuple[str, ...]]] = []
+    num_rows = num_characters = 0
+    for row in rows:
+        num_rows += 1
+        num_characters += sum(map(len, row))
+        key = split_key(row, config.split_seed)
+        if len(smallest) < _KEYS_KEPT:
+            heapq.heappush(smallest, -key)
+        elif -key > smallest[0]:
+            heapq.heapreplace(smallest, -key)
+        if len(largest) < _SAMPLE_ROWS:
+            heapq.heappush(largest, (key, tuple(text[:_SAMPLE_CHARACTERS] for text in row)))
+        elif key > largest[0][0]:
+            heapq.heapreplace(largest, (key, tuple(text[:_SAMPLE_CHARACTERS] for text in row)))
+    test_below, valid_below = _limits(config, num_rows, sorted(-key for key in smallest), has_valid, has_test)
+    split = Split(test_below, valid_below, config.split_seed)
+    sample = [row for key, row in sorted(largest) if key >= valid_below]
+    if not sample:
+        raise DataError(
+            f"{num_rows:,} rows are too few to hold any back for validation: give more rows or a file of them"
+        )
+    return Survey(num_rows, num_characters, split, sample)
+
+
+def _limits(config: DataConfig, num_rows: int, smallest: list[int], has_valid: bool, has_test: bool) -> tuple[int, int]:
+    default = min(_DEFAULT_SHARE, _DEFAULT_MOST / num_rows) if num_rows else 0.0
+    shares = config.splits[1:] or [default, default]
+    # Whoever brings a validation file has a test file as well, or wants none made.
+    valid, test = (0.0 if has_valid else shares[0]), (0.0 if has_valid or has_test else shares[1])
+    num_test, num_valid = (max(1, round(share * num_rows)) if share else 0 for share in (test, valid))
+
+    def below(rank: int) -> int:
+        if rank < len(smallest):
+            return smallest[rank]
+        return round(_LARGEST * rank / num_rows) if num_rows > len(smallest) else _LARGEST
+
+    return (below(num_test) if num_test else 0), (below(num_test + num_valid) if num_test + num_valid else 0)
+
+
+def _hash(text: str) -> int:
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

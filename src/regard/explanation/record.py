@@ -1,0 +1,71 @@
+"""Watching a model attend."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.explanation.maps import AttentionMaps, visible
+from regard.models.transformer import Transformer
+from regard.nn.attention import MultiHeadAttention
+from regard.text.tokenizer import Tokenizer
+
+
+@contextmanager
+def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Collect the attention weights of each layer, by module name, in call order.
+
+    A second call of the model inside the block overwrites the first.
+
+    Example:
+        with record_attention(model) as weights:
+            model(tokens)
+        weights["decoder.blocks.0.attention"].shape  # batch, heads, query, key
+    """
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)}
+    weights: dict[str, Tensor] = {}
+    for name, layer in layers.items():
+        layer.watcher = partial(weights.__setitem__, name)
+    try:
+        yield weights
+    finally:
+        for layer in layers.values():
+            layer.watcher = None
+
+
+@torch.inference_mode()
+def explain_pair(model: Transformer, tokenizer: Tokenizer, source: str, prediction: str) -> AttentionMaps:
+    """Who looked at whom while `prediction` was written for `source`."""
+    device = next(model.parameters()).device
+    read, written = tokenizer.encode([source, prediction])
+    source_ids, inputs, outputs = [*read, tokenizer.end], [tokenizer.start, *written], [*written, tokenizer.end]
+    with record_attention(model.eval()) as weights:
+        model(torch.tensor([inputs], device=device), torch.tensor([source_ids], device=device))
+    kinds = {
+        "encoder": "encoder.{}.attention",
+        "decoder": "decoder.{}.attention",
+        "cross": "decoder.{}.cross_attention",
+    }
+    return AttentionMaps(
+        source_tokens=_visible(tokenizer, source_ids),
+        target_tokens=_visible(tokenizer, outputs),
+        target_inputs=_visible(tokenizer, inputs),
+        weights={kind: _stacked(weights, pattern) for kind, pattern in kinds.items()},
+        source=source,
+        prediction=prediction,
+    )
+
+
+def _visible(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, ...]:
+    return tuple(visible(piece) for piece in tokenizer.pieces(ids))
+
+
+def _stacked(weights: dict[str, Tensor], pattern: str) -> np.ndarray:
+    layers, index = [], 0
+    while (name := pattern.format(f"blocks.{index}")) in weights:
+        layers.append(weights[name][0].float().cpu().numpy())
+        index += 1
+    return np.stack(layers)

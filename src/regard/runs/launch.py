@@ -1,0 +1,249 @@
+"""From data and wishes to a run: prepare, build, train, report."""
+
+import os
+import platform
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.config import merge
+from regard.data.preparation import Prepared, prepare
+from regard.data.sources import IN_MEMORY, Rows, open_source
+from regard.errors import ConfigError, DeviceError, RunError
+from regard.progress import say
+from regard.runs.run import Run
+from regard.tasks import find_task
+from regard.training.checkpoints import load_checkpoint, save_checkpoint, write_tensors
+from regard.training.display import TrainingDisplay
+from regard.training.folder import RunFolder
+from regard.training.interruption import Interruption, listen
+from regard.training.loop import Outcome, Trainer
+from regard.training.precision import Hardware, choose_hardware
+from regard.training.resolution import choose_preset, resolve, with_preset
+from regard.training.settings import Record, RunSettings
+from regard.version import version
+
+_REPORT_ROWS = 1_000
+"""Validation rows that the report's scores are computed on."""
+_MAY_CHANGE = ("max_steps", "max_epochs", "minutes", "patience", "checkpoint_every", "device", "tensorboard")
+"""What a resumed run may change; anything else would make it another run."""
+
+
+class StoppedError(RunError):
+    """Training was stopped by the user, and everything is saved."""
+
+    def __init__(self, path: Path, step: int, interruption: Interruption) -> None:
+        super().__init__(f"stopped at step {step:,}; everything is saved in {path}, and resuming goes on from there")
+        assert interruption.signal is not None
+        self.exit_code = 128 + interruption.signal
+
+
+def train(
+    data: str | os.PathLike[str] | list[str] | Rows | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    model: str | None = None,
+    minutes: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    show_progress: bool = True,
+) -> Run:
+    """Train a model on a file of pairs (or a list of them), and write a run folder.
+
+    Args:
+        data: A file, two aligned files, a folder, the name of a built-in data set, or rows in memory.
+        out: The run folder; unset, a fresh one under `runs/`.
+        model: The name of a preset; unset, one is chosen for the amount of data and the machine.
+        minutes: The budget; it stands for `settings={"train": {"minutes": ...}}`.
+        settings: Any setting, nested as in `run.toml`.
+        resume: Go on with the run in `out`.
+        overwrite: Replace the run in `out`.
+        show_progress: Show a progress line on stderr.
+    """
+    if minutes is not None:
+        settings = merge(settings or {}, {"train": {"minutes": float(minutes)}})
+    paths, rows = _paths_or_rows(data)
+    if paths or rows is not None:
+        settings = merge({"data": {"train": paths or [IN_MEMORY]}}, settings or {})
+    if resume:
+        if out is None:
+            raise RunError("to resume a run, name its folder")
+        return _resume(RunFolder(out), settings or {}, rows, show_progress)
+    folder = RunFolder(out if out is not None else _fresh_name(paths))
+    if folder.exists and not overwrite:
+        raise RunError(f"{folder.path} already holds a run: resume it, overwrite it, or name another folder")
+    prepared, resolved, trainer = _set_up(settings or {}, model, rows)
+    record = Record(
+        version=version(),
+        torch=torch.__version__,
+        data_hash=prepared.content_hash,
+        num_parameters=sum(p.numel() for p in trainer.model.parameters()),
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+    resolved = resolved.changed(record=record)
+    _require_space(folder, record.num_parameters)
+    folder.create(resolved, prepared.tokenizer, prepared.held_out)
+    return _fit(folder, trainer, prepared, show_progress)
+
+
+def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, show_progress: bool) -> Run:
+    before = folder.read_settings()
+    settings = RunSettings.read(merge(before.model_dump(), changes))
+    _require_same_run(before, settings)
+    data = prepare(
+        open_source(settings.data, find_task(settings.task).roles, rows), settings.data, ("source", "target")
+    )
+    assert settings.record is not None, "a run folder has a record"
+    if data.content_hash != settings.record.data_hash:
+        raise RunError(f"the data is not what {folder.path} was trained on: its content has changed")
+    trainer = _make_trainer(settings, data)
+    found = load_checkpoint(folder.checkpoints)
+    if found is None:
+        say("there is no checkpoint yet: starting from the first step")
+    else:
+        trainer.restore(*found)
+        say(f"going on from step {trainer.progress.step:,}")
+    folder.forget_metrics_after(trainer.progress.step)
+    folder.write_settings(settings)
+    return _fit(folder, trainer, data, show_progress)
+
+
+def _set_up(values: Mapping[str, Any], model: str | None, rows: Rows | None) -> tuple[Prepared, RunSettings, Trainer]:
+    # Read once before the data is touched, so that a misspelt setting is told at once.
+    first = with_preset(values, model or "tiny")
+    task = find_task(first.task)
+    data = prepare(open_source(first.data, task.roles, rows), first.data, task.roles)
+    if model is None:
+        hardware = choose_hardware(first.train.device, first.train.precision, first.model.model_dim)
+        model = choose_preset(len(data.train), has_gpu=hardware.device.type == "cuda")
+        say(f"model {model}, chosen for {len(data.train):,} rows on {hardware.device.type}")
+    settings = resolve(with_preset(values, model), data)
+    return data, settings, _make_trainer(settings, data)
+
+
+def _make_trainer(settings: RunSettings, data: Prepared) -> Trainer:
+    hardware = choose_hardware(settings.train.device, settings.train.precision, settings.model.model_dim)
+    task = find_task(settings.task)
+    torch.manual_seed(settings.train.seed)
+    model = task.build_model(settings.model, data.tokenizer)
+    say(f"{sum(p.numel() for p in model.parameters()):,} parameters on {hardware}")
+    return Trainer(model.to(hardware.device), task, data, settings.train, hardware)
+
+
+def _fit(folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: bool) -> Run:
+    def save(trainer: Trainer) -> None:
+        save_checkpoint(folder.checkpoints, trainer.progress.step, trainer.tensors(), trainer.note())
+        if not folder.model_path.exists():
+            save_best(trainer)
+
+    def save_best(trainer: Trainer) -> None:
+        weights = trainer.average.tensors() or dict(trainer.model.named_parameters())
+        write_tensors(folder.model_path, weights, {"step": trainer.progress.step})
+
+    writer = _tensorboard(folder) if trainer.config.tensorboard else None
+
+    def observe(line: Mapping[str, Any]) -> None:
+        folder.add_metrics(line)
+        display.update(line, trainer.used())
+        if "valid_loss" in line:
+            folder.add_look("valid", f"training, step {line['step']}", {"loss": line["valid_loss"]})
+        if writer is not None:
+            for name in line.keys() - {"step"}:
+                writer.add_scalar(name, line[name], line["step"])
+
+    with listen() as interruption, TrainingDisplay(is_shown=show_progress) as display:
+        outcome = trainer.fit(observe, save=save, save_best=save_best, should_stop=lambda: bool(interruption))
+    if writer is not None:
+        writer.close()
+    if not outcome.is_finished:
+        raise StoppedError(folder.path, outcome.progress.step, interruption)
+    say(f"trained {outcome.progress.step:,} steps in {_duration(outcome.progress.seconds)}: {outcome.reason}")
+    return _report(folder, trainer, data, outcome)
+
+
+def _report(folder: RunFolder, trainer: Trainer, data: Prepared, outcome: Outcome) -> Run:
+    run = Run(folder.path, device=str(trainer.hardware.device))
+    rows = data.held_out["valid"][:_REPORT_ROWS]
+    evaluation = run.evaluate(rows=rows)
+    folder.add_look("valid", "report", {name: score.value for name, score in evaluation.scores.items()})
+    path = run.write_report(evaluation, summary=summary_of(run, trainer.hardware, outcome), notes=data.notes)
+    say(f"validation: {evaluation.scores[evaluation.headline]}")
+    say(f"report: {path}")
+    return run
+
+
+def summary_of(run: Run, hardware: Hardware, outcome: Outcome) -> dict[str, str]:
+    """What a reader of the report wants to know first."""
+    settings, progress = run.settings, outcome.progress
+    assert settings.record is not None, "a run folder has a record"
+    speed = progress.tokens / max(progress.seconds, 1e-9)
+    return {
+        "model": f"{settings.preset}, {settings.model.encoder_depth}+{settings.model.decoder_depth} layers, "
+        f"{settings.model.model_dim} wide",
+        "parameters": f"{settings.record.num_parameters:,}",
+        "data": ", ".join(Path(name).name for name in settings.data.train),
+        "vocabulary": f"{run.tokenizer.vocab_size:,} {settings.data.tokenizer} tokens",
+        "trained": f"{progress.step:,} steps in {_duration(progress.seconds)}, {outcome.reason}",
+        "best": f"step {progress.best_step:,}, validation loss {progress.best_loss:.4f}",
+        "speed": f"{speed:,.0f} tokens/s",
+        "hardware": f"{hardware}, {platform.machine()}",
+    }
+
+
+def _require_same_run(before: RunSettings, after: RunSettings) -> None:
+    for section in ("task", "preset", "model", "data", "train", "generate"):
+        old, new = getattr(before, section), getattr(after, section)
+        if section == "train":
+            old, new = (each.model_dump(exclude=set(_MAY_CHANGE)) for each in (old, new))
+        if old != new:
+            raise ConfigError(
+                f"a resumed run keeps its settings, but [{section}] differs from the run's; "
+                f"only train.{', train.'.join(_MAY_CHANGE)} may change"
+            )
+
+
+def _require_space(folder: RunFolder, num_parameters: int) -> None:
+    """Two checkpoints of four numbers a parameter, one being written, and the model."""
+    needed = num_parameters * 4 * (4 * 3 + 1)
+    existing = next(parent for parent in (folder.path, *folder.path.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise DeviceError(
+            f"not enough disk space at {existing}: checkpoints need {needed / 2**20:,.0f} MiB, "
+            f"{free / 2**20:,.0f} MiB are free"
+        )
+
+
+def _paths_or_rows(data: Any) -> tuple[list[str], Rows | None]:
+    if data is None:
+        return [], None
+    if isinstance(data, str | os.PathLike):
+        return [str(data)], None
+    items = list(data)
+    if items and all(isinstance(item, str | os.PathLike) for item in items):
+        return [str(item) for item in items], None
+    return [], items
+
+
+def _fresh_name(paths: list[str]) -> Path:
+    stem = Path(paths[0]).name.split(".")[0] if paths else "run"
+    names = (Path("runs") / (stem if number == 1 else f"{stem}-{number}") for number in range(1, 10_000))
+    return next(path for path in names if not path.exists())
+
+
+def _tensorboard(folder: RunFolder) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ConfigError("train.tensorboard needs the extra regard[tensorboard]") from None
+    return SummaryWriter(str(folder.path / "tensorboard"))
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.0f} s"

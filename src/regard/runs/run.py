@@ -1,0 +1,205 @@
+"""A run in use: what one can do with a trained model, from Python as from the command line."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.data.config import DataConfig
+from regard.data.sources import Rows, open_source
+from regard.errors import CheckpointError, DataError, RunError
+from regard.evaluation.metrics import perplexity
+from regard.evaluation.scores import Score
+from regard.explanation.maps import AttentionMaps
+from regard.explanation.record import explain_pair
+from regard.explanation.report import Report, write_report
+from regard.generation.config import GenerationConfig
+from regard.progress import say, track, warn
+from regard.tasks import find_task
+from regard.tasks.task import Prediction, Task
+from regard.text.tokenizer import Tokenizer
+from regard.training.checkpoints import load_checkpoint, load_weights, read_tensors
+from regard.training.folder import RunFolder
+from regard.training.precision import find_device, threads
+from regard.training.settings import RunSettings
+
+_ROWS_AT_ONCE = 256
+_LONGEST_DRAWN = 60
+"""An attention map with more tokens on a side cannot be read."""
+_SAMPLES = 200
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores by name, and what they were computed from."""
+
+    scores: dict[str, Score]
+    headline: str
+    rows: list[tuple[str, ...]]
+    outputs: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Each score under its name, and how many rows there were."""
+        return {**{name: score.to_json() for name, score in self.scores.items()}, "rows": len(self.rows)}
+
+
+class Run:
+    """A folder with a trained model, ready to predict, to be judged and to be looked into.
+
+    Example:
+        run = regard.load("runs/dates")
+        run.predict("4 March 2025")
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, device: str = "auto") -> None:
+        self.folder = RunFolder(path)
+        self.settings: RunSettings = self.folder.read_settings()
+        self.tokenizer: Tokenizer = self.folder.read_tokenizer()
+        self.task: Task = find_task(self.settings.task)
+        self.device: torch.device = find_device(device)
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The best model of the run, on the run's device, in evaluation mode."""
+        model = self.task.build_model(self.settings.model, self.tokenizer)
+        load_weights(model, self._weights())
+        return model.to(self.device).eval()
+
+    def predict(self, inputs: str | Sequence[str], **options: Any) -> Any:
+        """The model's output for an input, or the list of outputs for a list of inputs.
+
+        Options are those of `GenerationConfig`: beam_size, temperature, top_p and so on.
+        """
+        if isinstance(inputs, str):
+            return self.predictions([inputs], **options)[0].output
+        return [prediction.output for prediction in self.predictions(inputs, **options)]
+
+    def predictions(self, inputs: Sequence[str], **options: Any) -> list[Prediction]:
+        """The outputs with what else is known of them."""
+        config = self.generation(**options)
+        for number, text in enumerate(inputs, start=1):
+            if not text.strip():
+                raise DataError(f"input {number} is empty: there is nothing to predict from")
+        chunks = [inputs[start : start + _ROWS_AT_ONCE] for start in range(0, len(inputs), _ROWS_AT_ONCE)]
+        bar = track(chunks, "predicting", total=len(chunks)) if len(chunks) > 1 else chunks
+        with threads(1):  # a step of decoding is too little work to share out
+            return [p for chunk in bar for p in self.task.predict(self.model, self.tokenizer, chunk, config)]
+
+    def generation(self, **options: Any) -> GenerationConfig:
+        """The run's way of writing, with some options changed."""
+        values = {**self.settings.generate.model_dump(), **options}
+        return GenerationConfig.read(values, section="generate")
+
+    def evaluate(
+        self,
+        data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        *,
+        rows: Rows | None = None,
+        **options: Any,
+    ) -> Evaluation:
+        """Score the model on a file (or rows) of the training file's kind; unset, on the validation rows."""
+        if data is None and rows is None:
+            return self._evaluate(self.folder.read_held_out("valid"), "valid", **options)
+        return self._evaluate(self._read(data, rows), None, **options)
+
+    def test(self, **options: Any) -> Evaluation:
+        """Score the model on the test rows, which nothing before has looked at, and write that down."""
+        rows = self.folder.read_held_out("test")
+        if not rows:
+            raise RunError(f"{self.path} has no test rows of its own: evaluate it on a file")
+        looks = sum(look["set"] == "test" for look in self.folder.read_looks())
+        if looks:
+            warn(f"the test rows were looked at {looks} time(s) before: a choice made since then spoils the score")
+        return self._evaluate(rows, "test", **options)
+
+    def attention(self, text: str, **options: Any) -> AttentionMaps:
+        """Who looked at whom while the model answered `text`."""
+        output = self.predict(text, **options)
+        model: Any = self.model
+        return explain_pair(model, self.tokenizer, text, output)
+
+    def write_report(self, evaluation: Evaluation, *, summary: dict[str, str], notes: Sequence[str] = ()) -> Path:
+        """Write `report.html`, the page to look at."""
+        pairs = list(zip(evaluation.rows, evaluation.outputs, strict=True))
+        samples = [
+            {"source": row[0], "target": row[-1], "prediction": output, "right": row[-1] == output}
+            for row, output in pairs
+        ]
+        wrong, right = [s for s in samples if not s["right"]], [s for s in samples if s["right"]]
+        order = [evaluation.headline, *(name for name in evaluation.scores if name != evaluation.headline)]
+        report = Report(
+            title=f"{self.path.name}: {self.task.description}",
+            summary=summary,
+            scores={name: evaluation.scores[name].to_json() for name in order},
+            curves=self.folder.read_metrics(),
+            settings=self.folder.settings_path.read_text(encoding="utf-8"),
+            samples=[*wrong[: _SAMPLES // 2], *right[: _SAMPLES // 2]],
+            attention=self._drawable(evaluation),
+            notes=notes,
+        )
+        write_report(self.folder.report_path, report)
+        return self.folder.report_path
+
+    def _drawable(self, evaluation: Evaluation) -> AttentionMaps | None:
+        for row, output in zip(evaluation.rows, evaluation.outputs, strict=True):
+            lengths = [len(ids) for ids in self.tokenizer.encode([row[0], output])]
+            if min(lengths) > 0 and max(lengths) < _LONGEST_DRAWN:
+                model: Any = self.model
+                return explain_pair(model, self.tokenizer, row[0], output)
+        return None
+
+    def _evaluate(self, rows: list[tuple[str, ...]], role: str | None, **options: Any) -> Evaluation:
+        if not rows:
+            raise DataError("there are no rows to evaluate on")
+        outputs = self.predict([row[0] for row in rows], **options)
+        scores = [*self.task.scores(outputs, rows), self._perplexity(rows)]
+        result = Evaluation({s.name: s for s in scores}, self.task.headline(rows), rows, outputs)
+        if role is not None:
+            self.folder.add_look(role, "evaluation", {name: score.value for name, score in result.scores.items()})
+        return result
+
+    @torch.inference_mode()
+    def _perplexity(self, rows: list[tuple[str, ...]]) -> Score:
+        losses: list[float] = []
+        counts: list[int] = []
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            batch = self.task.batch(rows[start : start + _ROWS_AT_ONCE], self.tokenizer).to(self.device)
+            some_losses, some_counts = self.task.negative_log_likelihoods(self.model, batch)
+            losses += some_losses
+            counts += some_counts
+        return perplexity(losses, counts)
+
+    def _read(self, data: Any, rows: Rows | None) -> list[tuple[str, ...]]:
+        own = self.settings.data
+        paths = [] if data is None else [str(p) for p in ([data] if isinstance(data, str | os.PathLike) else data)]
+        config = DataConfig(train=paths, columns=own.columns, format=None, skip_bad=own.skip_bad)
+        table = open_source(config, self.task.roles, rows).train
+        for guess in table.guesses:
+            say(guess)
+        return [row.values for row in table]
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        try:
+            return read_tensors(self.folder.model_path)[0]
+        except CheckpointError as error:
+            found = load_checkpoint(self.folder.checkpoints)
+            if found is None:
+                raise
+            warn(f"{error}; using the newest whole checkpoint, of step {found[1]['step']}")
+            tensors = found[0]
+            part = "average:" if any(name.startswith("average:") for name in tensors) else "model:"
+            return {name.removeprefix(part): t for name, t in tensors.items() if name.startswith(part)}
+
+
+def load(path: str | os.PathLike[str], *, device: str = "auto") -> Run:
+    """The run in a folder."""
+    return Run(path, device=device)

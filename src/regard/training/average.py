@@ -1,0 +1,58 @@
+"""A moving average of the weights: steadier than the weights themselves.
+
+Polyak & Juditsky (1992); Izmailov et al. (2018), arXiv 1803.05407.
+
+    a <- d a + (1 - d) w,     d = min(decay, (1 + t) / (10 + t)) after t steps
+
+The memory grows with the run, so that the random first weights are soon forgotten.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class WeightAverage:
+    """The average of a model's weights over its latest steps; with a decay of 0, the weights themselves."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._model, self._decay = model, decay
+        self._averages = [p.detach().clone() for p in model.parameters()] if decay else []
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """Take in the weights as they are after `step`."""
+        if self._averages:
+            decay = min(self._decay, (1 + step) / (10 + step))
+            torch._foreach_lerp_(self._averages, list(model.parameters()), 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]  no public name
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let the model have the averaged weights for a while."""
+        if not self._averages:
+            yield
+            return
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The averages by name."""
+        names = [name for name, _ in self._model.named_parameters()]
+        return dict(zip(names, self._averages, strict=True)) if self._averages else {}
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what `tensors` gave."""
+        for name, average in self.tensors().items():
+            average.copy_(tensors[name])
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        # Storages change hands and nothing is copied, so the way back is exact.
+        for parameter, average in zip(self._model.parameters(), self._averages, strict=True):
+            parameter.data, average.data = average.data, parameter.data

@@ -1,0 +1,120 @@
+"""Tensors on disk, written atomically and checked by hash; never pickle.
+
+A file is written under another name, flushed to the disk, and renamed: a crash
+at any byte leaves the file that was there before. Its header holds a SHA-256 of
+every tensor's name, type, shape and bytes, and a JSON note.
+"""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from regard.errors import CheckpointError, DeviceError
+from regard.progress import warn
+
+_KEPT = 2
+"""Checkpoints that stay: the newest, and one to fall back on."""
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Put `data` at `path`, all of it or none."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with open(part, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        if error.errno == errno.ENOSPC:
+            raise DeviceError(
+                f"not enough disk space to write {path} ({len(data):,} bytes); what was there stays"
+            ) from None
+        raise
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
+    """Write tensors and a JSON note as one safetensors file."""
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = {"sha256": _digest(on_cpu), "note": json.dumps(note)}
+    write_atomically(path, save(on_cpu, metadata=header))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the note of a file; a damaged one is an error."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
+    except FileNotFoundError:
+        raise CheckpointError(f"no weights at {path}") from None
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from None
+    if "sha256" in header and _digest(tensors) != header["sha256"]:
+        raise CheckpointError(f"{path} is damaged: its contents do not have the hash they were written with")
+    return tensors, json.loads(header.get("note", "{}"))
+
+
+def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
+    """Write the checkpoint of a step, then forget all but the newest few."""
+    folder.mkdir(exist_ok=True)
+    write_tensors(folder / f"step-{step:09d}.safetensors", tensors, note)
+    for path in _checkpoints(folder)[:-_KEPT]:
+        path.unlink()
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The newest checkpoint that is whole; damaged ones are passed over, and that is said."""
+    paths = _checkpoints(folder)
+    for path in reversed(paths):
+        try:
+            return read_tensors(path)
+        except CheckpointError as error:
+            warn(f"{error}; looking for the one before it")
+    if paths:
+        raise CheckpointError(f"none of the {len(paths)} checkpoints in {folder} is whole")
+    return None
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Each weight once, by name; tied ones under the first of their names."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+@torch.no_grad()
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy weights into a model that has exactly these names and shapes."""
+    own = weights_of(model)
+    if own.keys() != tensors.keys():
+        missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+        raise CheckpointError(f"the weights do not fit the model: missing {missing[:3]}, not expected {extra[:3]}")
+    for name, tensor in own.items():
+        if tensor.shape != tensors[name].shape:
+            raise CheckpointError(
+                f"the weights do not fit the model: {name} has shape {tuple(tensors[name].shape)}, "
+                f"the model's is {tuple(tensor.shape)}"
+            )
+        tensor.copy_(tensors[name])
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*.safetensors"))
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,246 @@
+"""The training loop. It knows no task.
+
+One step: the batch that the seed and the step number give; the loss summed
+over its targets and divided by their number, also over several batches; the
+gradient, clipped; the optimizer at the scheduled rate; the moving average.
+
+All randomness is drawn from the seed and the step number, so that a run that
+was stopped anywhere goes on as if it had not been.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batches import BatchSampler, sequential_batches
+from regard.data.permutation import mix
+from regard.data.preparation import Prepared
+from regard.data.store import TokenStore
+from regard.errors import CheckpointError, RunError
+from regard.tasks.task import Batch, Task
+from regard.training.average import WeightAverage
+from regard.training.checkpoints import load_weights, weights_of
+from regard.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
+from regard.training.precision import Hardware
+from regard.training.schedules import rate_factor
+from regard.training.settings import TrainConfig
+
+_LOG_EVERY = 10
+_CHECKPOINT_SECONDS = 300.0
+
+
+@dataclass
+class Progress:
+    """How far a run has come. It is kept in each checkpoint."""
+
+    step: int = 0
+    seconds: float = 0.0
+    best_loss: float = math.inf
+    best_step: int = 0
+    num_worse: int = 0
+    """Evaluations since the best one."""
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    progress: Progress
+    reason: str
+    is_finished: bool
+
+
+class Trainer:
+    """A model, its optimizer and its data, and the steps that join them."""
+
+    def __init__(self, model: nn.Module, task: Task, data: Prepared, config: TrainConfig, hardware: Hardware) -> None:
+        self.model, self.task, self.data, self.config, self.hardware = model, task, data, config, hardware
+        self.sampler = BatchSampler(data.train, batch_tokens=config.batch_tokens, seed=config.seed)
+        self.optimizer = make_optimizer(
+            config.optimizer,
+            model,
+            betas=(config.beta1, config.beta2),
+            epsilon=config.epsilon,
+            weight_decay=config.weight_decay,
+        )
+        self.average = WeightAverage(model, config.average)
+        self.progress = Progress()
+
+    def fit(
+        self,
+        observe: Callable[[Mapping[str, Any]], None],
+        *,
+        save: Callable[["Trainer"], None],
+        save_best: Callable[["Trainer"], None],
+        should_stop: Callable[[], bool],
+    ) -> Outcome:
+        """Train until the budget is used, no progress is made, or `should_stop` says so.
+
+        `observe` is handed a line of figures now and then; `save` and `save_best`
+        are called when there is a state, or a model, worth keeping.
+        """
+        progress, config = self.progress, self.config
+        clock = time.perf_counter() - progress.seconds
+        last_save = last_log = progress.seconds
+        window: list[tuple[Tensor, int, int]] = []
+        reason = self._reason_to_stop()
+        while reason is None:
+            progress.step += 1
+            window.append(self._step(progress.step))
+            progress.seconds = time.perf_counter() - clock
+            is_evaluation = progress.step % config.evaluate_every == 0
+            reason = self._reason_to_stop()
+            if progress.step % _LOG_EVERY == 0 or is_evaluation or reason:
+                observe(self._line(window, progress.seconds - last_log, clock))
+                progress.seconds = last_log = time.perf_counter() - clock
+                window = []
+            if is_evaluation or reason:
+                observe(self._look(save_best))
+                progress.seconds = last_log = time.perf_counter() - clock
+                reason = reason or self._reason_to_stop()
+            is_due = progress.step % config.checkpoint_every == 0 or progress.seconds - last_save > _CHECKPOINT_SECONDS
+            if is_due or reason or should_stop():
+                save(self)
+                last_save = progress.seconds
+            if reason is None and should_stop():
+                return Outcome(progress, "interrupted", is_finished=False)
+        return Outcome(progress, reason, is_finished=True)
+
+    def validate(self) -> tuple[list[float], list[int]]:
+        """The negative log-likelihood and number of targets of each validation row, under the averaged weights."""
+        with self.average.applied():
+            return negative_log_likelihoods(self.model, self.task, self.data.valid, self.data, self.hardware)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that the next step depends on."""
+        parts = {
+            "model": weights_of(self.model),
+            "average": self.average.tensors(),
+            "optimizer": optimizer_tensors(self.optimizer, self.model),
+        }
+        return {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+
+    def note(self) -> dict[str, Any]:
+        return asdict(self.progress)
+
+    def restore(self, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
+        """Go back to a state that `tensors` and `note` gave."""
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimizer": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(":")
+            if part not in parts:
+                raise CheckpointError(f"not a checkpoint of a training run: it holds {name}")
+            parts[part][rest] = tensor
+        load_weights(self.model, parts["model"])
+        self.average.restore(parts["average"])
+        restore_optimizer(self.optimizer, self.model, parts["optimizer"])
+        self.progress = Progress(**note)
+
+    def used(self) -> float:
+        """How much of the budget is used, 0 to 1; the shortest of the budgets given counts."""
+        config, progress = self.config, self.progress
+        shares = [0.0]
+        if config.max_steps:
+            shares.append(progress.step / config.max_steps)
+        if config.max_epochs:
+            shares.append(progress.step * config.accumulate / (config.max_epochs * self.sampler.batches_per_epoch))
+        if config.minutes:
+            shares.append(progress.seconds / (60 * config.minutes))
+        return min(1.0, max(shares))
+
+    def _step(self, step: int) -> tuple[Tensor, int, int]:
+        """One update; the summed loss, and the number of targets and of tokens in it."""
+        config = self.config
+        torch.manual_seed(mix(config.seed, step))
+        self.model.train()
+        first = (step - 1) * config.accumulate
+        batches = [self._batch(first + index) for index in range(config.accumulate)]
+        num_targets = sum(batch.num_targets for batch in batches)
+        total = torch.zeros((), device=self.hardware.device)
+        for batch in batches:
+            with self.hardware.autocast():
+                loss = self.task.loss(self.model, batch, label_smoothing=config.label_smoothing)
+            (loss / num_targets).backward()
+            total += loss.detach()
+        if config.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._rate(step)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.average.update(self.model, step)
+        return total, num_targets, sum(batch.num_tokens for batch in batches)
+
+    def _batch(self, number: int) -> Batch:
+        batch = self.task.collate(self.data.train, self.sampler.rows(number), self.data.tokenizer)
+        return batch.to(self.hardware.device)
+
+    def _rate(self, step: int) -> float:
+        config = self.config
+        assert config.learning_rate is not None, "settings are resolved before training"
+        assert config.warmup_steps is not None, "settings are resolved before training"
+        return config.learning_rate * rate_factor(
+            config.schedule, step=step, warmup_steps=config.warmup_steps, progress=self.used()
+        )
+
+    def _line(self, window: list[tuple[Tensor, int, int]], seconds: float, clock: float) -> dict[str, Any]:
+        loss = float(sum(total for total, _, _ in window)) / sum(targets for _, targets, _ in window)
+        self.hardware.synchronize()
+        tokens = sum(number for _, _, number in window)
+        self.progress.tokens += tokens
+        if not math.isfinite(loss):
+            raise RunError(
+                f"the loss is {loss} at step {self.progress.step}: "
+                f"a lower train.learning_rate than {self.config.learning_rate:.1e} may help"
+            )
+        return {
+            "step": self.progress.step,
+            "loss": loss,
+            "learning_rate": self._rate(self.progress.step),
+            "tokens_per_second": tokens / max(seconds, 1e-9),
+            "seconds": time.perf_counter() - clock,
+            "epoch": self.progress.step * self.config.accumulate / self.sampler.batches_per_epoch,
+        }
+
+    def _look(self, save_best: Callable[["Trainer"], None]) -> dict[str, Any]:
+        """Look at the validation rows, and keep the model if it is the best so far."""
+        progress = self.progress
+        losses, counts = self.validate()
+        loss = sum(losses) / max(1, sum(counts))
+        if loss < progress.best_loss:
+            progress.best_loss, progress.best_step, progress.num_worse = loss, progress.step, 0
+            save_best(self)
+        else:
+            progress.num_worse += 1
+        return {"step": progress.step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
+
+    def _reason_to_stop(self) -> str | None:
+        progress, config = self.progress, self.config
+        if self.used() >= 1.0:
+            return "the budget is used"
+        if config.patience and progress.num_worse >= config.patience:
+            return f"no better validation loss in {progress.num_worse} looks"
+        return None
+
+
+@torch.no_grad()
+def negative_log_likelihoods(
+    model: nn.Module, task: Task, store: TokenStore, data: Prepared, hardware: Hardware, *, batch_tokens: int = 8192
+) -> tuple[list[float], list[int]]:
+    """The negative log-likelihood of each row's targets and how many they are, short rows first."""
+    model.eval()
+    losses: list[float] = []
+    counts: list[int] = []
+    for rows in sequential_batches(store, batch_tokens=batch_tokens):
+        batch = task.collate(store, rows, data.tokenizer).to(hardware.device)
+        with hardware.autocast():
+            some_losses, some_counts = task.negative_log_likelihoods(model, batch)
+        losses += some_losses
+        counts += some_counts
+    return losses, counts

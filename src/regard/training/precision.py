@@ -1,0 +1,92 @@
+"""Which device, and in which precision: chosen for the hardware, and said."""
+
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from pydantic import AfterValidator
+
+from regard.errors import ConfigError, DeviceError
+
+PrecisionName = Literal["auto", "float32", "bfloat16"]
+
+_WIDE = 384
+"""From this width on bfloat16 is faster than float32 on a CPU; on narrower models it is slower."""
+
+
+def _is_device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise ConfigError(f"a device is auto, cpu, cuda or cuda:N, got {name!r}")
+    return name
+
+
+DeviceName = Annotated[str, AfterValidator(_is_device)]
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where and how numbers are computed."""
+
+    device: torch.device
+    precision: Literal["float32", "bfloat16"]
+    reason: str
+
+    def autocast(self) -> AbstractContextManager:
+        """Run matrix products in the chosen precision; weights and sums stay in float32."""
+        if self.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was told; a CPU always has."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def __str__(self) -> str:
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
+        threads = f", {torch.get_num_threads()} threads" if self.device.type == "cpu" else ""
+        return f"{name}{threads}, {self.precision} ({self.reason})"
+
+
+def choose_hardware(device: str, precision: PrecisionName, model_dim: int) -> Hardware:
+    """The device asked for, or a GPU where there is one; and the faster safe precision on it."""
+    chosen = find_device(device)
+    if precision != "auto":
+        return Hardware(chosen, precision, "as set")
+    if chosen.type == "cuda":
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return Hardware(chosen, "bfloat16", "the GPU has it")
+        return Hardware(chosen, "float32", "the GPU has no bfloat16")
+    if model_dim >= _WIDE and _cpu_has_bfloat16():
+        return Hardware(chosen, "bfloat16", f"the CPU has it, and the model is {_WIDE} wide or more")
+    return Hardware(chosen, "float32", "the faster on this CPU for this width")
+
+
+def find_device(name: str) -> torch.device:
+    """The device called `name`; `auto` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise DeviceError(f"device {name} is not there: this machine has {count or 'no'} CUDA device(s)")
+    return device
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Let PyTorch use so many threads while the block runs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _cpu_has_bfloat16() -> bool:
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

@@ -1,0 +1,58 @@
+"""From what the user said to settings without gaps."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from regard.config import merge
+from regard.data.batches import BatchSampler
+from regard.data.preparation import Prepared
+from regard.models.presets import preset
+from regard.progress import say
+from regard.training.settings import RunSettings, TrainConfig
+
+_FEW_ROWS, _MANY_ROWS = 20_000, 500_000
+_MIN_STEPS, _EPOCHS = 2_000, 20
+_WARMUP, _POST_NORM_WARMUP = 200, 4_000
+_RATE = 0.03
+
+
+def choose_preset(num_rows: int, *, has_gpu: bool) -> str:
+    """A shape for so many training rows on such a machine.
+
+    Example:
+        >>> choose_preset(5_000, has_gpu=True), choose_preset(29_000, has_gpu=True)
+        ('tiny', 'small')
+    """
+    if num_rows < _FEW_ROWS or not has_gpu:
+        return "tiny"
+    return "small" if num_rows < _MANY_ROWS else "base"
+
+
+def with_preset(values: Mapping[str, Any], name: str) -> RunSettings:
+    """The user's settings laid over those of a preset."""
+    return RunSettings.read(merge({"preset": name, "model": preset(name)}, values))
+
+
+def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
+    """Fill in what depends on the data: the budget, the peak rate and the warm-up."""
+    train = settings.train
+    if train.max_steps is None and train.max_epochs is None and train.minutes is None:
+        train = train.changed(max_steps=_default_steps(train, data))
+        say(
+            f"no budget was given: at most {train.max_steps:,} steps, "
+            f"fewer if {train.patience} looks at the validation rows bring nothing"
+        )
+    is_post_norm = settings.model.block == "post-norm"
+    if train.learning_rate is None:
+        rate = _RATE / math.sqrt(settings.model.model_dim) / (2 if is_post_norm else 1)
+        train = train.changed(learning_rate=float(f"{rate:.2g}"))
+    if train.warmup_steps is None:
+        warmup = _POST_NORM_WARMUP if is_post_norm else _WARMUP
+        train = train.changed(warmup_steps=min(warmup, max(1, train.max_steps // 10)) if train.max_steps else warmup)
+    return settings.changed(train=train)
+
+
+def _default_steps(train: TrainConfig, data: Prepared) -> int:
+    sampler = BatchSampler(data.train, batch_tokens=train.batch_tokens, seed=train.seed)
+    return max(_MIN_STEPS, _EPOCHS * sampler.batches_per_epoch // train.accumulate)

@@ -1,0 +1,86 @@
+"""Settings of a training run, and of a whole run."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from regard.config import Settings
+from regard.data.config import DataConfig
+from regard.generation.config import GenerationConfig
+from regard.models.transformer import TransformerConfig
+from regard.training.optimizers import OptimizerName
+from regard.training.precision import DeviceName, PrecisionName
+from regard.training.schedules import ScheduleName
+
+
+class TrainConfig(Settings):
+    """How a model learns. What is unset is chosen for the data and the machine, and said."""
+
+    max_steps: int | None = Field(default=None, ge=1)
+    """Stop after so many steps."""
+    max_epochs: float | None = Field(default=None, gt=0)
+    """Stop after so many passes over the training rows."""
+    minutes: float | None = Field(default=None, gt=0)
+    """Stop after so many minutes of training."""
+    patience: int = Field(default=10, ge=0)
+    """Stop after so many evaluations in a row without a better one; 0 never stops early."""
+    batch_tokens: int = Field(default=4096, ge=1)
+    """Rows of a batch times its longest side: at most so many tokens."""
+    accumulate: int = Field(default=1, ge=1)
+    """Batches that make one step; the loss is normalised by the tokens of them all."""
+    optimizer: OptimizerName = "adamw"
+    learning_rate: float | None = Field(default=None, gt=0)
+    """The peak. Unset: 0.03 / sqrt(model_dim), and half of it for post-norm blocks."""
+    schedule: ScheduleName = "cosine"
+    """How the rate falls from its peak: inverse-sqrt, cosine, linear, trapezoid or constant."""
+    warmup_steps: int | None = Field(default=None, ge=0)
+    """Steps in which the rate rises to its peak. Unset: 200 (post-norm blocks: 4000), at most a tenth of the run."""
+    beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
+    """Memory of the optimizer's mean gradient."""
+    beta2: float = Field(default=0.98, ge=0.0, lt=1.0)
+    """Memory of the optimizer's mean squared gradient."""
+    epsilon: float = Field(default=1e-9, gt=0)
+    """What Adam adds to the root of the mean squared gradient before it divides by it."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    """Pull of AdamW on matrices; vectors (biases, gains) are left alone."""
+    label_smoothing: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Share of the target's probability that is spread over all tokens."""
+    clip_norm: float = Field(default=1.0, ge=0)
+    """Longest gradient; a longer one is shortened to it. 0 lets all pass."""
+    average: float = Field(default=0.998, ge=0.0, lt=1.0)
+    """Memory of the moving average of the weights, which is what is evaluated and kept; 0 keeps the last weights."""
+    seed: int = 0
+    evaluate_every: int = Field(default=200, ge=1)
+    """Steps between looks at the validation rows."""
+    checkpoint_every: int = Field(default=500, ge=1)
+    """Steps between checkpoints; there is one every five minutes in any case."""
+    device: DeviceName = "auto"
+    """auto, cpu, cuda, or cuda:1 and so on."""
+    precision: PrecisionName = "auto"
+    """auto, float32 or bfloat16."""
+    tensorboard: bool = False
+    """Also write the curves for TensorBoard."""
+
+
+class Record(Settings):
+    """What a run was made from and with; written by regard, not by hand."""
+
+    version: str
+    torch: str
+    data_hash: str
+    num_parameters: int
+    created: str
+
+
+class RunSettings(Settings):
+    """Everything about a run: `run.toml`."""
+
+    task: Literal["translation"] = "translation"
+    """What the rows are for."""
+    preset: str = "tiny"
+    """The named shape that [model] started from."""
+    model: TransformerConfig = Field(default_factory=TransformerConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    generate: GenerationConfig = Field(default_factory=GenerationConfig)
+    record: Record | None = None
