@@ -23,6 +23,17 @@ def warn(message: str) -> None:
     logger.warning(message)
 
 
+def duration(seconds: float) -> str:
+    """A time a person can read.
+
+    Example:
+        >>> duration(7.4), duration(125)
+        ('7 s', '2 min 05 s')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.0f} s"
+
+
 def track(items: Iterable[Item], what: str, *, total: int | None = None) -> Iterator[Item]:
     """Yield `items` under a bar with the time left, where stderr is a terminal."""
     from rich.console import Console

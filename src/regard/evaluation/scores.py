@@ -51,4 +51,3 @@ class Score:
             low, high = self.interval
             spread = f" [{low:.{self.digits}f}, {high:.{self.digits}f}]"
         return f"{self.name}|{self.signature} = {self.value:.{self.digits}f}{spread}"
-

@@ -15,7 +15,7 @@ Dimensions, the same in every file of `regard.nn`:
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -79,6 +79,20 @@ def attend_fused(
     )
 
 
+def project(x: Float[Tensor, "*batch model"], layers: Sequence[nn.Module]) -> Sequence[Tensor]:
+    """What each of the linear `layers` makes of `x`, by one matrix product for them all.
+
+    Layers that are something other than plain `nn.Linear`, such as adapted
+    ones, are called one by one.
+    """
+    plain = [layer for layer in layers if type(layer) is nn.Linear]
+    if len(plain) < len(layers):
+        return [layer(x) for layer in layers]
+    weight = torch.cat([layer.weight for layer in plain])
+    bias = None if plain[0].bias is None else torch.cat([layer.bias for layer in plain])
+    return F.linear(x, weight, bias).split([layer.out_features for layer in plain], dim=-1)
+
+
 class MultiHeadAttention(nn.Module):
     """`num_heads` attentions side by side, each over its own slice of the width.
 
@@ -124,20 +138,24 @@ class MultiHeadAttention(nn.Module):
         cache: KeyValues | None = None,
     ) -> Float[Tensor, "batch query model"]:
         """Look, and mix what was seen; with a `cache`, also at what earlier calls put there."""
-        placement = placement or Placement()
-        k, v = self.keys_values(x if memory is None else memory, placement)
+        rotation, bias = (placement.rotation, placement.bias) if placement else (None, None)
+        if memory is None:
+            q, k, v = project(x, [self.query, self.key, self.value])
+        else:
+            q, (k, v) = self.query(x), project(memory, [self.key, self.value])
+        q, k, v = self._split(q), self._split(k), self._split(v)
+        if rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
         if cache is not None:
             k, v = cache.append(k, v)
-        return self.look(x, k, v, mask, placement)
+        return self._mix(q, k, v, mask, bias)
 
     def keys_values(
-        self, memory: Float[Tensor, "batch key model"], placement: Placement | None = None
+        self, memory: Float[Tensor, "batch key model"]
     ) -> tuple[Float[Tensor, "batch shared key head"], Float[Tensor, "batch shared key head"]]:
         """What is there to look at, ready to be looked at again and again."""
-        k, v = self._split(self.key(memory)), self._split(self.value(memory))
-        if placement is not None and placement.rotation is not None:
-            k = rotate(k, placement.rotation)
-        return k, v
+        k, v = project(memory, [self.key, self.value])
+        return self._split(k), self._split(v)
 
     def look(
         self,
@@ -145,13 +163,18 @@ class MultiHeadAttention(nn.Module):
         k: Float[Tensor, "batch shared key head"],
         v: Float[Tensor, "batch shared key head"],
         mask: Mask | None = None,
-        placement: Placement | None = None,
     ) -> Float[Tensor, "batch query model"]:
         """Answer the queries of `x` from keys and values already computed."""
-        rotation, bias = (placement.rotation, placement.bias) if placement else (None, None)
-        q = self._split(self.query(x))
-        if rotation is not None:
-            q = rotate(q, rotation)
+        return self._mix(self._split(self.query(x)), k, v, mask)
+
+    def _mix(
+        self,
+        q: Float[Tensor, "batch heads query head"],
+        k: Float[Tensor, "batch shared key head"],
+        v: Float[Tensor, "batch shared key head"],
+        mask: Mask | None = None,
+        bias: Bias | None = None,
+    ) -> Float[Tensor, "batch query model"]:
         # A single query is the newest position and may see all there is.
         is_causal = self.is_causal and q.size(2) > 1
         is_plain = mask is None and bias is None and q.size(2) == k.size(2) and self.watcher is None

@@ -152,9 +152,9 @@ def alibi_slopes(num_heads: int) -> list[float]:
 
 def rotate(x: Float[Tensor, "batch heads time head"], rotation: Rotation) -> Float[Tensor, "batch heads time head"]:
     """Turn each plane (i, i + head/2) of `x` by its position's angle."""
-    cosine, sine = rotation.cosine.to(x.dtype), rotation.sine.to(x.dtype)
+    cosine, sine = (part.to(x.dtype).repeat(1, 2) for part in rotation)
     first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+    return torch.addcmul(x * cosine, torch.cat([-second, first], dim=-1), sine)
 
 
 def _angles(positions: Int[Tensor, " time"], dim: int, base: float) -> Float[Tensor, "time half"]:

@@ -14,15 +14,15 @@ from regard.config import merge
 from regard.data.preparation import Prepared, prepare
 from regard.data.sources import IN_MEMORY, Rows, open_source
 from regard.errors import ConfigError, DeviceError, RunError
-from regard.progress import say
+from regard.progress import duration, say
 from regard.runs.run import Run
 from regard.tasks import find_task
 from regard.training.checkpoints import load_checkpoint, save_checkpoint, write_tensors
 from regard.training.display import TrainingDisplay
 from regard.training.folder import RunFolder
 from regard.training.interruption import Interruption, listen
-from regard.training.loop import Outcome, Trainer
-from regard.training.precision import Hardware, choose_hardware
+from regard.training.loop import Trainer
+from regard.training.precision import choose_hardware, keep_memory
 from regard.training.resolution import choose_preset, resolve, with_preset
 from regard.training.settings import Record, RunSettings
 from regard.version import version
@@ -84,6 +84,8 @@ def train(
         data_hash=prepared.content_hash,
         num_parameters=sum(p.numel() for p in trainer.model.parameters()),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        hardware=f"{trainer.hardware}, {platform.machine()}",
+        notes=prepared.notes,
     )
     resolved = resolved.changed(record=record)
     _require_space(folder, record.num_parameters)
@@ -129,6 +131,8 @@ def _set_up(values: Mapping[str, Any], model: str | None, rows: Rows | None) -> 
 def _make_trainer(settings: RunSettings, data: Prepared) -> Trainer:
     hardware = choose_hardware(settings.train.device, settings.train.precision, settings.model.model_dim)
     task = find_task(settings.task)
+    if hardware.device.type == "cpu":
+        keep_memory()
     torch.manual_seed(settings.train.seed)
     model = task.build_model(settings.model, data.tokenizer)
     say(f"{sum(p.numel() for p in model.parameters()):,} parameters on {hardware}")
@@ -162,37 +166,19 @@ def _fit(folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: boo
         writer.close()
     if not outcome.is_finished:
         raise StoppedError(folder.path, outcome.progress.step, interruption)
-    say(f"trained {outcome.progress.step:,} steps in {_duration(outcome.progress.seconds)}: {outcome.reason}")
-    return _report(folder, trainer, data, outcome)
+    say(f"trained {outcome.progress.step:,} steps in {duration(outcome.progress.seconds)}: {outcome.reason}")
+    return _report(folder, trainer, data)
 
 
-def _report(folder: RunFolder, trainer: Trainer, data: Prepared, outcome: Outcome) -> Run:
+def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     run = Run(folder.path, device=str(trainer.hardware.device))
     rows = data.held_out["valid"][:_REPORT_ROWS]
     evaluation = run.evaluate(rows=rows)
     folder.add_look("valid", "report", {name: score.value for name, score in evaluation.scores.items()})
-    path = run.write_report(evaluation, summary=summary_of(run, trainer.hardware, outcome), notes=data.notes)
+    path = run.write_report(evaluation)
     say(f"validation: {evaluation.scores[evaluation.headline]}")
     say(f"report: {path}")
     return run
-
-
-def summary_of(run: Run, hardware: Hardware, outcome: Outcome) -> dict[str, str]:
-    """What a reader of the report wants to know first."""
-    settings, progress = run.settings, outcome.progress
-    assert settings.record is not None, "a run folder has a record"
-    speed = progress.tokens / max(progress.seconds, 1e-9)
-    return {
-        "model": f"{settings.preset}, {settings.model.encoder_depth}+{settings.model.decoder_depth} layers, "
-        f"{settings.model.model_dim} wide",
-        "parameters": f"{settings.record.num_parameters:,}",
-        "data": ", ".join(Path(name).name for name in settings.data.train),
-        "vocabulary": f"{run.tokenizer.vocab_size:,} {settings.data.tokenizer} tokens",
-        "trained": f"{progress.step:,} steps in {_duration(progress.seconds)}, {outcome.reason}",
-        "best": f"step {progress.best_step:,}, validation loss {progress.best_loss:.4f}",
-        "speed": f"{speed:,.0f} tokens/s",
-        "hardware": f"{hardware}, {platform.machine()}",
-    }
 
 
 def _require_same_run(before: RunSettings, after: RunSettings) -> None:
@@ -242,8 +228,3 @@ def _tensorboard(folder: RunFolder) -> Any:
     except ImportError:
         raise ConfigError("train.tensorboard needs the extra regard[tensorboard]") from None
     return SummaryWriter(str(folder.path / "tensorboard"))
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.0f} s"

@@ -19,7 +19,7 @@ from regard.explanation.maps import AttentionMaps
 from regard.explanation.record import explain_pair
 from regard.explanation.report import Report, write_report
 from regard.generation.config import GenerationConfig
-from regard.progress import say, track, warn
+from regard.progress import duration, say, track, warn
 from regard.tasks import find_task
 from regard.tasks.task import Prediction, Task
 from regard.text.tokenizer import Tokenizer
@@ -127,8 +127,31 @@ class Run:
         model: Any = self.model
         return explain_pair(model, self.tokenizer, text, output)
 
-    def write_report(self, evaluation: Evaluation, *, summary: dict[str, str], notes: Sequence[str] = ()) -> Path:
+    def summary(self) -> dict[str, str]:
+        """What a reader wants to know of the run first."""
+        settings, record, metrics = self.settings, self.settings.record, self.folder.read_metrics()
+        assert record is not None, "a run folder has a record"
+        trained = [line for line in metrics if "loss" in line]
+        looks = [line for line in metrics if "valid_loss" in line]
+        facts = {
+            "model": f"{settings.preset}, {settings.model.encoder_depth}+{settings.model.decoder_depth} layers, "
+            f"{settings.model.model_dim} wide",
+            "parameters": f"{record.num_parameters:,}",
+            "data": ", ".join(Path(name).name for name in settings.data.train),
+            "vocabulary": f"{self.tokenizer.vocab_size:,} {Path(settings.data.tokenizer).name} tokens",
+        }
+        if trained:
+            speeds = sorted(line["tokens_per_second"] for line in trained)
+            facts["trained"] = f"{trained[-1]['step']:,} steps in {duration(trained[-1]['seconds'])}"
+            facts["speed"] = f"{speeds[len(speeds) // 2]:,.0f} tokens/s"
+        if looks:
+            best = min(looks, key=lambda line: line["valid_loss"])
+            facts["best"] = f"step {best['step']:,}, validation loss {best['valid_loss']:.4f}"
+        return {**facts, "hardware": record.hardware}
+
+    def write_report(self, evaluation: Evaluation) -> Path:
         """Write `report.html`, the page to look at."""
+        assert self.settings.record is not None, "a run folder has a record"
         pairs = list(zip(evaluation.rows, evaluation.outputs, strict=True))
         samples = [
             {"source": row[0], "target": row[-1], "prediction": output, "right": row[-1] == output}
@@ -138,13 +161,13 @@ class Run:
         order = [evaluation.headline, *(name for name in evaluation.scores if name != evaluation.headline)]
         report = Report(
             title=f"{self.path.name}: {self.task.description}",
-            summary=summary,
+            summary=self.summary(),
             scores={name: evaluation.scores[name].to_json() for name in order},
             curves=self.folder.read_metrics(),
             settings=self.folder.settings_path.read_text(encoding="utf-8"),
             samples=[*wrong[: _SAMPLES // 2], *right[: _SAMPLES // 2]],
             attention=self._drawable(evaluation),
-            notes=notes,
+            notes=self.settings.record.notes,
         )
         write_report(self.folder.report_path, report)
         return self.folder.report_path

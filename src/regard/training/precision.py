@@ -1,8 +1,9 @@
 """Which device, and in which precision: chosen for the hardware, and said."""
 
+import ctypes
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -13,6 +14,8 @@ from regard.errors import ConfigError, DeviceError
 
 PrecisionName = Literal["auto", "float32", "bfloat16"]
 
+_MALLOC_OPTIONS = {-3: 1 << 25, -1: 1 << 30, -2: 1 << 26}
+"""M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of mallopt(3), in bytes."""
 _WIDE = 384
 """From this width on bfloat16 is faster than float32 on a CPU; on narrower models it is slower."""
 
@@ -86,6 +89,18 @@ def threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def keep_memory() -> None:
+    """Let the C library keep what is freed, where it can be told to.
+
+    By default glibc hands each large block back to the system, and every step
+    of training then pays for fresh pages: a fifth of the time of a small model.
+    """
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL("libc.so.6")
+        for option, value in _MALLOC_OPTIONS.items():
+            library.mallopt(option, value)
 
 
 def _cpu_has_bfloat16() -> bool:

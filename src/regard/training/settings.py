@@ -70,6 +70,9 @@ class Record(Settings):
     data_hash: str
     num_parameters: int
     created: str
+    hardware: str
+    notes: list[str]
+    """What was guessed, left out or found in two sets when the data was read."""
 
 
 class RunSettings(Settings):

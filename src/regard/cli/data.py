@@ -1,0 +1,49 @@
+"""`regard data`: the built-in data sets."""
+
+from typing import Annotated
+
+import typer
+
+from regard.cli.output import Json, argument, print_json
+
+app = typer.Typer(help="The built-in data sets.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(json: Json = False) -> None:
+    """Name the data sets that are always at hand."""
+    from regard.data.builtin import builtin, builtin_names
+
+    sets = [builtin(name) for name in builtin_names()]
+    if json:
+        print_json([{"name": s.name, "description": s.description, "columns": s.columns} for s in sets])
+        return
+    for data in sets:
+        print(f"{data.name}\t{data.description}")
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, argument("NAME", "As `regard data list` has it.")],
+    rows: Annotated[int, typer.Option(min=1, help="How many rows.")] = 20,
+    seed: Annotated[int, typer.Option(help="Another seed gives other rows.")] = 0,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Print rows of a data set as TSV with a header.
+
+    Examples:
+
+      regard data show dates
+
+      regard data show dates --rows 100000 > dates.tsv
+    """
+    from regard.data.builtin import builtin
+
+    data = builtin(name)
+    generated = data.generate(rows, seed)
+    if json:
+        print_json({"columns": data.columns, "rows": list(generated)})
+        return
+    print("\t".join(data.columns))
+    for row in generated:
+        print("\t".join(row))

@@ -1,0 +1,76 @@
+"""`regard train`: from a file to a run."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard.cli.output import Json, Quiet, argument, option, print_json, talk
+
+Given = list[str] | None
+
+
+def train(
+    data: Annotated[Given, argument("DATA...", "A file, two aligned files, a folder, or a built-in name.")] = None,
+    out: Annotated[str | None, option("The run folder. Unset: a fresh one under runs/.")] = None,
+    model: Annotated[str | None, option("tiny, small, base or big. Unset: chosen for data and machine.")] = None,
+    task: Annotated[str | None, option("What the rows are for. Unset: read off the data.")] = None,
+    columns: Annotated[str | None, option("Source and target columns, by name or position: de,en")] = None,
+    valid: Annotated[Given, option("A file of validation rows; twice for two aligned files.")] = None,
+    test: Annotated[Given, option("A file of test rows; twice for two aligned files.")] = None,
+    tokenizer: Annotated[str | None, option("bpe, unigram, characters, bytes, words or a tokenizer.json.")] = None,
+    minutes: Annotated[float | None, option("Stop after so many minutes of training.")] = None,
+    steps: Annotated[int | None, option("Stop after so many steps.")] = None,
+    epochs: Annotated[float | None, option("Stop after so many passes over the data.")] = None,
+    seed: Annotated[int | None, option("Another seed gives another run.")] = None,
+    device: Annotated[str | None, option("auto, cpu, cuda or cuda:N.")] = None,
+    settings: Annotated[Path | None, option("A TOML file of settings; see regard settings.")] = None,
+    set_: Annotated[Given, option("Any setting: --set model.num_layers=6", "--set", metavar="NAME=VALUE")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Go on without rows that cannot be read.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Train a model on a file of pairs, and write a run folder with a report.
+
+    Examples:
+
+      regard train pairs.tsv --minutes 5
+
+      regard train train.de.gz train.en.gz --valid val.de --valid val.en --out runs/de-en
+
+      regard train pairs.csv --columns german,english --model small --set train.learning_rate=1e-3
+
+      regard train --out runs/de-en --resume
+    """
+    talk(quiet=quiet)
+    from regard.config import merge, override, read_toml
+    from regard.runs.launch import train as start
+
+    values: dict[str, Any] = read_toml(settings) if settings is not None else {}
+    values = override(values, set_ or [])
+    options = {
+        "data": {"columns": columns.split(",") if columns else None, "valid": valid, "test": test,
+                 "tokenizer": tokenizer, "skip_bad": skip_bad or None},
+        "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device},
+    }  # fmt: skip
+    given = {section: {k: v for k, v in some.items() if v is not None} for section, some in options.items()}
+    values = merge(values, {section: some for section, some in given.items() if some})
+    if task is not None:
+        values["task"] = task
+    preset = model or values.pop("preset", None)
+    run = start(
+        data or None,
+        out=out,
+        model=preset,
+        settings=values,
+        resume=resume,
+        overwrite=overwrite,
+        show_progress=not quiet,
+    )
+    if json:
+        looks = [line for line in run.folder.read_looks() if line["what"] == "report"]
+        print_json({"run": str(run.path), "report": str(run.folder.report_path), "scores": looks[-1]["scores"]})
+    else:
+        print(run.path)
