@@ -213,22 +213,17 @@ def test_standard_formats_look_as_babel_writes_them(tag: str):
                 assert written == format_skeleton(name, day, fuzzy=False, locale=identifier)
 
 
-@pytest.mark.parametrize("language", ["en", "de", "fr", "es", "zh"])
+@pytest.mark.parametrize("language", ["en", "fr", "zh"])
 def test_numbers_in_words_are_all_different(language: str):
     for field, words in word_tables(language, YEARS).items():
         assert len(set(words)) == len(words) == (len(YEARS) if field.startswith("year") else 31)
 
 
 def test_numbers_in_words_as_people_write_them():
-    days = {language: word_tables(language, YEARS)["day_words"] for language in ("en", "de", "fr", "es", "zh")}
+    days = {language: word_tables(language, YEARS)["day_words"] for language in ("en", "zh")}
     assert [days["en"][day - 1] for day in (3, 12, 20, 21, 30, 31)] == [
         "third", "twelfth", "twentieth", "twenty-first", "thirtieth", "thirty-first",
     ]  # fmt: skip
-    assert [days["de"][day - 1] for day in (7, 17, 21, 30, 31)] == [
-        "siebte", "siebzehnte", "einundzwanzigste", "dreißigste", "einunddreißigste",
-    ]  # fmt: skip
-    assert [days["fr"][day - 1] for day in (1, 17, 21, 31)] == ["premier", "dix-sept", "vingt et un", "trente et un"]
-    assert [days["es"][day - 1] for day in (1, 16, 22, 31)] == ["uno", "dieciséis", "veintidós", "treinta y uno"]
     assert [days["zh"][day - 1] for day in (1, 10, 11, 20, 31)] == ["一", "十", "十一", "二十", "三十一"]
     years = word_tables("en", YEARS)["year_words"]
     assert [years[year - 1900] for year in (1900, 1909, 1910, 1999, 2000, 2001, 2025)] == [

@@ -9,7 +9,7 @@ def attention(
     run: RunPath,
     text: Annotated[str, argument("TEXT", "An input for the model.")],
     out: Annotated[str | None, option("Draw to this .html, .png or .svg; unset, in the terminal.")] = None,
-    kind: Annotated[str, typer.Option(help="encoder, decoder or cross.")] = "cross",
+    kind: Annotated[str, option("encoder, decoder or cross.")] = "cross",
     layer: Annotated[int | None, option("Counted from 0; unset, their average.", min=0)] = None,
     head: Annotated[int | None, option("Counted from 0; unset, their average.", min=0)] = None,
     beam: Beam = None,

@@ -1,6 +1,6 @@
 """How tokens are chosen, one after the other."""
 
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -33,7 +33,7 @@ class GenerationConfig(Settings):
     """The same seed and input give the same sample, whatever else is in the batch."""
 
     @model_validator(mode="after")
-    def _beam_or_sample(self) -> Self:
+    def _beam_or_sample(self) -> "GenerationConfig":
         samples = [name for name in ("top_k", "top_p", "min_p") if getattr(self, name) is not None]
         if self.beam_size > 1 and self.temperature > 0:
             raise ConfigError(

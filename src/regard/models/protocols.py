@@ -10,7 +10,7 @@ Dimensions: `batch` sequences, `time` positions, `model` width, `vocab` tokens.
 """
 
 from dataclasses import dataclass
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -29,7 +29,7 @@ class Memory:
 class State(Protocol):
     """What a decoder remembers between steps: keys and values, or hidden vectors."""
 
-    def select(self, rows: Int[Tensor, " chosen"]) -> Self:
+    def select(self, rows: Int[Tensor, " chosen"]) -> "State":
         """The state of these rows of the batch, in this order; a row may occur twice."""
         ...
 

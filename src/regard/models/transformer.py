@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -72,7 +72,7 @@ class TransformerConfig(Settings):
     """Multiply embeddings by the square root of model_dim."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _fits_together(self) -> "TransformerConfig":
         if self.model_dim % self.num_heads:
             raise ConfigError(f"model_dim must be a multiple of num_heads, got {self.model_dim=} and {self.num_heads=}")
         if self.num_heads % (self.num_key_value_heads or 1):

@@ -42,6 +42,8 @@ class Tokenizer:
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
         inner.no_padding()
         inner.no_truncation()
+        # A text that spells "</s>" is a text, not the end of a sequence.
+        inner.encode_special_tokens = True
         self._inner = inner
         self.pad, self.start, self.end = (self._special(name) for name in (PAD, START, END))
         self._specials = {self.pad, self.start, self.end}
@@ -117,8 +119,19 @@ def train_tokenizer(texts: Iterable[str], kind: TokenizerKind, vocab_size: int) 
     if trainer is None:
         inner.add_special_tokens(list(SPECIALS))
     else:
-        inner.train_from_iterator(texts, trainer)
+        _learn(inner, trainer, texts, kind, vocab_size)
     return Tokenizer(inner)
+
+
+def _learn(inner: tokenizers.Tokenizer, trainer: Any, texts: Iterable[str], kind: str, vocab_size: int) -> None:
+    try:
+        inner.train_from_iterator(texts, trainer)
+    except Exception as error:
+        if "not large enough" not in str(error):  # the library raises bare Exception
+            raise
+        raise ConfigError(
+            f"a {kind} vocabulary needs a token for each character of the data, vocab_size={vocab_size} is too small"
+        ) from None
 
 
 def _bpe(vocab_size: int) -> tuple[tokenizers.Tokenizer, Any]:

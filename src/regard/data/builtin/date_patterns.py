@@ -62,16 +62,12 @@ _ENGLISH_WORDS = (
     "{day_words} 'of' MMMM y",
     "EEEE 'the' {day_words} 'of' MMMM y",
     "MMMM {day_words}, y",
-    "MMMM {day_words}, {year_words}",
     "MMMM 'the' {day_words}, y",
     "EEEE, MMMM {day_words}, y",
 )
 WORD_PATTERNS: Mapping[str, tuple[str, ...]] = {
     "en-US": _ENGLISH_WORDS,
     "en-GB": _ENGLISH_WORDS,
-    "de": ("'der' {day_words} MMMM y", "'am' {day_words}'n' MMMM y", "EEEE, 'der' {day_words} MMMM y"),
-    "fr": ("'le' {day_words} MMMM y", "EEEE {day_words} MMMM y"),
-    "es": ("{day_words} 'de' MMMM 'de' y", "'el' {day_words} 'de' MMMM 'de' y"),
     "zh": ("{year_words}年MMMM{day_words}日",),
 }
 """Patterns whose numbers are in words, all or in part."""
@@ -207,7 +203,7 @@ def load_locale(tag: str) -> DateLocale:
 
 def _numeric_patterns(order: Sequence[int]) -> list[Pattern]:
     """A locale's order of year, month and day with the separators that people use, and the two forms of ISO 8601."""
-    patterns = [parse_pattern("y-MM-dd"), parse_pattern("yMMdd")]
+    patterns = [parse_pattern("y-MM-dd")]
     for letters in ({YEAR: "y", MONTH: "M", DAY: "d"}, {YEAR: "y", MONTH: "MM", DAY: "dd"}):
         patterns += [parse_pattern(separator.join(letters[unit] for unit in order)) for separator in "/.-"]
     return patterns

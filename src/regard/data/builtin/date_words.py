@@ -1,7 +1,6 @@
 """Days and years in words, and the ordinals that dates are written with.
 
-Only what is certain: days in English, German, French, Spanish and Chinese, years in
-English and Chinese. A table has one entry per day of the month or per year.
+Only what is certain: English and Chinese. A table has one entry per day of the month or per year.
 """
 
 
@@ -17,21 +16,6 @@ ENGLISH_TENS = _entries("zero, ten, twenty, thirty, forty, fifty, sixty, seventy
 ENGLISH_ORDINALS = _entries(
     "first, second, third, fourth, fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth, thirteenth, "
     "fourteenth, fifteenth, sixteenth, seventeenth, eighteenth, nineteenth, twentieth"
-)
-GERMAN_ORDINALS = _entries(
-    "erste, zweite, dritte, vierte, fünfte, sechste, siebte, achte, neunte, zehnte, elfte, zwölfte, dreizehnte, "
-    "vierzehnte, fünfzehnte, sechzehnte, siebzehnte, achtzehnte, neunzehnte, zwanzigste"
-)
-GERMAN_UNITS = _entries("ein, zwei, drei, vier, fünf, sechs, sieben, acht, neun")
-FRENCH_DAYS = _entries(
-    "premier, deux, trois, quatre, cinq, six, sept, huit, neuf, dix, onze, douze, treize, quatorze, quinze, seize, "
-    "dix-sept, dix-huit, dix-neuf, vingt, vingt et un, vingt-deux, vingt-trois, vingt-quatre, vingt-cinq, vingt-six, "
-    "vingt-sept, vingt-huit, vingt-neuf, trente, trente et un"
-)
-SPANISH_DAYS = _entries(
-    "uno, dos, tres, cuatro, cinco, seis, siete, ocho, nueve, diez, once, doce, trece, catorce, quince, dieciséis, "
-    "diecisiete, dieciocho, diecinueve, veinte, veintiuno, veintidós, veintitrés, veinticuatro, veinticinco, "
-    "veintiséis, veintisiete, veintiocho, veintinueve, treinta, treinta y uno"
 )
 CHINESE_DIGITS = "〇一二三四五六七八九"
 
@@ -51,13 +35,8 @@ def word_tables(language: str, years: range) -> dict[str, tuple[str, ...]]:
                 "day_words": tuple(english_day(day) for day in days),
                 "year_words": tuple(english_year(year) for year in years),
             }
-        case "de":
-            return {"day_words": tuple(german_day(day) for day in days)}
         case "fr":
-            digits = ("1er", *(str(day) for day in days[1:]))
-            return {"day_ordinal": digits, "day_words": FRENCH_DAYS}
-        case "es":
-            return {"day_words": SPANISH_DAYS}
+            return {"day_ordinal": ("1er", *(str(day) for day in days[1:]))}
         case "zh":
             return {
                 "day_words": tuple(chinese_day(day) for day in days),
@@ -110,15 +89,6 @@ def english_year(year: int) -> str:
     if rest == 0:
         return f"{english_below_hundred(century)} hundred"
     return f"{english_below_hundred(century)} {'oh ' if rest < 10 else ''}{english_below_hundred(rest)}"
-
-
-def german_day(day: int) -> str:
-    """A day as an ordinal in words, in the nominative after `der`: `dritte`."""
-    if day == 30:
-        return "dreißigste"
-    if day <= 20:
-        return GERMAN_ORDINALS[day - 1]
-    return f"{GERMAN_UNITS[day % 10 - 1]}und{'zwanzig' if day < 30 else 'dreißig'}ste"
 
 
 def chinese_day(day: int) -> str:

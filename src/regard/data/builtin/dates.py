@@ -62,9 +62,9 @@ NATIVE_DIGITS = {
 }
 """The zero of each locale that has digits of its own, and the share of rows that use them."""
 
-NUMERIC_SHARE, WORDS_SHARE = 0.2, 0.04
-MISSPELT_SHARE = 0.28
-"""Of the rows with a name that can be misspelt; of all rows it makes about a tenth."""
+NUMERIC_SHARE, WORDS_SHARE = 0.2, 0.03
+MISSPELT_SHARE = 0.14
+"""Of the rows with a name that can be misspelt; of all rows it makes about a twentieth."""
 NEEDLESS_TAG_SHARE = 0.03
 LOWER_SHARE, UPPER_SHARE = 0.15, 0.05
 NO_COMMA_SHARE = 0.2

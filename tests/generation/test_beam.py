@@ -1,0 +1,106 @@
+"""Beam search against a search through everything."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from regard.generation.beam import beam_search
+from regard.generation.config import GenerationConfig
+from regard.generation.sampling import sample
+from regard.models.transformer import Transformer, TransformerConfig
+
+VOCAB, START, END, LIMIT = 5, 1, 2, 4
+
+
+@pytest.fixture
+def model() -> Transformer:
+    config = TransformerConfig(
+        num_layers=1, model_dim=10, num_heads=1, feedforward_dim=11, dropout=0.0, positions="rotary"
+    )
+    made = Transformer(config, VOCAB).eval()
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.6)
+    return made
+
+
+@torch.no_grad()
+def best_of_all(model: Transformer, source: torch.Tensor, alpha: float) -> tuple[list[int], float]:
+    """The best finished sequence of up to LIMIT tokens, by trying each."""
+    best: tuple[list[int], float] = ([], -torch.inf)
+    others = [token for token in range(VOCAB) if token != END]
+    for length in range(LIMIT):
+        for tokens in product(others, repeat=length):
+            sequence = [*tokens, END]
+            scores = model(torch.tensor([[START, *tokens]]), source).log_softmax(-1)[0]
+            total = sum(scores[place, token].item() for place, token in enumerate(sequence))
+            score = total / len(sequence) ** alpha
+            if score > best[1]:
+                best = (list(tokens), score)
+    return best
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
+def test_a_beam_that_holds_every_prefix_finds_the_best_of_all(model: Transformer, alpha: float):
+    config = GenerationConfig(beam_size=VOCAB**LIMIT, length_penalty=alpha, stopping="exact")
+    for _ in range(5):
+        source = torch.randint(VOCAB, (1, 7))
+        state = model.start(model.encode(source))
+        found = beam_search(model, state, torch.tensor([[START]]), end=END, limits=[LIMIT], config=config)[0][0]
+        tokens, score = best_of_all(model, source, alpha)
+        assert found.tokens == tokens
+        assert found.score == pytest.approx(score, abs=1e-12)
+
+
+@torch.no_grad()
+def test_a_beam_of_one_is_greedy(model: Transformer):
+    source, start = torch.randint(VOCAB, (7, 5)), torch.full((7, 1), START)
+    config = GenerationConfig(beam_size=1, length_penalty=0.0)
+    found = beam_search(model, model.start(model.encode(source)), start, end=END, limits=[9] * 7, config=config)
+    greedy = sample(
+        model, model.start(model.encode(source)), start, end=END, limits=[9] * 7, seeds=[0] * 7, config=config
+    )
+    for hypotheses, tokens in zip(found, greedy, strict=True):
+        if len(tokens) < 9:  # else greedy ran into the limit, and a finished second choice is better
+            assert hypotheses[0].tokens in (tokens, tokens[: len(hypotheses[0].tokens)])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("stopping", ["enough", "exact"])
+def test_a_batch_equals_one_at_a_time(model: Transformer, stopping: str):
+    source, lengths = torch.randint(VOCAB, (5, 7)), torch.tensor([7, 2, 5, 1, 6])
+    limits, start = [3, 9, 5, 2, 7], torch.full((5, 1), START)
+    config = GenerationConfig(beam_size=3, stopping=stopping)
+    together = beam_search(
+        model, model.start(model.encode(source, lengths)), start, end=END, limits=limits, config=config
+    )
+    for row, length in enumerate(lengths.tolist()):
+        state = model.start(model.encode(source[row : row + 1, :length]))
+        alone = beam_search(model, state, start[:1], end=END, limits=[limits[row]], config=config)[0]
+        assert [h.tokens for h in alone] == [h.tokens for h in together[row]]
+        assert [h.score for h in alone] == pytest.approx([h.score for h in together[row]])
+
+
+@torch.no_grad()
+def test_scores_are_those_of_the_model_and_come_best_first(model: Transformer):
+    source = torch.randint(VOCAB, (1, 7))
+    config = GenerationConfig(beam_size=4, length_penalty=0.7)
+    state = model.start(model.encode(source))
+    hypotheses = beam_search(model, state, torch.tensor([[START]]), end=END, limits=[11], config=config)[0]
+    assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
+    for hypothesis in hypotheses:
+        sequence = [*hypothesis.tokens, END]
+        scores = model(torch.tensor([[START, *hypothesis.tokens]]), source).log_softmax(-1)[0]
+        total = sum(scores[place, token].item() for place, token in enumerate(sequence))
+        assert hypothesis.score == pytest.approx(total / len(sequence) ** 0.7)
+
+
+@torch.no_grad()
+def test_a_sentence_that_never_ends_gives_its_best_open_hypothesis(model: Transformer):
+    source, nowhere = torch.randint(VOCAB, (1, 7)), VOCAB + 1
+    config = GenerationConfig(beam_size=3)
+    state = model.start(model.encode(source))
+    found = beam_search(model, state, torch.tensor([[START]]), end=nowhere, limits=[6], config=config)[0]
+    assert len(found) == 1
+    assert len(found[0].tokens) == 6

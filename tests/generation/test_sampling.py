@@ -1,0 +1,108 @@
+"""Choosing tokens: each rule against its definition, and sampling against the distribution."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from regard.errors import ConfigError
+from regard.generation.config import GenerationConfig
+from regard.generation.sampling import choose, min_p, sample, top_k, top_p
+from regard.models.transformer import Transformer, TransformerConfig
+
+VOCAB, END = 7, 2
+SCORES = torch.tensor([[0.1, 0.4, 0.05, 0.25, 0.2]], dtype=torch.float64).log()
+
+
+def model() -> Transformer:
+    config = TransformerConfig(
+        num_layers=1, model_dim=10, num_heads=1, feedforward_dim=11, dropout=0.0, positions="rotary"
+    )
+    made = Transformer(config, VOCAB).eval()
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.6)
+    return made
+
+
+def kept(scores: torch.Tensor) -> list[int]:
+    return scores[0].isfinite().nonzero()[:, 0].tolist()
+
+
+def test_top_k_keeps_the_best_k():
+    assert kept(top_k(SCORES, 2)) == [1, 3]
+    assert kept(top_k(SCORES, 99)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("p", "expected"), [(0.3, [1]), (0.39, [1]), (0.41, [1, 3]), (0.84, [1, 3, 4]), (1.0, [0, 1, 2, 3, 4])]
+)
+def test_top_p_keeps_the_fewest_that_hold_p(p: float, expected: list[int]):
+    assert kept(top_p(SCORES, p)) == expected
+
+
+def test_min_p_is_relative_to_the_likeliest():
+    assert kept(min_p(SCORES, 0.49)) == [1, 3, 4]
+
+
+def test_greedy_takes_the_likeliest():
+    assert choose(SCORES, GenerationConfig(), torch.zeros(1)).item() == 1
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_samples_follow_the_distribution(temperature: float):
+    count = 20_000
+    draws = torch.from_numpy(np.random.default_rng(0).random(count))
+    chosen = choose(SCORES.expand(count, -1), GenerationConfig(temperature=temperature), draws)
+    expected = (SCORES[0] / temperature).softmax(0) * count
+    assert chisquare(torch.bincount(chosen, minlength=5).numpy(), expected.numpy()).pvalue > 0.001
+
+
+def test_a_ruled_out_token_is_never_drawn():
+    scores = torch.tensor([[0.0, -torch.inf, 0.0, -torch.inf]]).expand(4, -1)
+    draws = torch.tensor([0.0, 0.5, 0.999999, 1.0])
+    assert choose(scores, GenerationConfig(temperature=1.0), draws).tolist() == [0, 2, 2, 2]
+
+
+@torch.no_grad()
+def test_greedy_writing_is_what_the_whole_pass_would_choose():
+    made = model()
+    source = torch.randint(VOCAB, (5, 11))
+    written = sample(
+        made, made.start(made.encode(source)), torch.ones(5, 1, dtype=torch.long),
+        end=END, limits=[13] * 5, seeds=[0] * 5, config=GenerationConfig(),
+    )  # fmt: skip
+    for row, tokens in enumerate(written):
+        prefix = torch.tensor([[1, *tokens]])
+        best = made(prefix, source[row : row + 1]).argmax(-1)[0].tolist()
+        assert best[: len(tokens)] == tokens
+        assert len(tokens) == 13 or best[-1] == END
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("config", [GenerationConfig(), GenerationConfig(temperature=1.3, top_k=5)])
+def test_a_batch_equals_one_at_a_time(config: GenerationConfig):
+    made = model()
+    source, lengths = torch.randint(VOCAB, (5, 11)), torch.tensor([11, 3, 7, 1, 5])
+    limits, seeds, start = [5, 9, 13, 2, 7], [11, 12, 13, 14, 15], torch.ones(5, 1, dtype=torch.long)
+    together = sample(
+        made, made.start(made.encode(source, lengths)), start, end=END, limits=limits, seeds=seeds, config=config
+    )
+    for row, length in enumerate(lengths.tolist()):
+        state = made.start(made.encode(source[row : row + 1, :length]))
+        alone = sample(made, state, start[:1], end=END, limits=[limits[row]], seeds=[seeds[row]], config=config)
+        assert alone == [together[row]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam_size": 3, "temperature": 1.0},
+        {"top_k": 3},
+        {"top_p": 0.0, "temperature": 1.0},
+        {"beam_size": 0},
+        {"tempreature": 1},
+    ],
+)
+def test_options_that_cannot_be(options: dict):
+    with pytest.raises(ConfigError):
+        GenerationConfig.read(options)
