@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.errors import RegardError
+    from regard.runs.demo import demo
     from regard.runs.launch import train
     from regard.runs.run import Run, load
 
 _HOMES = {
     "RegardError": "regard.errors",
     "Run": "regard.runs.run",
+    "demo": "regard.runs.demo",
     "load": "regard.runs.run",
     "train": "regard.runs.launch",
 }
 
-__all__ = ["RegardError", "Run", "load", "train"]
+__all__ = ["RegardError", "Run", "demo", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

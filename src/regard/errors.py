@@ -17,8 +17,25 @@ class DataError(RegardError, ValueError):
     """A file of data that cannot be read as what it was said to be."""
 
 
+class BadRowsError(DataError):
+    """Rows of a table that cannot be used, while others of it can."""
+
+
 class RunError(RegardError, ValueError):
     """A run folder that is missing, foreign, or already there."""
+
+
+class RunExistsError(RunError):
+    """A run that stands where another was to be made."""
+
+
+class StoppedError(RunError):
+    """Training was stopped by a signal, and everything is saved."""
+
+    def __init__(self, message: str, *, signal: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal
+        """What a shell reports of a program that the signal ended."""
 
 
 class CheckpointError(RunError):

@@ -53,6 +53,37 @@ def test_a_beam_that_holds_every_prefix_finds_the_best_of_all(model: Transformer
         assert found.score == pytest.approx(score, abs=1e-12)
 
 
+class Chain:
+    """A decoder whose next token depends on the last one only, by a table of probabilities."""
+
+    def __init__(self, table: torch.Tensor) -> None:
+        self.table = table.log()
+
+    def decode(self, target: torch.Tensor, memory: None = None) -> torch.Tensor:
+        return self.table[target]
+
+    def start(self, memory: None = None, *, batch_size: int = 1) -> "Chain":
+        return self
+
+    def select(self, rows: torch.Tensor) -> "Chain":
+        return self
+
+    def step(self, tokens: torch.Tensor, state: "Chain") -> tuple[torch.Tensor, "Chain"]:
+        return self.table[tokens], state
+
+
+def test_unlikely_early_ends_do_not_stop_the_search():
+    """0 -> 1 -> 2 -> 3 -> 4 -> end with probability 0.9 each; the end, 5, is always the second choice."""
+    table = torch.full((6, 6), 0.01)
+    table[:, 5] = 0.06
+    for token in range(5):
+        table[token, token + 1] = 0.9
+    chain = Chain(table / table.sum(-1, keepdim=True))
+    config = GenerationConfig(beam_size=3)
+    found = beam_search(chain, chain.start(), torch.tensor([[0]]), end=5, limits=[20], config=config)
+    assert found[0][0].tokens == [1, 2, 3, 4]
+
+
 @torch.no_grad()
 def test_a_beam_of_one_is_greedy(model: Transformer):
     source, start = torch.randint(VOCAB, (7, 5)), torch.full((7, 1), START)

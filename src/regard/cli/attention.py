@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, option, print_json, talk
+from regard.errors import DeviceError
 
 
 def attention(
@@ -37,10 +38,13 @@ def attention(
 
     maps: AttentionMaps = load(run, device=device).attention(text, **({} if beam is None else {"beam_size": beam}))
     maps.select(kind, layer, head)  # a kind, layer or head that is not there is told before anything is drawn
-    if out is not None and out.lower().endswith(".html"):
-        write_attention_page(maps, out)
-    elif out is not None:
-        draw_figure(maps, out, kind=kind, layer=layer, head=head)
+    try:
+        if out is not None and out.lower().endswith(".html"):
+            write_attention_page(maps, out)
+        elif out is not None:
+            draw_figure(maps, out, kind=kind, layer=layer, head=head)
+    except OSError as error:
+        raise DeviceError(f"cannot write {out}: {error.strerror or error}") from None
     if json:
         weights = {name: each.tolist() for name, each in maps.weights.items()}
         print_json({"input": text, "output": maps.prediction, "source_tokens": maps.source_tokens,

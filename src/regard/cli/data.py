@@ -16,7 +16,7 @@ def list_(json: Json = False) -> None:
 
     sets = [builtin(name) for name in builtin_names()]
     if json:
-        print_json([{"name": s.name, "description": s.description, "columns": s.columns} for s in sets])
+        print_json({"sets": [{"name": s.name, "description": s.description, "columns": s.columns} for s in sets]})
         return
     for data in sets:
         print(f"{data.name}\t{data.description}")

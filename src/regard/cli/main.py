@@ -1,7 +1,9 @@
 """The `regard` command: each sub-command is one file that parses, calls and prints."""
 
 import os
+import signal
 import sys
+from typing import Any
 
 import typer
 
@@ -27,6 +29,10 @@ app.command("attention")(attention.attention)
 app.command("settings")(settings.settings)
 app.add_typer(data.app, name="data")
 
+_UsageError: Any = typer.BadParameter.__bases__[0]
+"""What every mistake on the command line is; typer has no public name for it."""
+_INTERRUPTED = 128 + signal.SIGINT
+
 
 @app.callback(invoke_without_command=True)
 def version(show: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
@@ -40,12 +46,35 @@ def version(show: bool = typer.Option(False, "--version", help="Print the versio
 def main() -> None:
     """Run the command line; an error the user can mend is one line on stderr and exit code 2."""
     try:
-        app()
+        sys.exit(_run())
     except RegardError as error:
         sys.exit(fail(error))
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+
+
+def _run() -> int:
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except SystemExit:  # typer's own answer to a broken pipe
+        return 0
+    except _UsageError as error:
+        return _tell(error)
+    except typer.Abort:
+        code = _INTERRUPTED
+    if code == _INTERRUPTED:
+        print("regard: interrupted", file=sys.stderr)
+    return code or 0
+
+
+def _tell(error: Any) -> int:
+    """Say what is wrong with the command line and where its help is; the help itself was printed already."""
+    if message := error.format_message():
+        place = error.ctx.command_path if error.ctx is not None else "regard"
+        print(f"regard: {' '.join(message.split())} (see {place} --help)", file=sys.stderr)
+    return error.exit_code
 
 
 if __name__ == "__main__":

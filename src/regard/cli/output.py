@@ -37,13 +37,14 @@ def talk(*, quiet: bool) -> None:
 
 def print_json(value: Any) -> None:
     """One object, on one line."""
-    print(json.dumps(value, ensure_ascii=False))
+    print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
 def fail(error: Exception) -> int:
-    """Print an error as one line; returns the exit code."""
-    message = " ".join(str(error).split())
-    print(f"regard: {message}", file=sys.stderr)
+    """Print an error as one line, with the remedies that a command noted on it; returns the exit code."""
+    remedies = getattr(error, "__notes__", [])
+    message = "; ".join([str(error), *remedies])
+    print(f"regard: {' '.join(message.split())}", file=sys.stderr)
     return getattr(error, "exit_code", 2)
 
 

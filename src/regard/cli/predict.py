@@ -1,11 +1,15 @@
 """`regard predict`: from text to the model's output."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, option, print_json, talk
+from regard.errors import DataError
+
+if TYPE_CHECKING:
+    from regard.runs.run import Run
 
 _LINES_AT_ONCE = 256
 
@@ -24,7 +28,7 @@ def predict(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Print the model's output for each input, a line each.
+    """Print the model's output for each input, a line each; a line break inside an output becomes a space.
 
     Examples:
 
@@ -40,26 +44,44 @@ def predict(
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     loaded = load(run, device=device)
     loaded.generation(**options)  # a wrong option is told before anything is read
-    everything = []
-    for lines in [texts] if texts else _chunks_of_stdin():
-        predictions = iter(loaded.predictions([line for line in lines if line.strip()], **options))
-        for line in lines:
-            # A blank line in gives a blank line out, so that the two stay aligned.
-            prediction = next(predictions) if line.strip() else None
-            if json:
-                score = None if prediction is None else prediction.score
-                everything.append({"input": line, "output": prediction.output if prediction else "", "score": score})
-            else:
-                print(prediction.output if prediction else "", flush=True)
+    answers = _answers(loaded, [texts], options) if texts else _answers_to_lines(loaded, options)
     if json:
-        print_json({"predictions": everything})
+        print_json({"predictions": list(answers)})
+        return
+    for answer in answers:
+        print(" ".join(answer["output"].splitlines()), flush=True)
+
+
+def _answers(run: "Run", chunks: Iterable[list[str]], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for chunk in chunks:
+        for prediction in run.predictions(chunk, **options):
+            yield {"input": prediction.input, "output": prediction.output, "score": prediction.score}
+
+
+def _answers_to_lines(run: "Run", options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A blank line in gives a blank line out, so that the two stay aligned."""
+    for lines in _chunks_of_stdin():
+        answers = _answers(run, [[line for line in lines if line.strip()]], options)
+        for line in lines:
+            yield next(answers) if line.strip() else {"input": line, "output": "", "score": None}
 
 
 def _chunks_of_stdin() -> Iterator[list[str]]:
+    at_once = _LINES_AT_ONCE
     if sys.stdin.isatty():
         print("reading lines from the terminal; end with Ctrl-D", file=sys.stderr)
-        for line in sys.stdin:
-            yield [line.rstrip("\n")]
-        return
-    while chunk := [line.rstrip("\n") for line in islice(sys.stdin, _LINES_AT_ONCE)]:
+        at_once = 1
+    lines = _lines_of_stdin()
+    while chunk := list(islice(lines, at_once)):
         yield chunk
+
+
+def _lines_of_stdin() -> Iterator[str]:
+    """Lines as files of data have them: UTF-8, whatever the locale, and ended by nothing but a line feed."""
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        try:
+            yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"the input is not UTF-8: line {number:,}, byte {error.start + 1:,} is 0x{line[error.start]:02x}"
+            ) from None

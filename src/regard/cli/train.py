@@ -6,8 +6,16 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.output import Json, Quiet, argument, option, print_json, talk
+from regard.errors import BadRowsError, ConfigError, RegardError, RunExistsError, StoppedError
 
 Given = list[str] | None
+
+_REMEDIES: dict[type[RegardError], str] = {
+    BadRowsError: "--skip-bad goes on without them",
+    RunExistsError: "the options are --resume, --overwrite and --out",
+    StoppedError: "the option is --resume",
+}
+"""What the command line offers against an error, which the library cannot know."""
 
 
 def train(
@@ -24,7 +32,7 @@ def train(
     epochs: Annotated[float | None, option("Stop after so many passes over the data.")] = None,
     seed: Annotated[int | None, option("Another seed gives another run.")] = None,
     device: Annotated[str | None, option("auto, cpu, cuda or cuda:N.")] = None,
-    settings: Annotated[Path | None, option("A TOML file of settings; see regard settings.")] = None,
+    settings: Annotated[Path | None, option("A TOML file of settings; see regard settings.", dir_okay=False)] = None,
     set_: Annotated[Given, option("Any setting: --set model.num_layers=6", "--set", metavar="NAME=VALUE")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Go on without rows that cannot be read.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
@@ -45,32 +53,37 @@ def train(
       regard train --out runs/de-en --resume
     """
     talk(quiet=quiet)
+    if resume and (out is None or overwrite):
+        raise ConfigError("--resume goes on with the run in --out, and does not go with --overwrite")
     from regard.config import merge, override, read_toml
     from regard.runs.launch import train as start
 
     values: dict[str, Any] = read_toml(settings) if settings is not None else {}
     values = override(values, set_ or [])
     options = {
-        "data": {"columns": columns.split(",") if columns else None, "valid": valid, "test": test,
-                 "tokenizer": tokenizer, "skip_bad": skip_bad or None},
+        "data": {"columns": [name.strip() for name in columns.split(",")] if columns else None, "valid": valid,
+                 "test": test, "tokenizer": tokenizer, "skip_bad": skip_bad or None},
         "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device},
     }  # fmt: skip
     given = {section: {k: v for k, v in some.items() if v is not None} for section, some in options.items()}
     values = merge(values, {section: some for section, some in given.items() if some})
     if task is not None:
         values["task"] = task
-    preset = model or values.pop("preset", None)
-    run = start(
-        data or None,
-        out=out,
-        model=preset,
-        settings=values,
-        resume=resume,
-        overwrite=overwrite,
-        show_progress=not quiet,
-    )
+    try:
+        run = start(
+            data or None,
+            out=out,
+            model=model,
+            settings=values,
+            resume=resume,
+            overwrite=overwrite,
+            show_progress=not quiet,
+        )
+    except tuple(_REMEDIES) as error:
+        error.add_note(_REMEDIES[type(error)])
+        raise
     if json:
         looks = [line for line in run.folder.read_looks() if line["what"] == "report"]
-        print_json({"run": str(run.path), "report": str(run.folder.report_path), "scores": looks[-1]["scores"]})
+        print_json({"run": str(run.path), "report": str(run.folder.report_path), **looks[-1]["scores"]})
     else:
         print(run.path)

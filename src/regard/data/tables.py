@@ -19,7 +19,7 @@ from regard.data.files import AnyPath, as_paths, plain_name
 from regard.data.folders import split_files
 from regard.data.layouts import FORMATS, Layout, Wish, aligned_layout, file_layout
 from regard.data.records import BLANK, Record, read_rows
-from regard.errors import ConfigError, DataError
+from regard.errors import BadRowsError, ConfigError, DataError
 
 _LINES_TO_LIST = 5
 _REASONS_TO_LIST = 5
@@ -124,8 +124,10 @@ class Table:
                 yield Row(line, values)
         bad.num_good = num_good
         self.bad_rows = bad
-        if bad.total and not (self.skip_bad and num_good):
+        if bad.total and not num_good:
             raise DataError(str(bad))
+        if bad.total and not self.skip_bad:
+            raise BadRowsError(str(bad))
         if not num_good:
             raise DataError(f"{self.name} has no rows")
 

@@ -7,7 +7,8 @@ scores $\log p(y) / n^\alpha$, with $\alpha$ = `length_penalty`.
 
 **Stopping.** A sentence is done when
 
-- `enough`: `beam_size` of its hypotheses have ended; or
+- `enough`: `beam_size` of its hypotheses have ended, and no open one would
+  overtake the best of them by ending next, at no cost; or
 - `exact`: no open hypothesis can still overtake the best finished one. Log-
   probabilities only fall and lengths are limited to $N$, so an open hypothesis
   of log-probability $s$ can reach $s / N^\alpha$ at most. With a beam wide enough
@@ -49,10 +50,11 @@ class _Sentence:
     def is_done(self, best_open: float, config: GenerationConfig) -> bool:
         if len(self.open[0]) >= self.limit:
             return True
-        if config.stopping == "enough":
-            return len(self.finished) >= config.beam_size
-        attainable = best_open / self.limit**config.length_penalty
-        return bool(self.finished) and max(h.score for h in self.finished) >= attainable
+        is_exact = config.stopping == "exact"
+        if len(self.finished) < (1 if is_exact else config.beam_size):
+            return False
+        length = self.limit if is_exact else len(self.open[0]) + 1
+        return max(h.score for h in self.finished) >= best_open / length**config.length_penalty
 
 
 @torch.inference_mode()

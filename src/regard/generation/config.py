@@ -18,7 +18,7 @@ class GenerationConfig(Settings):
     length_penalty: float = Field(default=1.0, ge=0.0)
     """Beam search ranks by log-probability / length ** length_penalty; 0 ranks by probability alone."""
     stopping: Stopping = "enough"
-    """enough: stop when beam_size hypotheses have ended; exact: when no open one can still win."""
+    """enough: stop when beam_size have ended and no open one looks better; exact: when none can still win."""
     temperature: float = Field(default=0.0, ge=0.0)
     """0 takes the likeliest token; 1 samples from the model's distribution; more is bolder."""
     top_k: int | None = Field(default=None, ge=1)

@@ -13,14 +13,14 @@ import torch
 from regard.config import merge
 from regard.data.preparation import Prepared, prepare
 from regard.data.sources import IN_MEMORY, Rows, open_source
-from regard.errors import ConfigError, DeviceError, RunError
+from regard.errors import ConfigError, DeviceError, RunError, StoppedError
 from regard.progress import duration, say
 from regard.runs.run import Run
 from regard.tasks import find_task
 from regard.training.checkpoints import load_checkpoint, save_checkpoint, write_tensors
 from regard.training.display import TrainingDisplay
 from regard.training.folder import RunFolder
-from regard.training.interruption import Interruption, listen
+from regard.training.interruption import listen
 from regard.training.loop import Trainer
 from regard.training.precision import choose_hardware, keep_memory
 from regard.training.resolution import choose_preset, resolve, with_preset
@@ -29,17 +29,11 @@ from regard.version import version
 
 _REPORT_ROWS = 1_000
 """Validation rows that the report's scores are computed on."""
-_MAY_CHANGE = ("max_steps", "max_epochs", "minutes", "patience", "checkpoint_every", "device", "tensorboard")
-"""What a resumed run may change; anything else would make it another run."""
-
-
-class StoppedError(RunError):
-    """Training was stopped by the user, and everything is saved."""
-
-    def __init__(self, path: Path, step: int, interruption: Interruption) -> None:
-        super().__init__(f"stopped at step {step:,}; everything is saved in {path}, and resuming goes on from there")
-        assert interruption.signal is not None
-        self.exit_code = 128 + interruption.signal
+_MAY_CHANGE = {
+    "data": ("train", "valid", "test"),
+    "train": ("max_steps", "max_epochs", "minutes", "patience", "checkpoint_every", "device", "tensorboard"),
+}
+"""What a resumed run may change; anything else would make it another run. Data may move, and is known by its hash."""
 
 
 def train(
@@ -65,19 +59,21 @@ def train(
         overwrite: Replace the run in `out`.
         show_progress: Show a progress line on stderr.
     """
+    settings = dict(settings or {})
     if minutes is not None:
-        settings = merge(settings or {}, {"train": {"minutes": float(minutes)}})
+        settings = merge(settings, {"train": {"minutes": float(minutes)}})
+    if model is not None:
+        settings["preset"] = model
     paths, rows = _paths_or_rows(data)
     if paths or rows is not None:
-        settings = merge({"data": {"train": paths or [IN_MEMORY]}}, settings or {})
+        settings = merge({"data": {"train": paths or [IN_MEMORY]}}, settings)
     if resume:
         if out is None:
             raise RunError("to resume a run, name its folder")
-        return _resume(RunFolder(out), settings or {}, rows, show_progress)
+        return _resume(RunFolder(out), settings, rows, show_progress)
     folder = RunFolder(out if out is not None else _fresh_name(paths))
-    if folder.exists and not overwrite:
-        raise RunError(f"{folder.path} already holds a run: resume it, overwrite it, or name another folder")
-    prepared, resolved, trainer = _set_up(settings or {}, model, rows)
+    folder.require_vacant(overwrite=overwrite)
+    prepared, resolved, trainer = _set_up(settings, settings.get("preset"), rows)
     record = Record(
         version=version(),
         torch=torch.__version__,
@@ -97,12 +93,13 @@ def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, sh
     before = folder.read_settings()
     settings = RunSettings.read(merge(before.model_dump(), changes))
     _require_same_run(before, settings)
-    data = prepare(
-        open_source(settings.data, find_task(settings.task).roles, rows), settings.data, ("source", "target")
-    )
+    roles = find_task(settings.task).roles
+    data = prepare(open_source(settings.data, roles, rows), settings.data, roles)
     assert settings.record is not None, "a run folder has a record"
     if data.content_hash != settings.record.data_hash:
         raise RunError(f"the data is not what {folder.path} was trained on: its content has changed")
+    if data.tokenizer.to_json() != folder.read_tokenizer().to_json():
+        raise RunError(f"the tokenizer is not the one that {folder.path} was trained with: it cuts text otherwise")
     trainer = _make_trainer(settings, data)
     found = load_checkpoint(folder.checkpoints)
     if found is None:
@@ -116,12 +113,12 @@ def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, sh
 
 
 def _set_up(values: Mapping[str, Any], model: str | None, rows: Rows | None) -> tuple[Prepared, RunSettings, Trainer]:
-    # Read once before the data is touched, so that a misspelt setting is told at once.
+    # Read once before the data is touched, so that a misspelt setting or a missing device is told at once.
     first = with_preset(values, model or "tiny")
+    hardware = choose_hardware(first.train.device, first.train.precision, first.model.model_dim)
     task = find_task(first.task)
     data = prepare(open_source(first.data, task.roles, rows), first.data, task.roles)
     if model is None:
-        hardware = choose_hardware(first.train.device, first.train.precision, first.model.model_dim)
         model = choose_preset(len(data.train), has_gpu=hardware.device.type == "cuda")
         say(f"model {model}, chosen for {len(data.train):,} rows on {hardware.device.type}")
     settings = resolve(with_preset(values, model), data)
@@ -161,11 +158,20 @@ def _fit(folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: boo
                 writer.add_scalar(name, line[name], line["step"])
 
     with listen() as interruption, TrainingDisplay(is_shown=show_progress) as display:
-        outcome = trainer.fit(observe, save=save, save_best=save_best, should_stop=lambda: bool(interruption))
+        try:
+            outcome = trainer.fit(observe, save=save, save_best=save_best, should_stop=lambda: bool(interruption))
+        except torch.OutOfMemoryError:
+            wanted = f"a smaller train.batch_tokens than {trainer.config.batch_tokens:,} may help"
+            raise DeviceError(f"{trainer.hardware.device} ran out of memory: {wanted}") from None
     if writer is not None:
         writer.close()
     if not outcome.is_finished:
-        raise StoppedError(folder.path, outcome.progress.step, interruption)
+        assert interruption.signal is not None, "nothing else stops training early"
+        raise StoppedError(
+            f"stopped at step {outcome.progress.step:,}; everything is saved in {folder.path}, "
+            "and resuming goes on from there",
+            signal=interruption.signal,
+        )
     say(f"trained {outcome.progress.step:,} steps in {duration(outcome.progress.seconds)}: {outcome.reason}")
     return _report(folder, trainer, data)
 
@@ -174,7 +180,7 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     run = Run(folder.path, device=str(trainer.hardware.device))
     rows = data.held_out["valid"][:_REPORT_ROWS]
     evaluation = run.evaluate(rows=rows)
-    folder.add_look("valid", "report", {name: score.value for name, score in evaluation.scores.items()})
+    folder.add_look("valid", "report", evaluation.to_json())
     path = run.write_report(evaluation)
     say(f"validation: {evaluation.scores[evaluation.headline]}")
     say(f"report: {path}")
@@ -182,15 +188,22 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
 
 
 def _require_same_run(before: RunSettings, after: RunSettings) -> None:
-    for section in ("task", "preset", "model", "data", "train", "generate"):
-        old, new = getattr(before, section), getattr(after, section)
-        if section == "train":
-            old, new = (each.model_dump(exclude=set(_MAY_CHANGE)) for each in (old, new))
-        if old != new:
+    old, new = (_flat(settings.model_dump()) for settings in (before, after))
+    free = [f"{section}.{name}" for section, names in _MAY_CHANGE.items() for name in names]
+    for name, value in new.items():
+        if value != old.get(name) and name not in free:
             raise ConfigError(
-                f"a resumed run keeps its settings, but [{section}] differs from the run's; "
-                f"only train.{', train.'.join(_MAY_CHANGE)} may change"
+                f"a resumed run keeps its settings, but {name} is {value!r} and was {old.get(name)!r}; "
+                f"only {', '.join(free)} may change"
             )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, with names like `train.seed`."""
+    result: dict[str, Any] = {}
+    for name, value in values.items():
+        result |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return result
 
 
 def _require_space(folder: RunFolder, num_parameters: int) -> None:
@@ -217,7 +230,7 @@ def _paths_or_rows(data: Any) -> tuple[list[str], Rows | None]:
 
 
 def _fresh_name(paths: list[str]) -> Path:
-    stem = Path(paths[0]).name.split(".")[0] if paths else "run"
+    stem = (Path(paths[0]).absolute().name.split(".")[0] if paths else "") or "run"
     names = (Path("runs") / (stem if number == 1 else f"{stem}-{number}") for number in range(1, 10_000))
     return next(path for path in names if not path.exists())
 
@@ -227,4 +240,4 @@ def _tensorboard(folder: RunFolder) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ConfigError("train.tensorboard needs the extra regard[tensorboard]") from None
-    return SummaryWriter(str(folder.path / "tensorboard"))
+    return SummaryWriter(str(folder.tensorboard_path))

@@ -1,6 +1,7 @@
 """A run in use: what one can do with a trained model, from Python as from the command line."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ from torch import nn
 
 from regard.data.config import DataConfig
 from regard.data.sources import Rows, open_source
-from regard.errors import CheckpointError, DataError, RunError
+from regard.errors import CheckpointError, DataError, DeviceError, RunError
 from regard.evaluation.metrics import perplexity
 from regard.evaluation.scores import Score
 from regard.explanation.maps import AttentionMaps
@@ -32,6 +33,8 @@ _ROWS_AT_ONCE = 256
 _LONGEST_DRAWN = 60
 """An attention map with more tokens on a side cannot be read."""
 _SAMPLES = 200
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""What stands in a string for a byte that is not UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ class Run:
         for number, text in enumerate(inputs, start=1):
             if not text.strip():
                 raise DataError(f"input {number} is empty: there is nothing to predict from")
+            if _LONE_SURROGATE.search(text):
+                raise DataError(f"input {number} is not UTF-8: {text!r}")
         chunks = [inputs[start : start + _ROWS_AT_ONCE] for start in range(0, len(inputs), _ROWS_AT_ONCE)]
         bar = track(chunks, "predicting", total=len(chunks)) if len(chunks) > 1 else chunks
         with threads(1):  # a step of decoding is too little work to share out
@@ -169,7 +174,10 @@ class Run:
             attention=self._drawable(evaluation),
             notes=self.settings.record.notes,
         )
-        write_report(self.folder.report_path, report)
+        try:
+            write_report(self.folder.report_path, report)
+        except OSError as error:
+            raise DeviceError(f"cannot write {self.folder.report_path}: {error.strerror or error}") from None
         return self.folder.report_path
 
     def _drawable(self, evaluation: Evaluation) -> AttentionMaps | None:
@@ -187,7 +195,7 @@ class Run:
         scores = [*self.task.scores(outputs, rows), self._perplexity(rows)]
         result = Evaluation({s.name: s for s in scores}, self.task.headline(rows), rows, outputs)
         if role is not None:
-            self.folder.add_look(role, "evaluation", {name: score.value for name, score in result.scores.items()})
+            self.folder.add_look(role, "evaluation", result.to_json())
         return result
 
     @torch.inference_mode()

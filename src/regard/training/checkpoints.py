@@ -1,11 +1,10 @@
 """Tensors on disk, written atomically and checked by hash; never pickle.
 
 A file is written under another name, flushed to the disk, and renamed: a crash
-at any byte leaves the file that was there before. Its header holds a SHA-256 of
-every tensor's name, type, shape and bytes, and a JSON note.
+at any byte leaves the file that was there before. Its header holds a JSON note,
+and a SHA-256 of the note and of every tensor's name, type, shape and bytes.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -34,11 +33,11 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except OSError as error:
+    except BaseException as error:
         part.unlink(missing_ok=True)
-        if error.errno == errno.ENOSPC:
+        if isinstance(error, OSError):
             raise DeviceError(
-                f"not enough disk space to write {path} ({len(data):,} bytes); what was there stays"
+                f"cannot write {path} ({len(data):,} bytes): {error.strerror or error}; what was there stays"
             ) from None
         raise
 
@@ -46,8 +45,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
     """Write tensors and a JSON note as one safetensors file."""
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {"sha256": _digest(on_cpu), "note": json.dumps(note)}
-    write_atomically(path, save(on_cpu, metadata=header))
+    text = json.dumps(note)
+    write_atomically(path, save(on_cpu, metadata={"sha256": _digest(on_cpu, text), "note": text}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -60,16 +59,20 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise CheckpointError(f"no weights at {path}") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None
-    if "sha256" in header and _digest(tensors) != header["sha256"]:
+    note = header.get("note", "")
+    if _digest(tensors, note) != header.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its contents do not have the hash they were written with")
-    return tensors, json.loads(header.get("note", "{}"))
+    return tensors, json.loads(note)
 
 
 def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
-    """Write the checkpoint of a step, then forget all but the newest few."""
+    """Write the checkpoint of a step, then forget all but the newest few, and what a crash left behind."""
     folder.mkdir(exist_ok=True)
-    write_tensors(folder / f"step-{step:09d}.safetensors", tensors, note)
-    for path in _checkpoints(folder)[:-_KEPT]:
+    newest = folder / f"step-{step:09d}.safetensors"
+    write_tensors(newest, tensors, note)
+    kept = [path for path in _checkpoints(folder) if path <= newest][-_KEPT:]
+    # Those of later steps belong to a course that training went back from.
+    for path in {*_checkpoints(folder), *folder.glob("*.part")} - set(kept):
         path.unlink()
 
 
@@ -111,8 +114,8 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*.safetensors"))
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _digest(tensors: Mapping[str, Tensor], note: str) -> str:
+    digest = hashlib.sha256(note.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())

@@ -16,10 +16,10 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from regard.config import read_toml, to_toml
-from regard.errors import RunError
+from regard.errors import ConfigError, DeviceError, RunError, RunExistsError
 from regard.text.tokenizer import Tokenizer, load_tokenizer
 from regard.training.checkpoints import write_atomically
 from regard.training.settings import RunSettings
@@ -36,6 +36,9 @@ class RunFolder:
         self.metrics_path = self.path / "metrics.jsonl"
         self.ledger_path = self.path / "ledger.jsonl"
         self.report_path = self.path / "report.html"
+        self.tensorboard_path = self.path / "tensorboard"
+        self._tokenizer_path = self.path / "tokenizer.json"
+        self._held_out = self.path / "held_out"
 
     @property
     def exists(self) -> bool:
@@ -48,39 +51,67 @@ class RunFolder:
         if not self.exists:
             raise RunError(f"{self.path} is not the folder of a run: it has no run.toml")
 
+    def require_vacant(self, *, overwrite: bool) -> None:
+        """Raise if no new run may be made here."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is a file, a run needs a folder")
+        if self.exists and not overwrite:
+            raise RunExistsError(f"{self.path} already holds a run: resume it, overwrite it, or name another folder")
+        made_by_training = (self.checkpoints, self.model_path, self.metrics_path, self.ledger_path)
+        if not self.exists and (found := [path.name for path in made_by_training if path.exists()]):
+            raise RunError(f"{self.path} holds {', '.join(found)} but no run.toml: name another folder")
+
     def create(
         self, settings: RunSettings, tokenizer: Tokenizer, held_out: Mapping[str, Sequence[Sequence[str]]]
     ) -> None:
         """Start a new run here; an old one in its place is removed."""
-        if self.path.is_file():
-            raise RunError(f"{self.path} is a file, a run needs a folder")
-        if self.exists:
-            shutil.rmtree(self.path)
+        is_new = not self.path.exists()
         try:
-            (self.path / "held_out").mkdir(parents=True, exist_ok=True)
+            self._remove()
+            self._held_out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"cannot make the folder {self.path}: {error.strerror}") from None
-        write_atomically(self.path / "tokenizer.json", tokenizer.to_json().encode())
-        for role, rows in held_out.items():
-            lines = "".join(json.dumps(list(row), ensure_ascii=False) + "\n" for row in rows)
-            write_atomically(self.path / "held_out" / f"{role}.jsonl", lines.encode())
-        # Last: from here on the folder is a run.
-        self.write_settings(settings)
+            raise RunError(f"cannot make a run in {self.path}: {error.strerror or error}") from None
+        try:
+            write_atomically(self._tokenizer_path, tokenizer.to_json().encode())
+            for role, rows in held_out.items():
+                lines = "".join(json.dumps(list(row), ensure_ascii=False) + "\n" for row in rows)
+                write_atomically(self._held_out / f"{role}.jsonl", lines.encode())
+            # Last: from here on the folder is a run.
+            self.write_settings(settings)
+        except BaseException:
+            if is_new:
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     def write_settings(self, settings: RunSettings) -> None:
         write_atomically(self.settings_path, to_toml(settings.model_dump()).encode())
 
     def read_settings(self) -> RunSettings:
+        """The settings without gaps, as `write_settings` wrote them."""
         self.require()
-        return RunSettings.read(read_toml(self.settings_path))
+        values = read_toml(self.settings_path)
+        try:
+            settings = RunSettings.read(values)
+        except ConfigError as error:
+            raise ConfigError(f"{self.settings_path}: {error}") from None
+        train = settings.train
+        has_budget = any(each is not None for each in (train.max_steps, train.max_epochs, train.minutes))
+        found = {
+            "record": settings.record is not None,
+            "train.learning_rate": train.learning_rate is not None,
+            "train.warmup_steps": train.warmup_steps is not None,
+            "train.max_steps, train.max_epochs or train.minutes": has_budget,
+        }
+        if missing := [name for name, is_there in found.items() if not is_there]:
+            raise ConfigError(f"{self.settings_path} has no {missing[0]}, which every run is written with")
+        return settings
 
     def read_tokenizer(self) -> Tokenizer:
-        return load_tokenizer(self.path / "tokenizer.json")
+        return load_tokenizer(self._tokenizer_path)
 
     def read_held_out(self, role: str) -> list[tuple[str, ...]]:
         """The rows of the `valid` or `test` set."""
-        path = self.path / "held_out" / f"{role}.jsonl"
-        return [tuple(row) for row in _json_lines(path)]
+        return [tuple(row) for row in _json_lines(self._held_out / f"{role}.jsonl")]
 
     def read_metrics(self) -> list[dict[str, Any]]:
         return _json_lines(self.metrics_path)
@@ -101,15 +132,43 @@ class RunFolder:
     def read_looks(self) -> list[dict[str, Any]]:
         return _json_lines(self.ledger_path)
 
+    def _remove(self) -> None:
+        """Remove the run, and nothing else that lies here; its settings last, so that half a run is one still."""
+        if not self.exists:
+            return
+        for folder in (self.checkpoints, self.tensorboard_path, self._held_out):
+            if folder.exists():
+                shutil.rmtree(folder)
+        files = (self.model_path, self.metrics_path, self.ledger_path, self.report_path, self._tokenizer_path)
+        for path in (*files, self.settings_path):
+            path.unlink(missing_ok=True)
+
 
 def _append(path: Path, line: Mapping[str, Any]) -> None:
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    try:
+        with open(path, "a+b") as file:
+            _cut_to_whole_lines(file)
+            file.write(json.dumps(line).encode() + b"\n")
+    except OSError as error:
+        raise DeviceError(f"cannot write {path}: {error.strerror or error}; what was there stays") from None
+
+
+def _cut_to_whole_lines(file: BinaryIO) -> None:
+    """Drop a last line that a crash cut short, or the next one would be joined to it."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(0, end - 1))
+    if file.read(1) in (b"", b"\n"):
+        return
+    file.seek(0)
+    file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _json_lines(path: Path) -> list[Any]:
     """The lines of a file; a last one that a crash cut short is passed over."""
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines[:-1] if line]
+    except ValueError as error:
+        raise RunError(f"{path} is damaged: {error}") from None

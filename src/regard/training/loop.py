@@ -11,7 +11,7 @@ was stopped anywhere goes on as if it had not been.
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -45,6 +45,10 @@ class Progress:
     num_worse: int = 0
     """Evaluations since the best one."""
     tokens: int = 0
+    seconds_at_line: float = 0.0
+    """When the last line of figures was handed out."""
+    window: list[tuple[Tensor, int, int]] = field(default_factory=list)
+    """The summed loss, and the number of targets and of tokens, of each step since then."""
 
 
 @dataclass(frozen=True)
@@ -87,28 +91,28 @@ class Trainer:
         """
         progress, config = self.progress, self.config
         clock = time.perf_counter() - progress.seconds
-        last_save = last_log = progress.seconds
-        window: list[tuple[Tensor, int, int]] = []
+        last_save = progress.seconds
         reason = self._reason_to_stop()
         while reason is None:
             progress.step += 1
-            window.append(self._step(progress.step))
+            progress.window.append(self._step(progress.step))
             progress.seconds = time.perf_counter() - clock
             is_evaluation = progress.step % config.evaluate_every == 0
             reason = self._reason_to_stop()
             if progress.step % _LOG_EVERY == 0 or is_evaluation or reason:
-                observe(self._line(window, progress.seconds - last_log, clock))
-                progress.seconds = last_log = time.perf_counter() - clock
-                window = []
+                observe(self._line(clock))
+                progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
             if is_evaluation or reason:
                 observe(self._look(save_best))
-                progress.seconds = last_log = time.perf_counter() - clock
+                progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
                 reason = reason or self._reason_to_stop()
+            is_stopped = reason is None and should_stop()
             is_due = progress.step % config.checkpoint_every == 0 or progress.seconds - last_save > _CHECKPOINT_SECONDS
-            if is_due or reason or should_stop():
+            if is_due or reason or is_stopped:
+                self._require_finite_weights()
                 save(self)
                 last_save = progress.seconds
-            if reason is None and should_stop():
+            if is_stopped:
                 return Outcome(progress, "interrupted", is_finished=False)
         return Outcome(progress, reason, is_finished=True)
 
@@ -127,7 +131,9 @@ class Trainer:
         return {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
     def note(self) -> dict[str, Any]:
-        return asdict(self.progress)
+        """The progress as JSON can hold it."""
+        window = [(float(loss), targets, tokens) for loss, targets, tokens in self.progress.window]
+        return {**vars(self.progress), "window": window}
 
     def restore(self, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
         """Go back to a state that `tensors` and `note` gave."""
@@ -140,7 +146,8 @@ class Trainer:
         load_weights(self.model, parts["model"])
         self.average.restore(parts["average"])
         restore_optimizer(self.optimizer, self.model, parts["optimizer"])
-        self.progress = Progress(**note)
+        window = [(torch.tensor(loss), targets, tokens) for loss, targets, tokens in note["window"]]
+        self.progress = Progress(**{**note, "window": window})
 
     def used(self) -> float:
         """How much of the budget is used, 0 to 1; the shortest of the budgets given counts."""
@@ -189,36 +196,47 @@ class Trainer:
             config.schedule, step=step, warmup_steps=config.warmup_steps, progress=self.used()
         )
 
-    def _line(self, window: list[tuple[Tensor, int, int]], seconds: float, clock: float) -> dict[str, Any]:
-        loss = float(sum(total for total, _, _ in window)) / sum(targets for _, targets, _ in window)
+    def _line(self, clock: float) -> dict[str, Any]:
+        """The figures of the steps since the last line."""
+        progress = self.progress
+        losses, targets, tokens = (sum(each) for each in zip(*progress.window, strict=True))
+        loss = self._finite(float(losses) / targets, "loss")
         self.hardware.synchronize()
-        tokens = sum(number for _, _, number in window)
-        self.progress.tokens += tokens
-        if not math.isfinite(loss):
-            raise RunError(
-                f"the loss is {loss} at step {self.progress.step}: "
-                f"a lower train.learning_rate than {self.config.learning_rate:.1e} may help"
-            )
+        progress.tokens += tokens
+        progress.window = []
         return {
-            "step": self.progress.step,
+            "step": progress.step,
             "loss": loss,
-            "learning_rate": self._rate(self.progress.step),
-            "tokens_per_second": tokens / max(seconds, 1e-9),
+            "learning_rate": self._rate(progress.step),
+            "tokens_per_second": tokens / max(progress.seconds - progress.seconds_at_line, 1e-9),
             "seconds": time.perf_counter() - clock,
-            "epoch": self.progress.step * self.config.accumulate / self.sampler.batches_per_epoch,
+            "epoch": progress.step * self.config.accumulate / self.sampler.batches_per_epoch,
         }
 
     def _look(self, save_best: Callable[["Trainer"], None]) -> dict[str, Any]:
         """Look at the validation rows, and keep the model if it is the best so far."""
         progress = self.progress
         losses, counts = self.validate()
-        loss = sum(losses) / max(1, sum(counts))
+        loss = self._finite(sum(losses) / max(1, sum(counts)), "validation loss")
         if loss < progress.best_loss:
             progress.best_loss, progress.best_step, progress.num_worse = loss, progress.step, 0
             save_best(self)
         else:
             progress.num_worse += 1
         return {"step": progress.step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
+
+    def _finite(self, value: float, what: str) -> float:
+        if not math.isfinite(value):
+            raise RunError(
+                f"the {what} is {value} at step {self.progress.step}: "
+                f"a lower train.learning_rate than {self.config.learning_rate:.1e} may help"
+            )
+        return value
+
+    def _require_finite_weights(self) -> None:
+        """A loss tells of the weights before its step; those after it are what a checkpoint would keep."""
+        for weight in self.model.parameters():
+            self._finite(float(weight.detach().sum()), "sum of some weights")
 
     def _reason_to_stop(self) -> str | None:
         progress, config = self.progress, self.config

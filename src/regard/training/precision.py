@@ -70,14 +70,12 @@ def choose_hardware(device: str, precision: PrecisionName, model_dim: int) -> Ha
 
 def find_device(name: str) -> torch.device:
     """The device called `name`; `auto` is a GPU where there is one."""
-    if name == "auto":
+    if _is_device(name) == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda":
-        count = torch.cuda.device_count()
-        if (device.index or 0) >= count:
-            raise DeviceError(f"device {name} is not there: this machine has {count or 'no'} CUDA device(s)")
-    return device
+    kind, _, index = name.partition(":")
+    if kind == "cuda" and int(index or 0) >= (count := torch.cuda.device_count()):
+        raise DeviceError(f"device {name} is not there: this machine has {count or 'no'} CUDA device(s)")
+    return torch.device(name)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def choose_preset(num_rows: int, *, has_gpu: bool) -> str:
 
 def with_preset(values: Mapping[str, Any], name: str) -> RunSettings:
     """The user's settings laid over those of a preset."""
-    return RunSettings.read(merge({"preset": name, "model": preset(name)}, values))
+    return RunSettings.read(merge({"preset": name, "model": preset(str(name))}, values))
 
 
 def resolve(settings: RunSettings, data: Prepared) -> RunSettings:

@@ -1,0 +1,49 @@
+# What a developer types. It needs Python 3.11 or later, make and a compiler; the rest goes into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CODE := src tests $(wildcard benchmarks)
+BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
+
+# One thread in each of two workers: more of them wait for one another. The user's own cache stays untouched.
+PYTEST = cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
+	REGARD_CACHE="$$cache" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+.PHONY: demo test test-fast lint bench venv browser
+
+demo: venv # train on dates in many languages, judge the model, look inside
+	$(BIN)/regard demo
+
+test: lint browser # format, types, and all tests
+	@$(PYTEST)
+
+test-fast: venv # the tests that take seconds
+	@$(PYTEST) -m "not slow"
+
+lint: venv # format, style and types
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/pyright
+
+bench: venv # every script in benchmarks/, one after the other
+	@test -n "$(BENCHMARKS)" || echo "there is no script in benchmarks/ yet"
+	@for script in $(BENCHMARKS); do echo "$$script" && $(BIN)/python "$$script" || exit 1; done
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e ".[parquet,zstd,tensorboard,dev]"
+	@touch $@
+
+# The tests that draw pages are skipped without a browser, so a missing one is not an error.
+browser:
+	@for name in chromium chromium-browser google-chrome chrome; do \
+		command -v $$name >/dev/null 2>&1 && exit 0; \
+	done; \
+	test "$$(id -u)" = 0 && command -v apt-get >/dev/null 2>&1 && \
+	apt-get update >/dev/null 2>&1 && \
+	DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium >/dev/null 2>&1 || \
+	echo "there is no Chromium: the tests that draw pages are skipped"
