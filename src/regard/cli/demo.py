@@ -57,5 +57,6 @@ def _print(result: "Demo", console: "Console") -> None:
     console.print()
     for score in result.evaluation.scores.values():
         console.print(str(score), markup=False, highlight=False, soft_wrap=True)
-    console.print(f"\n{result.seconds:.0f} s in all; the report: {result.report}", highlight=False)
-    console.print(f"try: regard predict {result.run.path} 'the 3rd of March 1999'", markup=False, highlight=False)
+    last = f"\n{result.seconds:.0f} s in all; the report: {result.report}"
+    last += f"\ntry: regard predict {result.run.path} 'the 3rd of March 1999'"
+    console.print(last, markup=False, highlight=False, soft_wrap=True)

@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+_LINE_ENDS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\u0085\u2028\u2029"}
+"""Signs that JSON leaves as they are and some programs end a line at."""
+
 
 def option(help: str, *names: str, **more: Any) -> Any:
     """An option that is unset unless it is given."""
@@ -36,8 +39,8 @@ def talk(*, quiet: bool) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One object, on one line."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    """One object, on one line, however the reader counts lines."""
+    print(json.dumps(value, ensure_ascii=False).translate(_LINE_ENDS), flush=True)
 
 
 def fail(error: Exception) -> int:

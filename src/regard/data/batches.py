@@ -7,6 +7,7 @@ number give the batch, in constant memory, however large the data.
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from regard.data.permutation import mix, permute
 from regard.data.store import TokenStore
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DeviceError
 
 _SCAN = 1 << 20
 """Rows whose lengths are looked at together when buckets are made."""
@@ -129,22 +130,30 @@ def _make_buckets(histogram: NDArray[np.int64], limits: list[int], batch_tokens:
 def _order_by_bucket(store: TokenStore, limits: list[int], batch_tokens: int) -> NDArray[np.int64]:
     """The numbers of all rows, bucket after bucket, in a file beside the store."""
     path = store.folder / f"order-{batch_tokens}.bin"
-    if not path.exists():
+    if not path.exists() or path.stat().st_size != len(store) * np.dtype(np.int64).itemsize:
         _write_order(path, store, limits)
     return np.memmap(path, dtype=np.int64, mode="r")
 
 
 def _write_order(path: Path, store: TokenStore, limits: list[int]) -> None:
     work = path.with_suffix(f".{os.getpid()}.part")
-    order = np.memmap(work, dtype=np.int64, mode="w+", shape=(len(store),))
+    try:
+        # Not through a memory map: on a full disk that ends the process, where a write raises an error.
+        with open(work, "wb") as file:
+            for chunk in _rows_by_bucket(store, limits):
+                file.write(chunk.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(work, path)
+    except OSError as error:
+        raise DeviceError(f"cannot write the order of rows to {path}: {error.strerror or error}") from None
+    finally:
+        work.unlink(missing_ok=True)
+
+
+def _rows_by_bucket(store: TokenStore, limits: list[int]) -> Iterator[NDArray[np.int64]]:
     scans = [(start, min(start + _SCAN, len(store))) for start in range(0, len(store), _SCAN)]
-    written = 0
     for number in range(len(limits)):
         for start, end in scans:
             bucket_of = np.searchsorted(limits, store.lengths(start, end), side="left")
-            chosen = start + np.flatnonzero(bucket_of == number)
-            order[written : written + len(chosen)] = chosen
-            written += len(chosen)
-    order.flush()
-    del order
-    os.replace(work, path)
+            yield (start + np.flatnonzero(bucket_of == number)).astype(np.int64)

@@ -4,23 +4,21 @@ The result lies in a cache folder keyed by the hash of the content and of the
 settings that matter, so a second run on the same data starts at once.
 """
 
-import errno
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from regard.data.config import DataConfig
 from regard.data.sources import Source
 from regard.data.splits import Survey, row_hash, survey
 from regard.data.store import TokenStore, write_store
 from regard.data.tables import Table
-from regard.errors import DeviceError
+from regard.errors import DataError, DeviceError
 from regard.progress import say, track, warn
 from regard.text.tokenizer import Tokenizer, TokenizerKind, load_tokenizer, train_tokenizer
 
@@ -51,10 +49,26 @@ def prepare(source: Source, config: DataConfig, roles: Sequence[str]) -> Prepare
         say(guess)
     content = source.content_hash()
     folder = cache_folder() / _key(content, config, roles)
-    if not (folder / "prepared.json").exists():
+    found = _read(folder)
+    if found is None:
         _require_space(folder, source.train)
         _build_whole(folder, source, config, roles)
-    return _open(folder, source, content)
+        found = _read(folder)
+    if found is None:
+        raise DeviceError(f"what was written to {folder} cannot be read back")
+    tokenizer, train, valid, record = found
+    for note in record["notes"]:
+        say(note)
+    for warning in record["warnings"]:
+        warn(warning)
+    return Prepared(
+        tokenizer=tokenizer,
+        train=train,
+        valid=valid,
+        held_out={role: [tuple(row) for row in rows] for role, rows in record["held_out"].items()},
+        content_hash=content,
+        notes=[*source.guesses, *record["notes"], *record["warnings"]],
+    )
 
 
 def cache_folder() -> Path:
@@ -64,34 +78,36 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regard"
 
 
-def _open(folder: Path, source: Source, content: str) -> Prepared:
-    found = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
-    for note in found["notes"]:
-        say(note)
-    for warning in found["warnings"]:
-        warn(warning)
-    return Prepared(
-        tokenizer=load_tokenizer(folder / "tokenizer.json"),
-        train=TokenStore(folder / "train"),
-        valid=TokenStore(folder / "valid"),
-        held_out={role: [tuple(row) for row in rows] for role, rows in found["held_out"].items()},
-        content_hash=content,
-        notes=[*source.guesses, *found["notes"], *found["warnings"]],
-    )
+def _read(folder: Path) -> tuple[Tokenizer, TokenStore, TokenStore, dict[str, Any]] | None:
+    """What lies in the cache, or None if there is nothing, or if what there is was damaged and is now removed."""
+    if not folder.exists():
+        return None
+    try:
+        record = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
+        tokenizer = load_tokenizer(folder / "tokenizer.json")
+        return tokenizer, TokenStore(folder / "train"), TokenStore(folder / "valid"), record
+    except (OSError, ValueError):  # among the latter, JSON that is none and a store that is not whole
+        warn(f"the prepared data in {folder} is damaged: it is prepared anew")
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
 
 
 def _build_whole(folder: Path, source: Source, config: DataConfig, roles: Sequence[str]) -> None:
     """Build under another name and rename, so that what is there is whole, also with two at work at once."""
     work = folder.with_name(f"{folder.name}.{os.getpid()}.part")
-    shutil.rmtree(work, ignore_errors=True)
     try:
+        shutil.rmtree(work, ignore_errors=True)
         _build(work, source, config, roles)
-        with suppress(OSError):  # another run was first, and built the same
+        try:
             os.replace(work, folder)
+        except OSError:
+            if not folder.exists():  # or else another run was first, and built the same
+                raise
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise DeviceError(f"the disk filled up while token ids were written to {work}; nothing was kept") from None
+        raise DeviceError(
+            f"cannot write token ids to {folder}: {error.strerror or error}; nothing was kept, "
+            "and the variable REGARD_CACHE names another place"
+        ) from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -108,6 +124,8 @@ def _build(folder: Path, source: Source, config: DataConfig, roles: Sequence[str
     for role, table in (("valid", source.valid), ("test", source.test)):
         if table is not None:
             held_out[role] = [row.values for row in table]
+    if not held_out["valid"]:
+        raise DataError(f"no rows were held back for validation: data.splits must leave some, got {config.splits}")
     _write_held_out(folder / "valid", held_out["valid"], tokenizer, roles)
     notes = [
         f"{found.num_rows:,} rows: {len(train):,} to train on, {len(held_out['valid']):,} for validation, "
@@ -149,9 +167,8 @@ def _make_tokenizer(config: DataConfig, found: Survey) -> tuple[Tokenizer, str]:
 
 
 def _warnings(source: Source, train: TokenStore, held_out: HeldOut, config: DataConfig) -> list[str]:
-    warnings = []
-    if source.train.bad_rows.total:
-        warnings.append(f"skipped: {source.train.bad_rows}")
+    tables = [table for table in (source.train, source.valid, source.test) if table is not None]
+    warnings = [f"skipped: {table.bad_rows}" for table in tables if table.bad_rows.total]
     if train.num_left_out:
         warnings.append(
             f"left out of training: {train.num_left_out:,} rows with more than {config.max_length} tokens on a side"

@@ -72,10 +72,13 @@ def _open(config: DataConfig, paths: Sequence[str], roles: Sequence[str]) -> Tab
 
 def _with_held_out(config: DataConfig, roles: Sequence[str], train: Table, hash_of_train: Callable[[], str]) -> Source:
     valid, test = (_open(config, paths, roles) if paths else None for paths in (config.valid, config.test))
-    held_out = [path for table in (valid, test) if table is not None for path in table.paths]
 
     def whole_hash() -> str:
-        return f"{hash_of_train()}+{content_hash(held_out)}" if held_out else hash_of_train()
+        # With its role: the same file is other data as validation rows than as test rows.
+        held_out = [
+            f"{role}:{content_hash(table.paths)}" for role, table in (("valid", valid), ("test", test)) if table
+        ]
+        return "+".join([hash_of_train(), *held_out])
 
     return Source(train, valid, test, whole_hash)
 

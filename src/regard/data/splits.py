@@ -8,6 +8,7 @@ the order of the file and however often it is read.
 
 import hashlib
 import heapq
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -78,7 +79,8 @@ def survey(rows: Iterable[Sequence[str]], config: DataConfig, *, has_valid: bool
     sample = [row for key, row in sorted(largest) if key >= valid_below]
     if not sample:
         raise DataError(
-            f"{num_rows:,} rows are too few to hold any back for validation: give more rows or a file of them"
+            f"{num_rows:,} rows, of which those with the same source stay together, are too few "
+            "to hold any back for validation: give more rows or a file of them"
         )
     return Survey(num_rows, num_characters, split, sample)
 
@@ -90,12 +92,15 @@ def _limits(config: DataConfig, num_rows: int, smallest: list[int], has_valid: b
     valid, test = (0.0 if has_valid else shares[0]), (0.0 if has_valid or has_test else shares[1])
     num_test, num_valid = (max(1, round(share * num_rows)) if share else 0 for share in (test, valid))
 
-    def below(rank: int) -> int:
-        if rank < len(smallest):
-            return smallest[rank]
-        return round(_LARGEST * rank / num_rows) if num_rows > len(smallest) else _LARGEST
+    def below(rank: int, start: int) -> int:
+        """The limit of a set that begins at the key `start` and ends before the row of this rank."""
+        if rank >= len(smallest):
+            return round(_LARGEST * rank / num_rows) if num_rows > len(smallest) else _LARGEST
+        first = smallest[bisect_left(smallest, start)]
+        return max(smallest[rank], first + 1)  # rows of one source may hold all these ranks; they are taken whole
 
-    return (below(num_test) if num_test else 0), (below(num_test + num_valid) if num_test + num_valid else 0)
+    test_below = below(num_test, 0) if num_test else 0
+    return test_below, (below(num_test + num_valid, test_below) if num_valid else test_below)
 
 
 def _hash(text: str) -> int:

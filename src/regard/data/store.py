@@ -24,7 +24,11 @@ _CHUNK = 4096
 
 
 class TokenStore:
-    """Rows of token ids, read where they lie."""
+    """Rows of token ids, read where they lie.
+
+    Raises:
+        DataError: If a file has not the size that belongs to the rows.
+    """
 
     def __init__(self, folder: Path) -> None:
         description = json.loads((folder / "store.json").read_text())
@@ -34,6 +38,9 @@ class TokenStore:
         self.num_left_out: int = description["num_left_out"]
         self._offsets = [_map(folder / f"{name}.offsets", np.dtype(np.int64)) for name in self.columns]
         self._ids = [_map(folder / f"{name}.ids", np.dtype(description["dtype"])) for name in self.columns]
+        for offsets, ids in zip(self._offsets, self._ids, strict=True):
+            if len(offsets) != self.num_rows + 1 or offsets[-1] != len(ids):
+                raise DataError(f"{folder} is damaged: its files do not fit its {self.num_rows:,} rows")
 
     def __len__(self) -> int:
         return self.num_rows
@@ -110,8 +117,10 @@ class _ColumnWriter:
         self._end = int(ends[-1]) if len(ends) else self._end
 
     def close(self) -> None:
-        self._ids.close()
-        self._offsets.close()
+        for file in (self._ids, self._offsets):
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
 
 
 def _chunks(rows: Iterable[Sequence[str]], size: int) -> Iterator[list[Sequence[str]]]:

@@ -10,7 +10,7 @@ from regard.runs.launch import train
 from regard.runs.run import Evaluation, Run
 
 DEMO_SETTINGS: dict[str, Any] = {
-    "data": {"tokenizer": "characters", "num_rows": 120_000},
+    "data": {"tokenizer": "characters", "num_rows": 100_000},
     "model": {"model_dim": 64, "feedforward_dim": 256, "dropout": 0.0},
     "train": {
         "batch_tokens": 1024,

@@ -66,7 +66,7 @@ def train(
         settings["preset"] = model
     paths, rows = _paths_or_rows(data)
     if paths or rows is not None:
-        settings = merge({"data": {"train": paths or [IN_MEMORY]}}, settings)
+        settings = merge(settings, {"data": {"train": paths or [IN_MEMORY]}})
     if resume:
         if out is None:
             raise RunError("to resume a run, name its folder")

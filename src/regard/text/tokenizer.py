@@ -54,7 +54,7 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of each text."""
-        return [encoding.ids for encoding in self._inner.encode_batch(list(texts), add_special_tokens=False)]
+        return [encoding.ids for encoding in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, sequences: Iterable[Sequence[int]]) -> list[str]:
         """The text of each sequence, special tokens left out."""

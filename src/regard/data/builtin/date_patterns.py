@@ -58,7 +58,6 @@ EXTRA_PATTERNS: Mapping[str, tuple[str, ...]] = {
 
 _ENGLISH_WORDS = (
     "'the' {day_words} 'of' MMMM, y",
-    "'the' {day_words} 'of' MMMM, {year_words}",
     "{day_words} 'of' MMMM y",
     "EEEE 'the' {day_words} 'of' MMMM y",
     "MMMM {day_words}, y",

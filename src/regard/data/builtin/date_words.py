@@ -1,6 +1,7 @@
 """Days and years in words, and the ordinals that dates are written with.
 
-Only what is certain: English and Chinese. A table has one entry per day of the month or per year.
+Only what is certain: days in English and Chinese, years in Chinese. A table has one
+entry per day of the month or per year.
 """
 
 
@@ -8,11 +9,7 @@ def _entries(text: str) -> tuple[str, ...]:
     return tuple(text.split(", "))
 
 
-ENGLISH_SMALL = _entries(
-    "zero, one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, thirteen, fourteen, fifteen, "
-    "sixteen, seventeen, eighteen, nineteen"
-)
-ENGLISH_TENS = _entries("zero, ten, twenty, thirty, forty, fifty, sixty, seventy, eighty, ninety")
+ENGLISH_TENS = {2: "twenty", 3: "thirty"}
 ENGLISH_ORDINALS = _entries(
     "first, second, third, fourth, fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth, thirteenth, "
     "fourteenth, fifteenth, sixteenth, seventeenth, eighteenth, nineteenth, twentieth"
@@ -33,7 +30,6 @@ def word_tables(language: str, years: range) -> dict[str, tuple[str, ...]]:
             return {
                 "day_ordinal": tuple(english_ordinal(day) for day in days),
                 "day_words": tuple(english_day(day) for day in days),
-                "year_words": tuple(english_year(year) for year in years),
             }
         case "fr":
             return {"day_ordinal": ("1er", *(str(day) for day in days[1:]))}
@@ -64,31 +60,6 @@ def english_day(day: int) -> str:
     if day <= 20:
         return ENGLISH_ORDINALS[day - 1]
     return f"{ENGLISH_TENS[day // 10]}-{ENGLISH_ORDINALS[day % 10 - 1]}"
-
-
-def english_below_hundred(number: int) -> str:
-    """A number from 0 to 99 in words: `forty-two`."""
-    if number < 20:
-        return ENGLISH_SMALL[number]
-    tens, unit = divmod(number, 10)
-    return ENGLISH_TENS[tens] + (f"-{ENGLISH_SMALL[unit]}" if unit else "")
-
-
-def english_year(year: int) -> str:
-    """A year as it is said aloud.
-
-    Example:
-        >>> [english_year(year) for year in (1900, 1905, 1987)]
-        ['nineteen hundred', 'nineteen oh five', 'nineteen eighty-seven']
-        >>> [english_year(year) for year in (2000, 2005, 2025)]
-        ['two thousand', 'two thousand and five', 'two thousand and twenty-five']
-    """
-    century, rest = divmod(year, 100)
-    if century == 20:
-        return "two thousand" + (f" and {english_below_hundred(rest)}" if rest else "")
-    if rest == 0:
-        return f"{english_below_hundred(century)} hundred"
-    return f"{english_below_hundred(century)} {'oh ' if rest < 10 else ''}{english_below_hundred(rest)}"
 
 
 def chinese_day(day: int) -> str:

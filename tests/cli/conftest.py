@@ -1,0 +1,107 @@
+"""The command line, run inside the test's process: a tenth of a second where a process of its own takes three."""
+
+import io
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.cli.main import main
+
+TINY = ["--set", "model.model_dim=22", "--set", "model.num_heads=1", "--set", "model.feedforward_dim=31",
+        "--set", "model.num_layers=1", "--tokenizer", "characters", "--device", "cpu"]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command printed, and how it ended."""
+
+    out: str
+    err: str
+    code: int | str | None
+
+    def says_no(self, *parts: str) -> None:
+        """It failed with one line on stderr that holds all of `parts`, and printed nothing."""
+        assert self.code == 2, (self.code, self.err)
+        assert self.out == ""
+        assert self.err.startswith("regard: ")
+        assert self.err.count("\n") == 1, self.err
+        for part in parts:
+            assert part in self.err, self.err
+
+    def is_well(self) -> "Answer":
+        assert self.code == 0, (self.code, self.err)
+        return self
+
+
+def call(*arguments: object, stdin: str | bytes = "") -> Answer:
+    """Run `regard` with these arguments."""
+    given = stdin if isinstance(stdin, bytes) else stdin.encode()
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["regard", *map(str, arguments)])
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
+        try:
+            main()
+            code = None
+        except SystemExit as leaving:
+            code = leaving.code
+    printed, said = (stream.buffer.getvalue().decode() for stream in (out, err))  # pyright: ignore
+    return Answer(printed, said, code)
+
+
+@pytest.fixture(autouse=True)
+def single_precision(exact_and_repeatable: None) -> None:
+    """The command line trains in what a user gets."""
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of the tests' own, in which nothing half-written is left."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environ, "REGARD_CACHE", str(folder))
+        yield folder
+    assert not list(folder.rglob("*.part"))
+
+
+@pytest.fixture(scope="session")
+def regard() -> Callable[..., Answer]:
+    return call
+
+
+@pytest.fixture(scope="session")
+def tiny() -> list[str]:
+    """Options for a model that trains in a second."""
+    return TINY
+
+
+@pytest.fixture(scope="session")
+def dates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of 300 rows with a header."""
+    path = tmp_path_factory.mktemp("data") / "dates.tsv"
+    path.write_text(call("data", "show", "dates", "--rows", 300).is_well().out, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained(dates: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 30 steps. Who would change it takes `run`."""
+    folder = tmp_path_factory.mktemp("runs") / "dates"
+    torch.set_default_dtype(torch.float32)
+    every = ["--set", "train.evaluate_every=10", "--set", "train.checkpoint_every=10"]
+    call("train", dates, "--out", folder, "--steps", 30, *TINY, *every).is_well()
+    return folder
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the run, to be broken."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))

@@ -1,0 +1,242 @@
+"""Each command, end to end: results on stdout, talk on stderr, the exit code."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from regard.training.settings import RunSettings
+
+SCORES = ("exact_match", "bleu", "chrf", "perplexity")
+
+
+def last_object(text: str) -> dict:
+    """The JSON object on the last line; no other line is one."""
+    *before, last = text.splitlines()
+    assert not [line for line in before if line.startswith("{")]
+    value = json.loads(last)
+    assert isinstance(value, dict)
+    return value
+
+
+def check_scores(found: dict) -> None:
+    for name in SCORES:
+        assert set(found[name]) == {"value", "interval", "signature"}
+        low, high = found[name]["interval"]
+        assert low <= found[name]["value"] <= high
+        assert "version:" in found[name]["signature"]
+
+
+def test_training_leaves_a_run_that_stands_alone(trained: Path):
+    files = {str(path.relative_to(trained)) for path in trained.rglob("*") if path.is_file()}
+    assert files == {
+        "run.toml", "tokenizer.json", "model.safetensors", "metrics.jsonl", "ledger.jsonl", "report.html",
+        "held_out/valid.jsonl", "held_out/test.jsonl",
+        "checkpoints/step-000000020.safetensors", "checkpoints/step-000000030.safetensors",
+    }  # fmt: skip
+    settings = RunSettings.read(tomllib.loads((trained / "run.toml").read_text()))
+    assert settings.record is not None
+    assert settings.record.num_parameters > 0
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == [10, 20, 30]
+    assert [line["step"] for line in lines if "valid_loss" in line] == [10, 20, 30]
+
+
+def test_train_prints_the_run_and_talks_on_stderr(regard, tiny, dates: Path, tmp_path: Path):
+    answer = regard("train", dates, "--out", tmp_path / "run", "--steps", 1, *tiny).is_well()
+    assert answer.out == f"{tmp_path / 'run'}\n"
+    assert "270 to train on" in answer.err
+    assert "report:" in answer.err
+
+
+def test_train_with_json_prints_one_object_and_quiet_says_nothing(regard, tiny, dates: Path, tmp_path: Path):
+    options = ["--steps", 1, *tiny, "--json", "--quiet"]
+    answer = regard("train", dates, "--out", tmp_path / "run", *options).is_well()
+    assert answer.err == ""
+    found = last_object(answer.out)
+    check_scores(found)
+    assert found["run"] == str(tmp_path / "run")
+    assert Path(found["report"]).is_file()
+
+
+def test_training_goes_to_a_fresh_folder_when_none_is_named(regard, tiny, dates: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "dates").mkdir(parents=True)
+    answer = regard("train", dates, "--steps", 1, *tiny, "--quiet").is_well()
+    assert answer.out == "runs/dates-2\n"
+
+
+def test_predict_answers_arguments_and_lines_alike(regard, trained: Path):
+    from_arguments = regard("predict", trained, "4 March 2025", "5 May 1999").is_well()
+    from_lines = regard("predict", trained, stdin="4 March 2025\n5 May 1999\n").is_well()
+    without_last_end = regard("predict", trained, stdin="4 March 2025\r\n5 May 1999").is_well()
+    assert from_arguments.out == from_lines.out == without_last_end.out
+    assert len(from_arguments.out.splitlines()) == 2
+    assert from_arguments.err == ""
+
+
+def test_a_blank_line_in_is_a_blank_line_out(regard, trained: Path):
+    answer = regard("predict", trained, "--max-length", 5, stdin="a\n\n  \nb\n").is_well()
+    lines = answer.out.split("\n")
+    assert len(lines) == 5
+    assert lines[1] == lines[2] == lines[4] == ""
+    assert lines[0] != ""
+    found = last_object(regard("predict", trained, "--max-length", 5, "--json", stdin="a\n\nb\n").is_well().out)
+    assert [each["input"] for each in found["predictions"]] == ["a", "", "b"]
+    assert found["predictions"][1]["output"] == ""
+
+
+def test_no_lines_in_are_no_lines_out(regard, trained: Path):
+    assert regard("predict", trained, stdin="").is_well().out == ""
+
+
+def test_only_a_line_feed_ends_a_line(regard, trained: Path):
+    answer = regard("predict", trained, "--max-length", 3, "--json", stdin="a\u2028b\rc\nd\n").is_well()
+    assert [each["input"] for each in last_object(answer.out)["predictions"]] == ["a\u2028b\rc", "d"]
+
+
+def test_a_line_break_in_an_output_is_printed_as_a_space(regard, trained: Path, monkeypatch):
+    from regard.runs.run import Run
+    from regard.tasks.task import Prediction
+
+    monkeypatch.setattr(Run, "predictions", lambda self, inputs, **_: [Prediction(text, "x\ny") for text in inputs])
+    assert regard("predict", trained, "a", "b").is_well().out == "x y\nx y\n"
+
+
+def test_beam_search_scores_its_answer_and_sampling_repeats_itself(regard, trained: Path):
+    found = last_object(regard("predict", trained, "4 March 2025", "--beam", 3, "--json").is_well().out)
+    assert found["predictions"][0]["score"] < 0
+    options = ["--temperature", 1.0, "--top-k", 5, "--max-length", 9]
+    same = [regard("predict", trained, "x", "--seed", 3, *options).is_well().out for _ in range(2)]
+    assert same[0] == same[1] != regard("predict", trained, "x", "--seed", 4, *options).is_well().out
+
+
+@pytest.mark.parametrize("command", ["evaluate", "test"])
+def test_scores_come_with_interval_and_signature(regard, run: Path, command: str):
+    lines = regard(command, run).is_well().out.splitlines()
+    assert [line.split("|")[0] for line in lines] == list(SCORES)
+    found = last_object(regard(command, run, "--json", "--quiet").is_well().out)
+    check_scores(found)
+    assert found["rows"] == 15
+    looks = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+    role = {"evaluate": "valid", "test": "test"}[command]
+    assert sum(look["set"] == role and look["what"] == "evaluation" for look in looks) == 2
+
+
+def test_the_second_look_at_the_test_rows_is_remarked_on(regard, run: Path):
+    assert regard("test", run).is_well().err == ""
+    assert "looked at 1 time(s) before" in regard("test", run, "--quiet").is_well().err
+
+
+def test_evaluate_reads_a_file_or_two_aligned_ones(regard, trained: Path, dates: Path, tmp_path: Path):
+    rows = [line.split("\t") for line in dates.read_text(encoding="utf-8").splitlines()[1:8]]
+    table, source, target = (tmp_path / name for name in ("some.tsv", "some.in", "some.out"))
+    table.write_text("".join(f"{a}\t{b}\n" for a, b in rows), encoding="utf-8")
+    source.write_text("".join(f"{a}\n" for a, _ in rows), encoding="utf-8")
+    target.write_text("".join(f"{b}\n" for _, b in rows), encoding="utf-8")
+    one = last_object(regard("evaluate", trained, table, "--json").is_well().out)
+    two = last_object(regard("evaluate", trained, source, target, "--json").is_well().out)
+    assert one == two
+    assert one["rows"] == 7
+
+
+@pytest.mark.parametrize(("name", "beginning"), [("a.html", b"<!"), ("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])
+def test_attention_is_drawn_to_a_file(regard, trained: Path, tmp_path: Path, name: str, beginning: bytes):
+    answer = regard("attention", trained, "4 March 2025", "--out", tmp_path / name).is_well()
+    assert answer.out == f"{tmp_path / name}\n"
+    assert (tmp_path / name).read_bytes().startswith(beginning)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_attention_is_drawn_in_the_terminal(regard, trained: Path):
+    answer = regard("attention", trained, "4 March", "--kind", "encoder", "--layer", 0, "--head", 0).is_well()
+    assert "Encoder attention, layer 0, head 0" in answer.out
+    assert len(answer.out.splitlines()) > len("4 March")
+
+
+def test_attention_as_json_holds_rows_that_sum_to_one(regard, trained: Path):
+    found = last_object(regard("attention", trained, "4 March", "--json").is_well().out)
+    for row in found["weights"]["cross"][0][0]:
+        assert sum(row) == pytest.approx(1.0, abs=1e-6)  # float32
+    assert len(found["source_tokens"]) == len("4 March") + 1
+
+
+def test_settings_are_toml_that_train_accepts(regard, tiny, dates: Path, tmp_path: Path):
+    answer = regard("settings").is_well()
+    assert RunSettings.read(tomllib.loads(answer.out)) == RunSettings()
+    (tmp_path / "mine.toml").write_text(answer.out)
+    options = ["--settings", tmp_path / "mine.toml", "--out", tmp_path / "run", "--steps", 1, *tiny, "--quiet"]
+    regard("train", dates, *options).is_well()
+    written = tomllib.loads((tmp_path / "run" / "run.toml").read_text())
+    assert (written["train"]["max_steps"], written["model"]["model_dim"]) == (1, 22)
+
+
+def test_an_option_outweighs_the_settings_file(regard, tiny, dates: Path, tmp_path: Path):
+    (tmp_path / "mine.toml").write_text('preset = "tiny"\n[train]\nmax_steps = 9\nseed = 5\n')
+    options = ["--settings", tmp_path / "mine.toml", "--out", tmp_path / "run", "--steps", 1, *tiny, "--quiet"]
+    regard("train", dates, *options, "--model", "small").is_well()
+    written = tomllib.loads((tmp_path / "run" / "run.toml").read_text())
+    assert (written["preset"], written["train"]["max_steps"], written["train"]["seed"]) == ("small", 1, 5)
+
+
+def test_the_preset_of_a_settings_file_gives_the_shape(regard, dates: Path, tmp_path: Path, monkeypatch):
+    import regard.runs.launch as launch
+
+    seen = {}
+
+    def stop(settings, data):
+        seen["model"] = settings.model
+        raise RuntimeError
+
+    monkeypatch.setattr(launch, "_make_trainer", stop)
+    with pytest.raises(RuntimeError):
+        launch.train(str(dates), out=tmp_path / "run", settings={"preset": "small"})
+    assert (seen["model"].num_layers, seen["model"].model_dim) == (4, 256)
+
+
+def test_data_list_names_the_sets(regard):
+    assert "dates\t" in regard("data", "list").is_well().out
+    found = last_object(regard("data", "list", "--json").is_well().out)
+    assert [each["name"] for each in found["sets"]] == ["dates"]
+
+
+def test_data_show_prints_a_table_that_its_seed_repeats(regard):
+    first, same, other = (regard("data", "show", "dates", "--rows", 5, "--seed", s).is_well().out for s in (1, 1, 2))
+    assert first == same != other
+    lines = first.splitlines()
+    assert lines[0] == "source\ttarget"
+    assert len(lines) == 6
+    assert all(line.count("\t") == 1 for line in lines)
+    found = last_object(regard("data", "show", "dates", "--rows", 5, "--seed", 1, "--json").is_well().out)
+    assert ["\t".join(row) for row in found["rows"]] == lines[1:]
+
+
+def test_demo_trains_judges_and_shows(regard, tmp_path: Path, monkeypatch):
+    from regard.runs import demo
+
+    small = {"data": {"tokenizer": "characters", "num_rows": 300}, "model": {"model_dim": 32, "feedforward_dim": 31}}
+    monkeypatch.setattr(demo, "DEMO_SETTINGS", small)
+    answer = regard("demo", "--out", tmp_path / "run", "--minutes", 0.01).is_well()
+    assert "dates the model has never seen" in answer.out
+    assert "exact_match|" in answer.out
+    assert f"regard predict {tmp_path / 'run'}" in answer.out
+    found = last_object(regard("demo", "--out", tmp_path / "run", "--minutes", 0.01, "--json", "-q").is_well().out)
+    check_scores(found)
+    assert set(found) == {*SCORES, "rows", "seconds", "report"}
+
+
+def test_help_and_version_are_results(regard):
+    answer = regard("--version").is_well()
+    assert answer.out.startswith("regard ")
+    for command in ("train", "predict", "evaluate", "test", "attention", "settings", "demo", "data"):
+        answer = regard(command, "--help").is_well()
+        assert "Usage" in answer.out
+        assert answer.err == ""
+
+
+def test_regard_alone_prints_its_help(regard):
+    answer = regard()
+    assert answer.code == 2
+    assert "Usage" in answer.out
+    assert answer.err == ""
