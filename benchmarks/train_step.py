@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.nn.positions import Sinusoidal
 from regard.training.optimizers import make_optimizer
 from regard.training.precision import choose_hardware, keep_memory
 
@@ -35,12 +36,15 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class TorchTransformer(nn.Module):
-    """`torch.nn.Transformer` with embeddings and a tied output, as its users write it."""
+    """`torch.nn.Transformer` with embeddings, positions and a tied output, as its users write it."""
 
     def __init__(self, shape: dict[str, int], vocab_size: int) -> None:
         super().__init__()
         width = shape["model_dim"]
         self.embedding = nn.Embedding(vocab_size, width)
+        self.dropout, self.scale = nn.Dropout(DROPOUT), width**0.5
+        place = torch.arange(512)
+        self.register_buffer("positions", Sinusoidal(width)(place, place).added)
         self.inner = nn.Transformer(
             width, shape["num_heads"], shape["num_layers"], shape["num_layers"], shape["feedforward_dim"], DROPOUT,
             batch_first=True,
@@ -53,8 +57,11 @@ class TorchTransformer(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(target.size(1), device=target.device)
-        states = self.inner(self.embedding(source), self.embedding(target), tgt_mask=mask, tgt_is_causal=True)
+        states = self.inner(self._embed(source), self._embed(target), tgt_mask=mask, tgt_is_causal=True)
         return states @ self.embedding.weight.T
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        return self.dropout(self.embedding(tokens) * self.scale + self.positions[: tokens.size(1)])
 
 
 def contenders(shape: dict[str, int], vocab_size: int) -> dict[str, tuple[nn.Module, Callable[..., Tensor]]]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from regard.config import merge, override, read_toml, template, to_toml
 from regard.errors import ConfigError
+from regard.training.resolution import with_preset
 from regard.training.settings import RunSettings
 
 SCALARS = st.one_of(st.booleans(), st.integers(-(2**60), 2**60), st.floats(allow_nan=False, allow_infinity=False),
@@ -24,9 +25,10 @@ def test_a_whole_run_survives_toml():
     assert RunSettings.read(tomllib.loads(to_toml(settings.model_dump()))) == settings
 
 
-def test_the_template_is_the_defaults():
-    values = tomllib.loads(template(RunSettings))
-    assert RunSettings.read(values) == RunSettings()
+def test_the_template_is_the_settings():
+    settings = with_preset({}, "small")
+    assert RunSettings.read(tomllib.loads(template(settings))) == settings
+    assert settings.model.block == "pre-norm"
 
 
 @pytest.mark.parametrize(

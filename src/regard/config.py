@@ -98,20 +98,19 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
 
 
-def template(settings: type[Settings], *, section: str = "") -> str:
-    """The settings as a TOML file with each default and what it means, to be edited.
+def template(settings: Settings, *, section: str = "") -> str:
+    """The settings as a TOML file with each value and what it means, to be edited.
 
-    A setting that is unset by default stands as a comment.
+    A setting that is unset stands as a comment.
     """
     lines, nested = [], []
-    for name, info in settings.model_fields.items():
-        inner = info.annotation
-        if isinstance(inner, type) and issubclass(inner, Settings):
-            nested.append(template(inner, section=f"{section}.{name}".lstrip(".")))
+    for name, info in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if isinstance(value, Settings):
+            nested.append(template(value, section=f"{section}.{name}".lstrip(".")))
             continue
         lines += [f"# {line}" for line in (info.description or "").splitlines()]
-        default = info.get_default(call_default_factory=True) if not info.is_required() else None
-        lines.append(f"# {name} =" if default is None else f"{name} = {_scalar(default)}")
+        lines.append(f"# {name} =" if value is None else f"{name} = {_scalar(value)}")
     head = [f"[{section}]"] if section and lines else []
     return "\n".join([*head, *lines, "", *nested])
 

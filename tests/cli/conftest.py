@@ -15,7 +15,7 @@ import torch
 from regard.cli.main import main
 
 TINY = ["--set", "model.model_dim=22", "--set", "model.num_heads=1", "--set", "model.feedforward_dim=31",
-        "--set", "model.num_layers=1", "--tokenizer", "characters", "--device", "cpu"]  # fmt: skip
+        "--set", "model.num_layers=1", "--tokenizer", "bytes", "--device", "cpu"]  # fmt: skip
 
 
 @dataclass(frozen=True)

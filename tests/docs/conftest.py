@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,10 +58,10 @@ def workplace(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def environment(workplace: Path) -> Iterator[dict[str, str]]:
+def environment(workplace: Path) -> dict[str, str]:
     """The environment of a command: the `regard` of this Python, one thread, a cache of its own."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    yield {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "REGARD_CACHE": str(workplace / "cache")}
+    return {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "REGARD_CACHE": str(workplace / "cache")}
 
 
 def _write(path: Path, rows: list[tuple[str, ...]]) -> None:

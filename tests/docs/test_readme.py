@@ -13,6 +13,7 @@ def test_the_program_is_short(readme):
     assert len(readme.blocks("python")[0].splitlines()) <= MOST_LINES
 
 
+@pytest.mark.slow
 def test_the_program_runs(readme, workplace: Path, environment: dict[str, str]):
     program = readme.blocks("python")[0]
     done = run([sys.executable, "-W", "error", "-c", program], workplace, environment)

@@ -6,7 +6,7 @@ import typer
 
 from regard.cli.output import Json, argument, print_json
 
-app = typer.Typer(help="The built-in data sets.", no_args_is_help=True)
+app = typer.Typer(help="The built-in data sets.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.output import Json, Quiet, print_json, talk
+from regard.cli.output import Json, Quiet, option, print_json, talk
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +16,7 @@ _EXAMPLE = "mardi 4 mars 2025"
 
 def demo(
     out: Annotated[str, typer.Option(help="The run folder; a run that is there is replaced.")] = "runs/demo",
-    minutes: Annotated[float, typer.Option(help="Minutes to train.")] = 1.5,
+    minutes: Annotated[float | None, option("Minutes to train; unset, a minute and a half.")] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -31,7 +31,8 @@ def demo(
     talk(quiet=quiet)
     from regard.runs.demo import demo as show
 
-    result = show(out, minutes=minutes, show_progress=not quiet)
+    budget = {} if minutes is None else {"minutes": minutes}
+    result = show(out, **budget, show_progress=not quiet)
     if json:
         print_json({**result.evaluation.to_json(), "seconds": round(result.seconds, 1), "report": str(result.report)})
     else:

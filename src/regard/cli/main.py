@@ -16,17 +16,18 @@ app = typer.Typer(
     help="From a file of sequences to a model you can trust.",
     epilog="Try: regard demo · regard train pairs.tsv --minutes 5 · regard predict runs/pairs 'some text'",
     no_args_is_help=True,
+    rich_markup_mode=None,  # plain help is there in half the time
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.demo)
-app.command("train")(train.train)
-app.command("predict")(predict.predict)
-app.command("evaluate")(evaluate.evaluate)
-app.command("test")(evaluate.test)
-app.command("attention")(attention.attention)
-app.command("settings")(settings.settings)
+app.command("demo", short_help="Learn dates in two minutes, and look inside.")(demo.demo)
+app.command("train", short_help="Train a model on a file, and report.")(train.train)
+app.command("predict", short_help="Print the model's output for each input.")(predict.predict)
+app.command("evaluate", short_help="Score a run on a file.")(evaluate.evaluate)
+app.command("test", short_help="Score a run on its own test rows.")(evaluate.test)
+app.command("attention", short_help="Draw who looked at whom.")(attention.attention)
+app.command("settings", short_help="Print all settings as TOML.")(settings.settings)
 app.add_typer(data.app, name="data")
 
 _UsageError: Any = typer.BadParameter.__bases__[0]
@@ -56,7 +57,7 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="regard", standalone_mode=False)
         sys.stdout.flush()
     except SystemExit:  # typer's own answer to a broken pipe
         return 0

@@ -1,14 +1,20 @@
-"""`regard settings`: everything that can be set, with its default and meaning."""
+"""`regard settings`: everything that can be set, with its value and meaning."""
+
+from typing import Annotated
+
+from regard.cli.output import option
 
 
-def settings() -> None:
-    """Print a TOML file of all settings, each with its default and what it means.
+def settings(
+    model: Annotated[str, option("The preset that [model] starts from: tiny, small, base or big.")] = "tiny",
+) -> None:
+    """Print a TOML file of all settings, each with its value and what it means.
 
     Example:
 
-      regard settings > mine.toml && regard train pairs.tsv --settings mine.toml
+      regard settings --model small > mine.toml && regard train pairs.tsv --settings mine.toml
     """
     from regard.config import template
-    from regard.training.settings import RunSettings
+    from regard.training.resolution import with_preset
 
-    print(template(RunSettings))
+    print(template(with_preset({}, model)))

@@ -7,7 +7,7 @@ number give the batch, in constant memory, however large the data.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.permutation import mix, permute
-from regard.data.store import TokenStore
+from regard.data.store import TokenStore, map_array
 from regard.errors import ConfigError, DeviceError
 
 _SCAN = 1 << 20
@@ -68,9 +68,8 @@ class BatchSampler:
         return np.asarray(self._order[bucket.first + inside], dtype=np.int64)
 
 
-def sequential_batches(store: TokenStore, *, batch_tokens: int) -> list[NDArray[np.int64]]:
-    """Every row once, short ones first, for evaluation of data small enough to be listed."""
-    lengths = store.lengths()
+def batches_by_length(lengths: Sequence[int] | NDArray[np.int64], *, batch_tokens: int) -> list[NDArray[np.int64]]:
+    """Every row once, short ones first, in batches that keep to the budget, for data small enough to be listed."""
     batches: list[list[int]] = [[]]
     for row in np.argsort(lengths, kind="stable").tolist():
         if batches[-1] and (len(batches[-1]) + 1) * (int(lengths[row]) + 1) > batch_tokens:
@@ -132,7 +131,7 @@ def _order_by_bucket(store: TokenStore, limits: list[int], batch_tokens: int) ->
     path = store.folder / f"order-{batch_tokens}.bin"
     if not path.exists() or path.stat().st_size != len(store) * np.dtype(np.int64).itemsize:
         _write_order(path, store, limits)
-    return np.memmap(path, dtype=np.int64, mode="r")
+    return map_array(path, np.dtype(np.int64))
 
 
 def _write_order(path: Path, store: TokenStore, limits: list[int]) -> None:

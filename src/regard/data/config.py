@@ -16,7 +16,8 @@ class DataConfig(Settings):
     valid: list[str] = Field(default_factory=list)
     """A file (or two aligned ones) of rows to choose the model by; unset, part of the training rows."""
     test: list[str] = Field(default_factory=list)
-    """A file (or two aligned ones) of rows to judge the chosen model by; unset, part of the training rows."""
+    """A file (or two aligned ones) of rows to judge the chosen model by; unset, part of the training rows,
+    unless a validation file is given."""
     columns: list[str] = Field(default_factory=list)
     """Source and target columns, by name or by position from 1; unset, they are guessed and said."""
     format: str | None = None
@@ -30,7 +31,7 @@ class DataConfig(Settings):
     splits: list[float] = Field(default_factory=list)
     """Shares of train, validation and test rows; unset, 5 % each for the last two, at most 2,000 rows."""
     split_seed: int = 0
-    """Another number gives another split."""
+    """Another number gives another split, and other rows of a built-in data set."""
     tokenizer: str = "bpe"
     """bpe, unigram, characters, bytes or words, learned from the training rows; or the path of a tokenizer.json."""
     vocab_size: int | None = Field(default=None, ge=5)

@@ -22,7 +22,7 @@ from regard.errors import DataError, DeviceError
 from regard.progress import say, track, warn
 from regard.text.tokenizer import Tokenizer, TokenizerKind, load_tokenizer, train_tokenizer
 
-_LAYOUT = 1
+_LAYOUT = 2
 """Changes when what lies in the cache changes its form."""
 _CHARACTERS_PER_TOKEN_KIND, _FEWEST_TOKENS, _MOST_TOKENS = 400, 512, 32_000
 

@@ -94,10 +94,11 @@ def _limits(config: DataConfig, num_rows: int, smallest: list[int], has_valid: b
 
     def below(rank: int, start: int) -> int:
         """The limit of a set that begins at the key `start` and ends before the row of this rank."""
-        if rank >= len(smallest):
+        first = bisect_left(smallest, start)
+        if max(rank, first) >= len(smallest):
             return round(_LARGEST * rank / num_rows) if num_rows > len(smallest) else _LARGEST
-        first = smallest[bisect_left(smallest, start)]
-        return max(smallest[rank], first + 1)  # rows of one source may hold all these ranks; they are taken whole
+        # Rows of one source may hold all these ranks; they are taken whole.
+        return max(smallest[rank], smallest[first] + 1)
 
     test_below = below(num_test, 0) if num_test else 0
     return test_below, (below(num_test + num_valid, test_below) if num_valid else test_below)

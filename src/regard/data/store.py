@@ -7,6 +7,7 @@ either complete or not there.
 """
 
 import json
+import mmap
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,8 +37,10 @@ class TokenStore:
         self.columns: tuple[str, ...] = tuple(description["columns"])
         self.num_rows: int = description["num_rows"]
         self.num_left_out: int = description["num_left_out"]
-        self._offsets = [_map(folder / f"{name}.offsets", np.dtype(np.int64)) for name in self.columns]
-        self._ids = [_map(folder / f"{name}.ids", np.dtype(description["dtype"])) for name in self.columns]
+        self.max_length: int = description["max_length"]
+        """Tokens of the longest row."""
+        self._offsets = [map_array(folder / f"{name}.offsets", np.dtype(np.int64)) for name in self.columns]
+        self._ids = [map_array(folder / f"{name}.ids", np.dtype(description["dtype"])) for name in self.columns]
         for offsets, ids in zip(self._offsets, self._ids, strict=True):
             if len(offsets) != self.num_rows + 1 or offsets[-1] != len(ids):
                 raise DataError(f"{folder} is damaged: its files do not fit its {self.num_rows:,} rows")
@@ -53,7 +56,11 @@ class TokenStore:
     def lengths(self, start: int = 0, end: int | None = None) -> NDArray[np.int64]:
         """The number of tokens of each row, the longest column's."""
         end = self.num_rows if end is None else end
-        return np.max([np.diff(offsets[start : end + 1]) for offsets in self._offsets], axis=0)
+        # Read, not mapped: whoever scans the whole store should not have it stay in memory.
+        size = np.dtype(np.int64).itemsize
+        paths = [self.folder / f"{name}.offsets" for name in self.columns]
+        offsets = [np.fromfile(path, np.int64, count=end - start + 1, offset=start * size) for path in paths]
+        return np.max([np.diff(some) for some in offsets], axis=0)
 
     def num_tokens(self, column: int) -> int:
         return int(self._offsets[column][-1])
@@ -86,7 +93,7 @@ def _write_columns(
 ) -> None:
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= np.iinfo(np.uint16).max + 1 else np.uint32)
     writers = [_ColumnWriter(work, name, dtype) for name in columns]
-    num_rows = num_left_out = 0
+    num_rows = num_left_out = longest = 0
     for chunk in _chunks(rows, _CHUNK):
         texts = [row[index] for index in range(len(columns)) for row in chunk]
         encoded = tokenizer.encode(texts)
@@ -96,11 +103,13 @@ def _write_columns(
             writer.append([sequences[i] for i in kept])
         num_rows += len(kept)
         num_left_out += len(chunk) - len(kept)
+        longest = max([longest, *(len(sequences[i]) for i in kept for sequences in by_column)])
     for writer in writers:
         writer.close()
     if num_rows == 0 and num_left_out > 0:
         raise DataError(f"every one of the {num_left_out:,} rows is longer than max_length={max_length} tokens")
-    description = {"columns": list(columns), "num_rows": num_rows, "num_left_out": num_left_out, "dtype": dtype.name}
+    description = {"columns": list(columns), "num_rows": num_rows, "num_left_out": num_left_out,
+                   "max_length": longest, "dtype": dtype.name}  # fmt: skip
     (work / "store.json").write_text(json.dumps(description))
 
 
@@ -129,7 +138,12 @@ def _chunks(rows: Iterable[Sequence[str]], size: int) -> Iterator[list[Sequence[
         yield chunk
 
 
-def _map(path: Path, dtype: np.dtype) -> NDArray:
+def map_array(path: Path, dtype: np.dtype) -> NDArray:
+    """The numbers in a file, read where they lie and only when they are looked at."""
     if path.stat().st_size == 0:
         return np.empty(0, dtype)  # an empty file cannot be mapped
-    return np.memmap(path, dtype=dtype, mode="r")
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if hasattr(mmap, "MADV_RANDOM"):  # rows are read in shuffled order: reading ahead would fill memory in vain
+        mapped.madvise(mmap.MADV_RANDOM)
+    return np.frombuffer(mapped, dtype=dtype)

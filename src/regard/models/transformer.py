@@ -58,7 +58,7 @@ class TransformerConfig(Settings):
     """sinusoidal, learned, rotary, relative, alibi or none."""
     position_base: float = Field(default=10_000.0, gt=1.0)
     """The base L of sinusoidal and rotary positions."""
-    context_length: int = Field(default=512, ge=1)
+    context_length: int = Field(default=1024, ge=1)
     """The most positions a sequence may have where positions are learned."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """On the embeddings and on what each sub-layer adds to the residual stream."""

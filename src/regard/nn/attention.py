@@ -15,7 +15,7 @@ Dimensions, the same in every file of `regard.nn`:
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -79,6 +79,20 @@ def attend_fused(
     )
 
 
+def project(x: Float[Tensor, "*batch model"], layers: Sequence[nn.Module]) -> Sequence[Tensor]:
+    """What each of the linear `layers` makes of `x`: on a GPU by one matrix product for them all.
+
+    A CPU gains nothing from it. Layers that are not plain `nn.Linear`, such as
+    adapted ones, are called one by one as well.
+    """
+    plain = [layer for layer in layers if type(layer) is nn.Linear]
+    if not x.is_cuda or len(plain) < len(layers):
+        return [layer(x) for layer in layers]
+    weight = torch.cat([layer.weight for layer in plain])
+    bias = None if plain[0].bias is None else torch.cat([layer.bias for layer in plain])
+    return F.linear(x, weight, bias).split([layer.out_features for layer in plain], dim=-1)
+
+
 class MultiHeadAttention(nn.Module):
     """`num_heads` attentions side by side, each over its own slice of the width.
 
@@ -125,8 +139,10 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "batch query model"]:
         """Look, and mix what was seen; with a `cache`, also at what earlier calls put there."""
         rotation, bias = (placement.rotation, placement.bias) if placement else (None, None)
-        q = self._split(self.query(x))
-        k, v = self.keys_values(x if memory is None else memory)
+        if memory is None:
+            q, k, v = (self._split(y) for y in project(x, [self.query, self.key, self.value]))
+        else:
+            q, (k, v) = self._split(self.query(x)), self.keys_values(memory)
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
         if cache is not None:
@@ -137,7 +153,8 @@ class MultiHeadAttention(nn.Module):
         self, memory: Float[Tensor, "batch key model"]
     ) -> tuple[Float[Tensor, "batch shared key head"], Float[Tensor, "batch shared key head"]]:
         """What is there to look at, ready to be looked at again and again."""
-        return self._split(self.key(memory)), self._split(self.value(memory))
+        k, v = project(memory, [self.key, self.value])
+        return self._split(k), self._split(v)
 
     def look(
         self,

@@ -107,7 +107,7 @@ def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, sh
     else:
         trainer.restore(*found)
         say(f"going on from step {trainer.progress.step:,}")
-    folder.forget_metrics_after(trainer.progress.step)
+    folder.rewind(trainer.progress.step)
     folder.write_settings(settings)
     return _fit(folder, trainer, data, show_progress)
 
@@ -117,6 +117,7 @@ def _set_up(values: Mapping[str, Any], model: str | None, rows: Rows | None) -> 
     first = with_preset(values, model or "tiny")
     hardware = choose_hardware(first.train.device, first.train.precision, first.model.model_dim)
     task = find_task(first.task)
+    say(f"task {task.name}: {task.description}")
     data = prepare(open_source(first.data, task.roles, rows), first.data, task.roles)
     if model is None:
         model = choose_preset(len(data.train), has_gpu=hardware.device.type == "cuda")

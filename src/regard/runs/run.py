@@ -8,9 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from regard.data.batches import batches_by_length
 from regard.data.config import DataConfig
 from regard.data.sources import Rows, open_source
 from regard.errors import CheckpointError, DataError, DeviceError, RunError
@@ -29,7 +31,7 @@ from regard.training.folder import RunFolder
 from regard.training.precision import find_device, threads
 from regard.training.settings import RunSettings
 
-_ROWS_AT_ONCE = 256
+_ROWS_AT_ONCE, _BATCH_TOKENS = 256, 8_192
 _LONGEST_DRAWN = 60
 """An attention map with more tokens on a side cannot be read."""
 _SAMPLES = 200
@@ -94,6 +96,8 @@ class Run:
                 raise DataError(f"input {number} is empty: there is nothing to predict from")
             if _LONE_SURROGATE.search(text):
                 raise DataError(f"input {number} is not UTF-8: {text!r}")
+        if unknown := self.tokenizer.count_unknown(self.tokenizer.encode(inputs)):
+            warn(f"{unknown:,} tokens of the input are unknown to the vocabulary")
         chunks = [inputs[start : start + _ROWS_AT_ONCE] for start in range(0, len(inputs), _ROWS_AT_ONCE)]
         bar = track(chunks, "predicting", total=len(chunks)) if len(chunks) > 1 else chunks
         with threads(1):  # a step of decoding is too little work to share out
@@ -202,8 +206,11 @@ class Run:
     def _perplexity(self, rows: list[tuple[str, ...]]) -> Score:
         losses: list[float] = []
         counts: list[int] = []
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            batch = self.task.batch(rows[start : start + _ROWS_AT_ONCE], self.tokenizer).to(self.device)
+        lengths = np.max(
+            [[len(ids) for ids in self.tokenizer.encode(side)] for side in zip(*rows, strict=True)], axis=0
+        )
+        for chosen in batches_by_length(lengths, batch_tokens=_BATCH_TOKENS):
+            batch = self.task.batch([rows[row] for row in chosen], self.tokenizer).to(self.device)
             some_losses, some_counts = self.task.negative_log_likelihoods(self.model, batch)
             losses += some_losses
             counts += some_counts
@@ -212,11 +219,22 @@ class Run:
     def _read(self, data: Any, rows: Rows | None) -> list[tuple[str, ...]]:
         own = self.settings.data
         paths = [] if data is None else [str(p) for p in ([data] if isinstance(data, str | os.PathLike) else data)]
-        config = DataConfig(train=paths, columns=own.columns, format=None, skip_bad=own.skip_bad)
-        table = open_source(config, self.task.roles, rows).train
-        for guess in table.guesses:
+        is_alike = bool(paths and own.train) and Path(paths[0]).suffix == Path(own.train[0]).suffix
+        config = DataConfig(
+            train=paths,
+            columns=own.columns,
+            format=own.format if is_alike else None,
+            header=own.header if is_alike else None,
+            skip_bad=own.skip_bad,
+            split_seed=own.split_seed + 1,  # of a built-in data set, rows that were not trained on
+        )
+        source = open_source(config, self.task.roles, rows)
+        for guess in source.train.guesses:
             say(guess)
-        return [row.values for row in table]
+        assert self.settings.record is not None, "a run folder has a record"
+        if rows is None and source.content_hash() in self.settings.record.data_hash:
+            warn("these are the rows the model was trained on: the scores say nothing about new ones")
+        return [row.values for row in source.train]
 
     def _weights(self) -> dict[str, torch.Tensor]:
         try:

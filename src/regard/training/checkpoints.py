@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from regard.errors import CheckpointError, DeviceError
 from regard.progress import warn
 
+_HEADER = "regard"
 _KEPT = 2
 """Checkpoints that stay: the newest, and one to fall back on."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Put `data` at `path`, all of it or none."""
-    part = path.with_name(f"{path.name}.part")
+    part = part_of(path)
     try:
         with open(part, "wb") as file:
             file.write(data)
@@ -42,24 +43,32 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
+def part_of(path: Path) -> Path:
+    """Where a file stands until it is whole."""
+    return path.with_name(f"{path.name}.part")
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
     """Write tensors and a JSON note as one safetensors file."""
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(note)
-    write_atomically(path, save(on_cpu, metadata={"sha256": _digest(on_cpu, text), "note": text}))
+    # One entry: safetensors writes several in any order, and the same weights should be the same bytes.
+    header = json.dumps({"sha256": _digest(on_cpu, text), "note": text})
+    write_atomically(path, save(on_cpu, metadata={_HEADER: header}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the note of a file; a damaged one is an error."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            header = file.metadata() or {}
+            text = (file.metadata() or {}).get(_HEADER, "{}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
     except FileNotFoundError:
         raise CheckpointError(f"no weights at {path}") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None
-    note = header.get("note", "")
+    header = _parsed(text)
+    note = str(header.get("note"))
     if _digest(tensors, note) != header.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its contents do not have the hash they were written with")
     return tensors, json.loads(note)
@@ -108,6 +117,14 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
                 f"the model's is {tuple(tensor.shape)}"
             )
         tensor.copy_(tensors[name])
+
+
+def _parsed(header: str) -> dict[str, Any]:
+    """The header, or an empty one where it is damaged: no hash fits that."""
+    try:
+        return json.loads(header)
+    except ValueError:
+        return {}
 
 
 def _checkpoints(folder: Path) -> list[Path]:

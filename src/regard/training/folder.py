@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from regard.config import read_toml, to_toml
 from regard.errors import ConfigError, DeviceError, RunError, RunExistsError
 from regard.text.tokenizer import Tokenizer, load_tokenizer
-from regard.training.checkpoints import write_atomically
+from regard.training.checkpoints import part_of, write_atomically
 from regard.training.settings import RunSettings
 
 
@@ -116,8 +116,10 @@ class RunFolder:
     def read_metrics(self) -> list[dict[str, Any]]:
         return _json_lines(self.metrics_path)
 
-    def forget_metrics_after(self, step: int) -> None:
-        """Drop the lines behind a checkpoint: they will be written again."""
+    def rewind(self, step: int) -> None:
+        """Drop the figures behind a checkpoint, which will be written again, and what a crash left half-written."""
+        for path in (self.model_path, self.metrics_path, self.settings_path):
+            part_of(path).unlink(missing_ok=True)
         kept = [line for line in self.read_metrics() if line["step"] <= step]
         write_atomically(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept).encode())
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.data.batches import BatchSampler, sequential_batches
+from regard.data.batches import BatchSampler, batches_by_length
 from regard.data.permutation import mix
 from regard.data.preparation import Prepared
 from regard.data.store import TokenStore
@@ -149,14 +149,15 @@ class Trainer:
         window = [(torch.tensor(loss), targets, tokens) for loss, targets, tokens in note["window"]]
         self.progress = Progress(**{**note, "window": window})
 
-    def used(self) -> float:
-        """How much of the budget is used, 0 to 1; the shortest of the budgets given counts."""
+    def used(self, step: int | None = None) -> float:
+        """How much of the budget is used after `step` (unset: now), 0 to 1; the shortest budget given counts."""
         config, progress = self.config, self.progress
+        step = progress.step if step is None else step
         shares = [0.0]
         if config.max_steps:
-            shares.append(progress.step / config.max_steps)
+            shares.append(step / config.max_steps)
         if config.max_epochs:
-            shares.append(progress.step * config.accumulate / (config.max_epochs * self.sampler.batches_per_epoch))
+            shares.append(step * config.accumulate / (config.max_epochs * self.sampler.batches_per_epoch))
         if config.minutes:
             shares.append(progress.seconds / (60 * config.minutes))
         return min(1.0, max(shares))
@@ -193,7 +194,7 @@ class Trainer:
         assert config.learning_rate is not None, "settings are resolved before training"
         assert config.warmup_steps is not None, "settings are resolved before training"
         return config.learning_rate * rate_factor(
-            config.schedule, step=step, warmup_steps=config.warmup_steps, progress=self.used()
+            config.schedule, step=step, warmup_steps=config.warmup_steps, progress=self.used(step - 1)
         )
 
     def _line(self, clock: float) -> dict[str, Any]:
@@ -255,7 +256,7 @@ def negative_log_likelihoods(
     model.eval()
     losses: list[float] = []
     counts: list[int] = []
-    for rows in sequential_batches(store, batch_tokens=batch_tokens):
+    for rows in batches_by_length(store.lengths(), batch_tokens=batch_tokens):
         batch = task.collate(store, rows, data.tokenizer).to(hardware.device)
         with hardware.autocast():
             some_losses, some_counts = task.negative_log_likelihoods(model, batch)

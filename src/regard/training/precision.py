@@ -93,7 +93,7 @@ def keep_memory() -> None:
     """Let the C library keep what is freed, where it can be told to.
 
     By default glibc hands each large block back to the system, and every step
-    of training then pays for fresh pages: a fifth of the time of a small model.
+    of training then pays for fresh pages: a tenth of the time of a small model.
     """
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL("libc.so.6")

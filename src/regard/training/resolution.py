@@ -7,6 +7,7 @@ from typing import Any
 from regard.config import merge
 from regard.data.batches import BatchSampler
 from regard.data.preparation import Prepared
+from regard.errors import ConfigError
 from regard.models.presets import preset
 from regard.progress import say
 from regard.training.settings import RunSettings, TrainConfig
@@ -43,6 +44,7 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
             f"no budget was given: at most {train.max_steps:,} steps, "
             f"fewer if {train.patience} looks at the validation rows bring nothing"
         )
+    _require_context(settings, data)
     is_post_norm = settings.model.block == "post-norm"
     if train.learning_rate is None:
         rate = _RATE / math.sqrt(settings.model.model_dim) / (2 if is_post_norm else 1)
@@ -50,7 +52,20 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
     if train.warmup_steps is None:
         warmup = _POST_NORM_WARMUP if is_post_norm else _WARMUP
         train = train.changed(warmup_steps=min(warmup, max(1, train.max_steps // 10)) if train.max_steps else warmup)
+    say(f"{train.optimizer} with a peak rate of {train.learning_rate:g} after {train.warmup_steps:,} steps")
     return settings.changed(train=train)
+
+
+def _require_context(settings: RunSettings, data: Prepared) -> None:
+    """Learned positions end somewhere; better told now than in the middle of an epoch."""
+    if settings.model.positions != "learned":
+        return
+    longest = 1 + max(store.max_length for store in (data.train, data.valid))
+    if longest > settings.model.context_length:
+        raise ConfigError(
+            "learned positions must reach over the longest row, "
+            f"got model.context_length={settings.model.context_length} for {longest} positions"
+        )
 
 
 def _default_steps(train: TrainConfig, data: Prepared) -> int:

@@ -14,7 +14,7 @@ from regard.training.schedules import ScheduleName
 
 
 class TrainConfig(Settings):
-    """How a model learns. What is unset is chosen for the data and the machine, and said."""
+    """How a model learns. What is unset is chosen for the data and the machine, and said aloud."""
 
     max_steps: int | None = Field(default=None, ge=1)
     """Stop after so many steps."""
@@ -34,7 +34,7 @@ class TrainConfig(Settings):
     schedule: ScheduleName = "cosine"
     """How the rate falls from its peak: inverse-sqrt, cosine, linear, trapezoid or constant."""
     warmup_steps: int | None = Field(default=None, ge=0)
-    """Steps in which the rate rises to its peak. Unset: 200 (post-norm blocks: 4000), at most a tenth of the run."""
+    """Steps in which the rate rises to its peak. Unset: 200 (post-norm blocks: 4000), at most a tenth of max_steps."""
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
     """Memory of the optimizer's mean gradient."""
     beta2: float = Field(default=0.98, ge=0.0, lt=1.0)

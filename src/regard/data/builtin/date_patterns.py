@@ -201,7 +201,7 @@ def load_locale(tag: str) -> DateLocale:
 
 
 def _numeric_patterns(order: Sequence[int]) -> list[Pattern]:
-    """A locale's order of year, month and day with the separators that people use, and the two forms of ISO 8601."""
+    """A locale's order of year, month and day with the separators that people use, and ISO 8601."""
     patterns = [parse_pattern("y-MM-dd")]
     for letters in ({YEAR: "y", MONTH: "M", DAY: "d"}, {YEAR: "y", MONTH: "MM", DAY: "dd"}):
         patterns += [parse_pattern(separator.join(letters[unit] for unit in order)) for separator in "/.-"]

@@ -1,0 +1,143 @@
+"""Data that cannot be used: one line that says where and what, and nothing left behind."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOOD = [f"ein {number}\tone {number}\n" for number in range(60)]
+
+
+def rows(*changes: tuple[int, bytes]) -> bytes:
+    """Sixty good rows, with some of them (counted from 1) replaced."""
+    lines = [line.encode() for line in GOOD]
+    for number, line in changes:
+        lines[number - 1] = line
+    return b"".join(lines)
+
+
+@pytest.fixture
+def refused(regard, tiny, cache: Path, tmp_path: Path) -> Callable[..., str]:
+    """Train on these bytes or paths; the run is refused in one line, and nothing is written."""
+
+    def attempt(data: bytes | list[Path], *options: object, parts: tuple[str, ...] = ()) -> None:
+        if isinstance(data, bytes):
+            (tmp_path / "pairs.tsv").write_bytes(data)
+            data = [tmp_path / "pairs.tsv"]
+        before = sorted(cache.rglob("*"))
+        answer = regard("train", *data, "--out", tmp_path / "run", "--steps", 1, *tiny, "--quiet", *options)
+        answer.says_no(*parts)
+        assert not (tmp_path / "run").exists()
+        assert sorted(cache.rglob("*")) == before
+
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("data", "parts"),
+    [
+        pytest.param(b"", ["pairs.tsv is empty"], id="an empty file"),
+        pytest.param(b"a\nb\nc\n", ["pairs.tsv", "1 column"], id="one column"),
+        pytest.param(b"\n\n  \n", ["nothing but blank lines"], id="blank lines"),
+        pytest.param(b"\t\n \t \na\t\n", ["pairs.tsv", "has an empty target", "line 3"], id="empty texts"),
+        pytest.param(b"a\tb\n", ["1 rows", "too few"], id="one row"),
+        pytest.param(b"a\tb\nc\td\n", ["2 rows", "too few"], id="two rows"),
+        pytest.param(b"a\tb\n" * 50, ["50 rows", "same source", "too few"], id="one source"),
+        pytest.param(rows((7, b"ein \xe9\tx\n")), ["not UTF-8", "line 7, byte 5 is 0xe9", "latin-1"], id="latin-1"),
+        pytest.param(rows((9, b"a\0b\tx\n")), ["not text", "line 9, byte 2 is NUL"], id="NUL"),
+        pytest.param("a\tb\n".encode("utf-16"), ["UTF-16"], id="UTF-16"),
+        pytest.param(
+            rows((4, b"alone\n"), (17, b"alone\n")),
+            ["2 of 60 rows of pairs.tsv have 1 column instead of 2: lines 4, 17", "--skip-bad"],
+            id="too few columns",
+        ),
+        pytest.param(
+            rows((4, b"a\tb\tc\n")),
+            ["1 of 60 rows of pairs.tsv has 3 columns instead of 2: line 4", "--skip-bad"],
+            id="too many columns",
+        ),
+        pytest.param(rows((60, b"a\t \n")), ["an empty target: line 60", "--skip-bad"], id="an empty target"),
+    ],
+)
+def test_a_bad_file_is_told_where(refused, data: bytes, parts: list[str]):
+    refused(data, parts=parts)
+
+
+def test_three_rows_are_enough(regard, tiny, tmp_path: Path):
+    (tmp_path / "pairs.tsv").write_text("a\tb\nc\td\ne\tf\n")
+    answer = regard("train", tmp_path / "pairs.tsv", "--out", tmp_path / "run", "--steps", 1, *tiny).is_well()
+    assert "3 rows: 1 to train on, 1 for validation, 1 for the test" in answer.err
+
+
+def test_bad_rows_are_passed_over_when_told_to(regard, tiny, tmp_path: Path):
+    (tmp_path / "pairs.tsv").write_bytes(rows((4, b"alone\n"), (17, b"a\tb\tc\n")))
+    options = ["--out", tmp_path / "run", "--steps", 1, *tiny, "--skip-bad"]
+    answer = regard("train", tmp_path / "pairs.tsv", *options).is_well()
+    assert "warning: skipped: 2 of 60 rows of pairs.tsv are bad" in answer.err
+    assert "58 rows:" in answer.err
+
+
+def test_bad_rows_of_a_validation_file_are_told_too(regard, tiny, tmp_path: Path):
+    (tmp_path / "pairs.tsv").write_bytes(rows())
+    (tmp_path / "valid.tsv").write_bytes(rows((3, b"alone\n")))
+    options = ["--valid", tmp_path / "valid.tsv", "--out", tmp_path / "run", "--steps", 1, *tiny]
+    answer = regard("train", tmp_path / "pairs.tsv", *options, "--quiet")
+    answer.says_no("1 of 60 rows of valid.tsv has 1 column instead of 2: line 3", "--skip-bad")
+    answer = regard("train", tmp_path / "pairs.tsv", *options, "--skip-bad").is_well()
+    assert "warning: skipped: 1 of 60 rows of valid.tsv" in answer.err
+
+
+def test_skipping_does_not_help_where_no_row_is_good(refused):
+    refused(b"a\t\nb\t\n", "--skip-bad", parts=("2 of 2 rows of pairs.tsv have an empty target",))
+
+
+def test_a_missing_file_is_told_with_the_sets_that_are_there(refused, tmp_path: Path):
+    refused([tmp_path / "none.tsv"], parts=("there is no file", "none.tsv", "built-in data sets: dates"))
+    refused(rows(), "--valid", tmp_path / "none.tsv", parts=("there is no file", "none.tsv"))
+
+
+def test_no_data_at_all(regard, tmp_path: Path):
+    regard("train", "--out", tmp_path / "run", "--quiet").says_no("no data to train on")
+
+
+def test_aligned_files_must_have_as_many_lines(refused, tmp_path: Path):
+    (tmp_path / "a.de").write_text("eins\nzwei\ndrei\n")
+    (tmp_path / "a.en").write_text("one\ntwo\n")
+    refused([tmp_path / "a.de", tmp_path / "a.en"], parts=("a.de", "a.en", "2"))
+
+
+def test_a_cut_compressed_file(refused, tmp_path: Path):
+    import gzip
+
+    (tmp_path / "cut.tsv.gz").write_bytes(gzip.compress(rows())[:-20])
+    refused([tmp_path / "cut.tsv.gz"], parts=("cut.tsv.gz is cut short",))
+
+
+def test_a_folder_without_training_files(refused, tmp_path: Path):
+    (tmp_path / "corpus").mkdir()
+    refused([tmp_path / "corpus"], parts=("corpus has nothing to train on",))
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--columns", "de,en"], ["no column 'de'"]),
+        (["--columns", "1,7"], ["column", "7"]),
+        (["--columns", "1"], ["one column is needed for each of source, target"]),
+        (["--set", "data.max_length=2"], ["longer than max_length=2 tokens"]),
+        (["--set", "data.splits=[0.9, 0.2, 0.1]"], ["data.splits must be three shares that sum to 1"]),
+        (["--set", "data.splits=[1.0, 0.0, 0.0]"], ["no rows were held back for validation", "data.splits"]),
+        (["--set", "data.format=xml"], ["format must be one of", "'xml'"]),
+        (["--tokenizer", "bpee"], ["no kind of tokenizer is called 'bpee'", "bpe"]),
+        (["--tokenizer", "none.json"], ["no tokenizer at none.json"]),
+        (["--tokenizer", "bpe", "--set", "data.vocab_size=100"], ["vocab_size of at least 260", "got 100"]),
+        (["--set", "data.vocab_size=4"], ["data.vocab_size", "greater than or equal to 5", "got 4"]),
+    ],
+)
+def test_options_that_do_not_fit_the_data(refused, options: list[str], parts: list[str]):
+    refused(rows(), *options, parts=parts)
+
+
+def test_a_tokenizer_file_that_is_none(refused, tmp_path: Path):
+    (tmp_path / "mine.json").write_text('{"model": ')
+    refused(rows(), "--tokenizer", tmp_path / "mine.json", parts=("mine.json is not a tokenizer",))

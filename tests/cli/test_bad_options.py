@@ -1,0 +1,118 @@
+"""Wishes that cannot be granted: one line, exit code 2, before anything is written."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--set", "model.num_layer=3"], ["unknown setting model.num_layer; did you mean model.num_layers?"]),
+        (["--set", "trane.seed=3"], ["unknown setting trane; did you mean train?"]),
+        (["--set", "train.seed"], ["a setting is given as section.name=value, got 'train.seed'"]),
+        (["--set", "train.seed=many"], ["train.seed", "integer", "got 'many'"]),
+        (["--set", "train.max_steps=0"], ["train.max_steps", "greater than or equal to 1", "got 0"]),
+        (["--set", "model.dropout=1.5"], ["model.dropout", "less than 1", "got 1.5"]),
+        (["--set", "model.num_heads=5"], ["model_dim must be a multiple of num_heads"]),
+        (["--set", "model=3"], ["model", "got 3"]),
+        (["--set", "preset=3"], ["no preset is called '3'"]),
+        (["--set", "train.learning_rate=-1"], ["train.learning_rate", "greater than 0"]),
+        (["--model", "smal"], ["no preset is called 'smal'; did you mean small?"]),
+        (["--task", "poetry"], ["task", "'translation'", "got 'poetry'"]),
+        (["--device", "cuda:99"], ["device cuda:99 is not there: this machine has"]),
+        (["--device", "tpu"], ["a device is auto, cpu, cuda or cuda:N, got 'tpu'"]),
+        (["--steps", "abc"], ["--steps", "integer", "see regard train --help"]),
+        (["--minutes", "0"], ["train.minutes", "greater than 0", "got 0.0"]),
+        (["--no-such-option"], ["--no-such-option"]),
+        (["--resume"], ["--out"]),
+        (["--settings", "none.toml"], ["none.toml"]),
+    ],
+)
+def test_a_bad_wish_is_one_line(regard, dates: Path, tmp_path: Path, monkeypatch, options: list[str], parts: list[str]):
+    monkeypatch.chdir(tmp_path)
+    regard("train", dates, "--quiet", *options).says_no(*parts)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (b"[train\n", ["mine.toml is not TOML", "line 1"]),
+        (b"\xff\xfe", ["mine.toml is not TOML"]),
+        (b"[train]\nseeed = 3\n", ["unknown setting train.seeed; did you mean train.seed?"]),
+        (b'[train]\nseed = "3"\n', ["train.seed", "integer", "got '3'"]),
+        (b"train = 3\n", ["train", "got 3"]),
+    ],
+)
+def test_a_bad_settings_file_is_one_line(regard, dates: Path, tmp_path: Path, text: bytes, parts: list[str]):
+    (tmp_path / "mine.toml").write_bytes(text)
+    options = ["--settings", tmp_path / "mine.toml", "--out", tmp_path / "run", "--quiet"]
+    regard("train", dates, *options).says_no(*parts)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
+
+
+def test_a_settings_file_that_is_a_folder(regard, dates: Path, tmp_path: Path):
+    regard("train", dates, "--settings", tmp_path, "--quiet").says_no("--settings", "directory")
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["a", "--beam", 2, "--temperature", 1], ["beam search does not sample"]),
+        (["a", "--beam", 0], ["--beam"]),
+        (["a", "--top-k", 3], ["top_k has a meaning only when sampling"]),
+        (["a", "--temperature", -1], ["generate.temperature", "greater than or equal to 0"]),
+        (["a", "--temperature", 1, "--top-p", 2], ["generate.top_p", "less than or equal to 1"]),
+        (["a", "--max-length", 0], ["generate.max_length", "greater than or equal to 1"]),
+        (["a", "--device", "cuda:99"], ["device cuda:99 is not there"]),
+        (["a", "--device", "tpu"], ["a device is auto, cpu, cuda or cuda:N, got 'tpu'"]),
+        ([""], ["input 1 is empty"]),
+        (["a", "  "], ["input 2 is empty"]),
+        (["a\udcff"], ["input 1 is not UTF-8"]),
+    ],
+)
+def test_a_bad_wish_to_predict(regard, trained: Path, options: list, parts: list[str]):
+    regard("predict", trained, *options).says_no(*parts)
+
+
+def test_lines_that_are_not_utf8_are_told_where(regard, trained: Path):
+    answer = regard("predict", trained, stdin=b"good\nb\xe4d\n")
+    answer.says_no("not UTF-8: line 2, byte 2 is 0xe4")
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--kind", "sideways"], ["no attention of kind 'sideways'", "encoder, decoder, cross"]),
+        (["--layer", 1], ["layer must lie in 0 to 0"]),
+        (["--head", 3], ["head must lie in 0 to 0"]),
+        (["--layer", -1], ["--layer"]),
+        (["--out", "map.pdf"], [".png or .svg"]),
+        (["--out", "none/map.svg"], ["cannot write none/map.svg", "No such file"]),
+        (["--out", "none/map.html"], ["cannot write none/map.html", "No such file"]),
+    ],
+)
+def test_attention_that_is_not_there(regard, trained: Path, tmp_path: Path, monkeypatch, options, parts: list[str]):
+    monkeypatch.chdir(tmp_path)
+    regard("attention", trained, "4 March", *options).says_no(*parts)
+    assert not list(tmp_path.iterdir())
+
+
+def test_attention_of_an_empty_text(regard, trained: Path):
+    regard("attention", trained, "").says_no("input 1 is empty")
+
+
+def test_evaluating_on_a_missing_or_foreign_file(regard, trained: Path, tmp_path: Path):
+    regard("evaluate", trained, tmp_path / "none.tsv").says_no("there is no file")
+    (tmp_path / "words.txt").write_text("one\ntwo\n")
+    regard("evaluate", trained, tmp_path / "words.txt").says_no("words.txt", "1 column")
+
+
+def test_a_data_set_that_is_not_there(regard):
+    regard("data", "show", "datse").says_no("dates", "'datse'")
+    regard("data", "show", "dates", "--rows", 0).says_no("--rows")
+
+
+def test_a_command_that_is_not_there(regard):
+    regard("trian").says_no("trian")

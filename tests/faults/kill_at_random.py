@@ -1,0 +1,186 @@
+"""Kill training at random moments, resume it each time, and compare it with training that was left alone.
+
+    python tests/faults/kill_at_random.py --kills 10 --seed 0
+
+A third of the kills come a little after a line of figures, a third at the sight
+of a file that is being written, a third after some time, whatever the process is
+doing then. In the end the weights, the checkpoint and the figures must be the same.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from regard.data.builtin import builtin
+
+PATIENCE = 120.0
+"""Seconds after which a process that shows no progress is taken for hung."""
+SETTINGS = {
+    "model.model_dim": 22, "model.num_heads": 1, "model.feedforward_dim": 31, "model.num_layers": 1,
+    "model.dropout": 0.1, "data.tokenizer": "bytes", "train.batch_tokens": 512, "train.accumulate": 2,
+    "train.checkpoint_every": 7, "train.evaluate_every": 10, "train.patience": 0, "train.device": "cpu",
+}  # fmt: skip
+
+
+def write_data(folder: Path) -> Path:
+    """A table small enough for many epochs."""
+    path = folder / "dates.tsv"
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in builtin("dates").generate(300, 0)), encoding="utf-8")
+    return path
+
+
+def start(data: Path, run: Path, steps: int) -> subprocess.Popen[str]:
+    """Begin training, or go on with it where there is a run."""
+    settings = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
+    resumed = ["--resume"] if (run / "run.toml").exists() else []
+    command = [sys.executable, "-m", "regard", "train", str(data), "--out", str(run), "--steps", str(steps), "--quiet"]
+    return subprocess.Popen(
+        [*command, *settings, *resumed],
+        env={**os.environ, "REGARD_CACHE": str(data.parent / "cache"), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """Wait for a process that must end well; returns what it printed."""
+    out, err = process.communicate(timeout=PATIENCE)
+    if process.returncode:
+        raise RuntimeError(f"exit code {process.returncode}: {err}")
+    return out
+
+
+def lines(run: Path) -> list[dict]:
+    """The figures, but for a line that is being written."""
+    path = run / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+def newest_checkpoint(run: Path) -> Path | None:
+    return max((run / "checkpoints").glob("step-*.safetensors"), default=None)
+
+
+def wait(process: subprocess.Popen[str], is_time: Callable[[], bool]) -> bool:
+    """Look again and again until it is time, or the process has ended; whether it runs still."""
+    end = time.monotonic() + PATIENCE
+    while process.poll() is None:
+        if is_time():
+            return True
+        if time.monotonic() > end:
+            process.kill()
+            raise RuntimeError("no progress was made")
+        time.sleep(0.0002)
+    return False
+
+
+def has_reached(run: Path, step: int) -> Callable[[], bool]:
+    """Whether a process begun after this call has come to `step`.
+
+    Resuming rewrites the file of figures, so those of the process before do not count.
+    """
+    metrics = run / "metrics.jsonl"
+    before = metrics.stat().st_ino if metrics.exists() else None
+
+    def check() -> bool:
+        if not metrics.exists() or metrics.stat().st_ino == before:
+            return False
+        found = lines(run)
+        return bool(found) and found[-1]["step"] >= step
+
+    return check
+
+
+def kill_sometime(process: subprocess.Popen[str], run: Path, kind: str, step: int, rng: random.Random) -> bool:
+    """Send SIGKILL at a moment of this kind, about when `step` is reached; whether the process was still running."""
+    if kind == "sometime":
+        moment = time.monotonic() + rng.uniform(0.0, 6.0)
+        wait(process, lambda: time.monotonic() > moment)
+    else:
+        wait(process, has_reached(run, step))
+    if kind == "writing":
+        folder = rng.choice([run, run / "checkpoints"])
+        before = unfinished(folder)
+        wait(process, lambda: bool(unfinished(folder) - before))
+    else:
+        time.sleep(rng.uniform(0.0, 0.1))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    return process.returncode == -signal.SIGKILL
+
+
+def differences(one: Path, two: Path) -> list[str]:
+    """What is not the same in two runs that should not differ."""
+    from regard.training.checkpoints import read_tensors
+
+    found = []
+    if (one / "model.safetensors").read_bytes() != (two / "model.safetensors").read_bytes():
+        found.append("the weights differ")
+    if [(line["step"], line.get("loss"), line.get("valid_loss")) for line in lines(one)] != [
+        (line["step"], line.get("loss"), line.get("valid_loss")) for line in lines(two)
+    ]:
+        found.append("the figures differ")
+    paths = [newest_checkpoint(one), newest_checkpoint(two)]
+    if None in paths or paths[0].name != paths[1].name:  # pyright: ignore
+        return [*found, f"the last checkpoints are {paths}"]
+    first, second = (read_tensors(path)[0] for path in paths if path is not None)
+    if first.keys() != second.keys() or any(first[name].ne(second[name]).any() for name in first):
+        found.append("the last checkpoints differ")
+    if leftovers := [str(path) for path in two.rglob("*.part")]:
+        found.append(f"left behind: {leftovers}")
+    return found
+
+
+def unfinished(folder: Path) -> set[tuple[Path, int]]:
+    """The files being written, or left so by a process that was killed; one begun anew has another time."""
+    found = set()
+    for path in folder.glob("*.part"):
+        with suppress(FileNotFoundError):  # it was finished in the meantime
+            found.add((path, path.stat().st_mtime_ns))
+    return found
+
+
+def describe(run: Path) -> str:
+    checkpoint, found = newest_checkpoint(run), lines(run)
+    parts = [path.name for path in run.rglob("*.part")]
+    steps = f"figures to step {found[-1]['step'] if found else 0}, {checkpoint.stem if checkpoint else 'no checkpoint'}"
+    return ", ".join([steps, *parts])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=120)
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        data = write_data(folder)
+        finish(start(data, folder / "undisturbed", options.steps))
+        killed = folder / "killed"
+        num_kills = 0
+        while num_kills < options.kills:
+            kind = ("figures", "writing", "sometime")[num_kills % 3]
+            goal = options.steps * num_kills // options.kills
+            if not kill_sometime(start(data, killed, options.steps), killed, kind, goal, rng):
+                break
+            num_kills += 1
+            print(f"kill {num_kills} ({kind}): {describe(killed)}", flush=True)
+        finish(start(data, killed, options.steps))
+        found = differences(folder / "undisturbed", killed)
+    print(f"{num_kills} kills; {'; '.join(found) or 'everything is the same'}")
+    sys.exit(bool(found) or num_kills < options.kills)
+
+
+if __name__ == "__main__":
+    main()
