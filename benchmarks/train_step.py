@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.nn.losses import cross_entropy
 from regard.nn.positions import Sinusoidal
 from regard.training.optimizers import make_optimizer
 from regard.training.precision import choose_hardware, keep_memory
@@ -33,6 +34,12 @@ SHAPES = {
 VOCAB, DROPOUT = {"cpu": 8_000, "cuda": 32_000}, 0.1
 PAIRS, LENGTH = {"cpu": 32, "cuda": 256}, {"cpu": 32, "cuda": 64}
 Loss = Callable[[Tensor, Tensor], Tensor]
+LOSSES: dict[str, Loss] = {
+    "regard": lambda scores, targets: cross_entropy(scores, targets, label_smoothing=0.1) / len(targets),
+    "torch.nn.Transformer": lambda scores, targets: F.cross_entropy(scores.float(), targets, label_smoothing=0.1),
+    "transformers Marian": lambda scores, targets: F.cross_entropy(scores.float(), targets, label_smoothing=0.1),
+}
+"""Each with the loss that its users train with."""
 
 
 class TorchTransformer(nn.Module):
@@ -89,7 +96,9 @@ def contenders(shape: dict[str, int], vocab_size: int) -> dict[str, tuple[nn.Mod
     }
 
 
-def make_step(model: nn.Module, scores_of: Callable[..., Tensor], device: str, *, compiled: bool) -> Callable[[], None]:
+def make_step(
+    model: nn.Module, scores_of: Callable[..., Tensor], loss: Loss, device: str, *, compiled: bool
+) -> Callable[[], None]:
     hardware = choose_hardware(device, "auto", 512)
     model.to(hardware.device).train()
     source, target = torch.randint(2, VOCAB[device], (2, PAIRS[device], LENGTH[device]), device=hardware.device)
@@ -101,7 +110,7 @@ def make_step(model: nn.Module, scores_of: Callable[..., Tensor], device: str, *
     def step() -> None:
         with hardware.autocast():
             scores = scores_of(called, source, target)
-        F.cross_entropy(scores.flatten(0, 1).float(), target.flatten(), label_smoothing=0.1).backward()
+        loss(scores.flatten(0, 1), target.flatten()).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -141,7 +150,7 @@ def main() -> None:
     for name, shape in SHAPES.items():
         torch.manual_seed(0)
         steps = {
-            peer: make_step(model, scores_of, device, compiled=options.compile)
+            peer: make_step(model, scores_of, LOSSES[peer], device, compiled=options.compile)
             for peer, (model, scores_of) in contenders(shape, VOCAB[device]).items()
         }
         times = measure(steps, options.seconds)

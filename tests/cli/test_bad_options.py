@@ -116,3 +116,12 @@ def test_a_data_set_that_is_not_there(regard):
 
 def test_a_command_that_is_not_there(regard):
     regard("trian").says_no("trian")
+
+
+def test_tensorboard_that_is_not_installed_is_told_before_a_run_is_made(regard, tiny, dates, tmp_path, monkeypatch):
+    import regard.runs.launch as launch
+
+    monkeypatch.setattr(launch, "find_spec", lambda name: None)
+    answer = regard("train", dates, "--out", tmp_path / "run", *tiny, "--quiet", "--set", "train.tensorboard=true")
+    answer.says_no("train.tensorboard needs the extra regard[tensorboard]")
+    assert not list(tmp_path.iterdir())

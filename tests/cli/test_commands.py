@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from regard.training.resolution import with_preset
 from regard.training.settings import RunSettings
 
 SCORES = ("exact_match", "bleu", "chrf", "perplexity")
@@ -164,7 +165,7 @@ def test_attention_as_json_holds_rows_that_sum_to_one(regard, trained: Path):
 
 def test_settings_are_toml_that_train_accepts(regard, tiny, dates: Path, tmp_path: Path):
     answer = regard("settings").is_well()
-    assert RunSettings.read(tomllib.loads(answer.out)) == RunSettings()
+    assert RunSettings.read(tomllib.loads(answer.out)) == with_preset({}, "tiny")
     (tmp_path / "mine.toml").write_text(answer.out)
     options = ["--settings", tmp_path / "mine.toml", "--out", tmp_path / "run", "--steps", 1, *tiny, "--quiet"]
     regard("train", dates, *options).is_well()
@@ -215,13 +216,13 @@ def test_data_show_prints_a_table_that_its_seed_repeats(regard):
 def test_demo_trains_judges_and_shows(regard, tmp_path: Path, monkeypatch):
     from regard.runs import demo
 
-    small = {"data": {"tokenizer": "characters", "num_rows": 300}, "model": {"model_dim": 32, "feedforward_dim": 31}}
+    small = {"data": {"tokenizer": "characters", "num_rows": 60}, "model": {"model_dim": 32, "feedforward_dim": 31}}
     monkeypatch.setattr(demo, "DEMO_SETTINGS", small)
-    answer = regard("demo", "--out", tmp_path / "run", "--minutes", 0.01).is_well()
+    answer = regard("demo", "--out", tmp_path / "run", "--minutes", 0.001).is_well()
     assert "dates the model has never seen" in answer.out
     assert "exact_match|" in answer.out
     assert f"regard predict {tmp_path / 'run'}" in answer.out
-    found = last_object(regard("demo", "--out", tmp_path / "run", "--minutes", 0.01, "--json", "-q").is_well().out)
+    found = last_object(regard("demo", "--out", tmp_path / "run", "--minutes", 0.001, "--json", "-q").is_well().out)
     check_scores(found)
     assert set(found) == {*SCORES, "rows", "seconds", "report"}
 
@@ -240,3 +241,12 @@ def test_regard_alone_prints_its_help(regard):
     assert answer.code == 2
     assert "Usage" in answer.out
     assert answer.err == ""
+
+
+def test_curves_for_tensorboard_hold_each_step_once_also_after_resuming(regard, tiny, dates: Path, tmp_path: Path):
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    options = ["--out", tmp_path / "run", "--set", "train.tensorboard=true", "--quiet"]
+    regard("train", dates, *options, *tiny, "--steps", 12, "--set", "train.evaluate_every=100").is_well()
+    regard("train", dates, *options, "--resume", "--steps", 23).is_well()
+    curves = event_accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert [event.step for event in curves.Scalars("loss")] == [10, 12, 20, 23]

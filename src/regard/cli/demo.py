@@ -42,6 +42,7 @@ def demo(
 
 
 def _print(result: "Demo", console: "Console") -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from regard.explanation.drawings import draw_terminal
@@ -50,7 +51,7 @@ def _print(result: "Demo", console: "Console") -> None:
     pairs = list(zip(result.evaluation.rows, result.evaluation.outputs, strict=True))
     wrong = [pair for pair in pairs if pair[0][1] != pair[1]][:3]
     for (source, target), output in [*pairs[: 12 - len(wrong)], *wrong]:
-        table.add_row(source, output, "yes" if output == target else f"no: {target}")
+        table.add_row(escape(source), escape(output), "yes" if output == target else f"no: {target}")
     console.print(table)
     maps = result.run.attention(_EXAMPLE)
     console.print(f"\nwhat the model looked at while it wrote {maps.prediction} for {maps.source!r}")

@@ -71,9 +71,12 @@ def _run() -> int:
 
 
 def _tell(error: Any) -> int:
-    """Say what is wrong with the command line and where its help is; the help itself was printed already."""
-    if message := error.format_message():
-        place = error.ctx.command_path if error.ctx is not None else "regard"
+    """Say what is wrong with the command line and where its help is; for a bare `regard`, print the help."""
+    message, context = error.format_message(), error.ctx
+    if context is not None and message == context.get_help():
+        print(message)
+    else:
+        place = "regard" if context is None else context.command_path
         print(f"regard: {' '.join(message.split())} (see {place} --help)", file=sys.stderr)
     return error.exit_code
 

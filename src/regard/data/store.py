@@ -11,6 +11,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
@@ -92,20 +93,21 @@ def _write_columns(
     work: Path, rows: Iterable[Sequence[str]], tokenizer: Tokenizer, columns: Sequence[str], max_length: int
 ) -> None:
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= np.iinfo(np.uint16).max + 1 else np.uint32)
-    writers = [_ColumnWriter(work, name, dtype) for name in columns]
     num_rows = num_left_out = longest = 0
-    for chunk in _chunks(rows, _CHUNK):
-        texts = [row[index] for index in range(len(columns)) for row in chunk]
-        encoded = tokenizer.encode(texts)
-        by_column = [encoded[index * len(chunk) : (index + 1) * len(chunk)] for index in range(len(columns))]
-        kept = [i for i in range(len(chunk)) if all(len(sequences[i]) <= max_length for sequences in by_column)]
-        for writer, sequences in zip(writers, by_column, strict=True):
-            writer.append([sequences[i] for i in kept])
-        num_rows += len(kept)
-        num_left_out += len(chunk) - len(kept)
-        longest = max([longest, *(len(sequences[i]) for i in kept for sequences in by_column)])
-    for writer in writers:
-        writer.close()
+    with ExitStack() as files:
+        writers = [_ColumnWriter(files, work, name, dtype) for name in columns]
+        for chunk in _chunks(rows, _CHUNK):
+            texts = [row[index] for index in range(len(columns)) for row in chunk]
+            encoded = tokenizer.encode(texts)
+            by_column = [encoded[index * len(chunk) : (index + 1) * len(chunk)] for index in range(len(columns))]
+            kept = [i for i in range(len(chunk)) if all(len(sequences[i]) <= max_length for sequences in by_column)]
+            for writer, sequences in zip(writers, by_column, strict=True):
+                writer.append([sequences[i] for i in kept])
+            num_rows += len(kept)
+            num_left_out += len(chunk) - len(kept)
+            longest = max([longest, *(len(sequences[i]) for i in kept for sequences in by_column)])
+        for writer in writers:
+            writer.flush()
     if num_rows == 0 and num_left_out > 0:
         raise DataError(f"every one of the {num_left_out:,} rows is longer than max_length={max_length} tokens")
     description = {"columns": list(columns), "num_rows": num_rows, "num_left_out": num_left_out,
@@ -114,8 +116,12 @@ def _write_columns(
 
 
 class _ColumnWriter:
-    def __init__(self, folder: Path, name: str, dtype: np.dtype) -> None:
-        self._ids, self._offsets = (open(folder / f"{name}.{kind}", "wb") for kind in ("ids", "offsets"))
+    """Appends to the two files of a column; `files` closes them."""
+
+    def __init__(self, files: ExitStack, folder: Path, name: str, dtype: np.dtype) -> None:
+        self._ids, self._offsets = (
+            files.enter_context(open(folder / f"{name}.{kind}", "wb")) for kind in ("ids", "offsets")
+        )
         self._dtype, self._end = dtype, 0
         self._offsets.write(np.zeros(1, np.int64).tobytes())
 
@@ -125,11 +131,10 @@ class _ColumnWriter:
         self._offsets.write(ends.tobytes())
         self._end = int(ends[-1]) if len(ends) else self._end
 
-    def close(self) -> None:
+    def flush(self) -> None:
         for file in (self._ids, self._offsets):
             file.flush()
             os.fsync(file.fileno())
-            file.close()
 
 
 def _chunks(rows: Iterable[Sequence[str]], size: int) -> Iterator[list[Sequence[str]]]:

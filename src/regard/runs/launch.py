@@ -5,6 +5,8 @@ import platform
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,8 @@ def _set_up(values: Mapping[str, Any], model: str | None, rows: Rows | None) -> 
 
 
 def _make_trainer(settings: RunSettings, data: Prepared) -> Trainer:
+    if settings.train.tensorboard and find_spec("tensorboard") is None:
+        raise ConfigError("train.tensorboard needs the extra regard[tensorboard]")
     hardware = choose_hardware(settings.train.device, settings.train.precision, settings.model.model_dim)
     task = find_task(settings.task)
     if hardware.device.type == "cpu":
@@ -147,8 +151,6 @@ def _fit(folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: boo
         weights = trainer.average.tensors() or dict(trainer.model.named_parameters())
         write_tensors(folder.model_path, weights, {"step": trainer.progress.step})
 
-    writer = _tensorboard(folder) if trainer.config.tensorboard else None
-
     def observe(line: Mapping[str, Any]) -> None:
         folder.add_metrics(line)
         display.update(line, trainer.used())
@@ -158,14 +160,13 @@ def _fit(folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: boo
             for name in line.keys() - {"step"}:
                 writer.add_scalar(name, line[name], line["step"])
 
-    with listen() as interruption, TrainingDisplay(is_shown=show_progress) as display:
+    curves = _tensorboard(folder, trainer)
+    with listen() as interruption, TrainingDisplay(is_shown=show_progress) as display, curves as writer:
         try:
             outcome = trainer.fit(observe, save=save, save_best=save_best, should_stop=lambda: bool(interruption))
         except torch.OutOfMemoryError:
             wanted = f"a smaller train.batch_tokens than {trainer.config.batch_tokens:,} may help"
             raise DeviceError(f"{trainer.hardware.device} ran out of memory: {wanted}") from None
-    if writer is not None:
-        writer.close()
     if not outcome.is_finished:
         assert interruption.signal is not None, "nothing else stops training early"
         raise StoppedError(
@@ -236,9 +237,9 @@ def _fresh_name(paths: list[str]) -> Path:
     return next(path for path in names if not path.exists())
 
 
-def _tensorboard(folder: RunFolder) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ConfigError("train.tensorboard needs the extra regard[tensorboard]") from None
-    return SummaryWriter(str(folder.tensorboard_path))
+def _tensorboard(folder: RunFolder, trainer: Trainer) -> AbstractContextManager[Any]:
+    if not trainer.config.tensorboard:
+        return nullcontext()
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder.tensorboard_path), purge_step=trainer.progress.step + 1)

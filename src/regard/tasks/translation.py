@@ -30,6 +30,7 @@ from regard.generation.beam import beam_search
 from regard.generation.config import GenerationConfig
 from regard.generation.sampling import sample
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.nn.losses import IGNORED, cross_entropy
 from regard.tasks.task import Prediction
 from regard.text.tokenizer import Tokenizer
 
@@ -59,10 +60,6 @@ class PairBatch:
         return replace(self, **moved)
 
 
-IGNORED = -100
-"""The target of a padded position, which `cross_entropy` passes over."""
-
-
 class Translation:
     """Pairs of sequences, by an encoder-decoder model."""
 
@@ -90,13 +87,7 @@ class Translation:
     def loss(self, model: nn.Module, batch: PairBatch, *, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
         """Cross-entropy summed over the target tokens."""
         scores = model(batch.target_in, batch.source, batch.lengths)
-        return F.cross_entropy(
-            scores.flatten(0, 1).float() if scores.dtype == torch.bfloat16 else scores.flatten(0, 1),
-            batch.target_out.flatten(),
-            ignore_index=IGNORED,
-            reduction="sum",
-            label_smoothing=label_smoothing,
-        )
+        return cross_entropy(scores.flatten(0, 1), batch.target_out.flatten(), label_smoothing=label_smoothing)
 
     def negative_log_likelihoods(self, model: nn.Module, batch: PairBatch) -> tuple[list[float], list[int]]:
         scores = model(batch.target_in, batch.source, batch.lengths)

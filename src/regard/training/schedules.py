@@ -1,8 +1,8 @@
 r"""How the learning rate rises and falls.
 
 Each schedule is a factor on the peak rate. With $s$ the step from 1, $w$ the
-warm-up and $p \in [0, 1]$ how much of the budget is used, the factor is $s/w$
-while $s < w$, and then
+warm-up and $p \in [0, 1]$ how much of the budget is used, the factor is the
+smaller of $s/w$ and
 
     inverse-sqrt   $\sqrt{w / s}$                    Vaswani et al. (2017), section 5.3
     cosine         $(1 + \cos \pi p) / 2$            Loshchilov & Hutter (2017), arXiv 1608.03983
@@ -31,12 +31,14 @@ def rate_factor(schedule: ScheduleName, *, step: int, warmup_steps: int, progres
         >>> rate_factor("linear", step=50, warmup_steps=100, progress=0.2)
         0.5
     """
-    if step < warmup_steps:
-        return step / warmup_steps
-    rest = max(0.0, 1.0 - progress)
+    warmup = max(1, warmup_steps)
+    return min(step / warmup, _fall(schedule, step=step, warmup=warmup, rest=max(0.0, 1.0 - progress)))
+
+
+def _fall(schedule: ScheduleName, *, step: int, warmup: int, rest: float) -> float:
     match schedule:
         case "inverse-sqrt":
-            return math.sqrt(max(warmup_steps, 1) / step)
+            return math.sqrt(warmup / step)
         case "cosine":
             return (1.0 + math.cos(math.pi * (1.0 - rest))) / 2.0
         case "linear":

@@ -1,0 +1,140 @@
+"""The training loop: what a step is, when it ends, and that it goes on where it was stopped."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from regard.errors import CheckpointError, RunError
+from regard.training.checkpoints import load_checkpoint, save_checkpoint
+
+
+@pytest.mark.usefixtures("single_precision")
+@pytest.mark.parametrize("stop_at", [3, 9, 10, 14])
+def test_a_run_stopped_in_an_epoch_goes_on_bit_by_bit(make_trainer, watch, folder: Path, stop_at: int):
+    settings = {"accumulate": 2, "evaluate_every": 7, "checkpoint_every": 100}
+    whole, first, second = (make_trainer(**settings) for _ in range(3))
+    assert 2 * stop_at % whole.sampler.batches_per_epoch, "this would be the end of an epoch"
+    undisturbed, before, after = watch(), watch(stop_at=stop_at), watch()
+    undisturbed.fit(whole)
+
+    def save(trainer) -> None:
+        save_checkpoint(folder, trainer.progress.step, trainer.tensors(), trainer.note())
+
+    outcome = before.fit(first, save=save)
+    assert (outcome.is_finished, before.saved) == (False, [stop_at])
+    found = load_checkpoint(folder)
+    assert found is not None
+    torch.manual_seed(12345)
+    second.restore(*found)
+    assert second.progress.step == stop_at
+    assert after.fit(second).is_finished
+    assert whole.tensors().keys() == second.tensors().keys()
+    for name, tensor in whole.tensors().items():
+        assert torch.equal(tensor, second.tensors()[name]), name
+    assert before.losses + after.losses == undisturbed.losses
+    assert whole.progress.tokens == second.progress.tokens
+
+
+def test_two_accumulated_batches_are_one_step_over_their_union(make_trainer):
+    """Normalised by tokens, not by batches: batches of unequal length would show the difference."""
+    settings = {"dropout": 0.0, "clip_norm": 0.0, "batch_tokens": 100, "epsilon": 1e-3}
+    parted, whole = make_trainer(accumulate=2, **settings), make_trainer(**settings)
+    rows = [parted.sampler.rows(number) for number in (0, 1)]
+    tokens = [parted._batch(number).num_targets for number in (0, 1)]
+    assert tokens[0] != tokens[1]
+    whole.sampler.rows = lambda number: np.concatenate(rows)
+    one, two = (trainer._step(1) for trainer in (parted, whole))
+    torch.testing.assert_close(one[0], two[0])
+    assert one[1:] == two[1:]
+    for a, b in zip(parted.model.parameters(), whole.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_clipping_shortens_a_long_gradient(make_trainer):
+    free, clipped = (make_trainer(dropout=0.0, clip_norm=norm) for norm in (0.0, 1e-6))
+    lengths = []
+    for trainer in (free, clipped):
+        trainer.optimizer.step = lambda: None
+        trainer.optimizer.zero_grad = lambda set_to_none: None
+        trainer._step(1)
+        lengths.append(math.sqrt(sum(float(p.grad.square().sum()) for p in trainer.model.parameters())))
+    assert lengths[0] > 1e-3
+    assert lengths[1] == pytest.approx(1e-6, rel=1e-3)
+
+
+@pytest.mark.usefixtures("single_precision")
+def test_training_learns(make_trainer, watch):
+    trainer, seen = make_trainer(max_steps=60, learning_rate=0.01, evaluate_every=20), watch()
+    seen.fit(trainer)
+    losses = [line["loss"] for line in seen.lines if "loss" in line]
+    assert losses[-1] < losses[0] - 0.5
+
+
+@pytest.mark.usefixtures("single_precision")
+def test_budgets_in_steps_epochs_and_minutes(make_trainer, watch):
+    trainer = make_trainer(max_steps=11)
+    assert watch().fit(trainer).reason == "the budget is used"
+    assert trainer.progress.step == 11
+    trainer = make_trainer(max_steps=None, max_epochs=1.5, accumulate=2)
+    watch().fit(trainer)
+    assert trainer.progress.step == math.ceil(1.5 * trainer.sampler.batches_per_epoch / 2)
+    trainer = make_trainer(max_steps=None, minutes=0.2 / 60, evaluate_every=10**6)
+    watch().fit(trainer)
+    assert 0.2 <= trainer.progress.seconds < 5.0
+    assert trainer.progress.step > 1
+    trainer = make_trainer(max_steps=4, max_epochs=100.0, minutes=100.0)
+    watch().fit(trainer)
+    assert trainer.progress.step == 4, "the shortest counts"
+
+
+@pytest.mark.usefixtures("single_precision")
+def test_training_stops_when_nothing_gets_better(make_trainer, watch):
+    trainer, seen = make_trainer(learning_rate=1e-30, evaluate_every=2, patience=3, max_steps=100), watch()
+    outcome = seen.fit(trainer)
+    assert outcome.is_finished
+    assert "no better validation loss in 3 looks" in outcome.reason
+    assert (seen.best, trainer.progress.step) == ([2], 8)
+    trainer = make_trainer(learning_rate=1e-30, evaluate_every=2, patience=0, max_steps=20)
+    watch().fit(trainer)
+    assert trainer.progress.step == 20
+
+
+@pytest.mark.usefixtures("single_precision")
+def test_a_loss_that_is_no_number_ends_training_before_it_is_kept(make_trainer, watch):
+    trainer, finite = make_trainer(learning_rate=1e30, warmup_steps=0, clip_norm=0.0, checkpoint_every=1), []
+
+    def save(trainer) -> None:
+        finite.append(all(bool(t.isfinite().all()) for t in trainer.model.parameters()))
+
+    with pytest.raises(RunError, match=r"at step \d+: a lower train.learning_rate than 1.0e\+30 may help"):
+        watch().fit(trainer, save=save)
+    assert all(finite)
+    trainer = make_trainer(evaluate_every=1)
+    with torch.no_grad():
+        next(trainer.model.parameters()).fill_(math.nan)
+    with pytest.raises(RunError, match="the loss is nan at step 1"):
+        watch().fit(trainer)
+
+
+@pytest.mark.usefixtures("single_precision")
+def test_validation_looks_at_the_averaged_weights_and_leaves_the_others(make_trainer, watch):
+    trainer = make_trainer(max_steps=5, average=0.5)
+    watch().fit(trainer)
+    before = [p.detach().clone() for p in trainer.model.parameters()]
+    losses, counts = trainer.validate()
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+    with torch.no_grad():
+        for name, parameter in trainer.model.named_parameters():
+            parameter.copy_(trainer.average.tensors()[name])
+    trainer.average._averages = []
+    assert (losses, counts) == trainer.validate()
+
+
+def test_a_checkpoint_of_something_else_is_refused(make_trainer):
+    with pytest.raises(CheckpointError, match="not a checkpoint of a training run: it holds weight"):
+        make_trainer().restore({"weight": torch.zeros(3)}, {})
+    with pytest.raises(CheckpointError, match="do not fit the model"):
+        make_trainer().restore({"model:weight": torch.zeros(3)}, {})
