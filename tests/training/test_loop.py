@@ -53,6 +53,15 @@ def test_two_accumulated_batches_are_one_step_over_their_union(make_trainer):
         torch.testing.assert_close(a, b)
 
 
+def test_steps_of_several_batches_meet_every_row_once_an_epoch(make_trainer):
+    trainer = make_trainer(accumulate=3, batch_tokens=60)
+    asked, rows = [], trainer.sampler.rows
+    trainer.sampler.rows = lambda number: asked.append(number) or rows(number)
+    for step in range(1, 8):
+        trainer._step(step)
+    assert asked == list(range(21))
+
+
 def test_clipping_shortens_a_long_gradient(make_trainer):
     free, clipped = (make_trainer(dropout=0.0, clip_norm=norm) for norm in (0.0, 1e-6))
     lengths = []
