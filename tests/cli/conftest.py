@@ -15,7 +15,8 @@ import torch
 from regard.cli.main import main
 
 TINY = ["--set", "model.model_dim=22", "--set", "model.num_heads=1", "--set", "model.feedforward_dim=31",
-        "--set", "model.num_layers=1", "--tokenizer", "bytes", "--device", "cpu"]  # fmt: skip
+        "--set", "model.num_layers=1", "--set", "generate.max_length=12", "--tokenizer", "bytes",
+        "--device", "cpu"]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,11 @@ def test_data_show_prints_a_table_that_its_seed_repeats(regard):
 def test_demo_trains_judges_and_shows(regard, tmp_path: Path, monkeypatch):
     from regard.runs import demo
 
-    small = {"data": {"tokenizer": "characters", "num_rows": 60}, "model": {"model_dim": 32, "feedforward_dim": 31}}
+    small = {
+        "data": {"tokenizer": "characters", "num_rows": 60},
+        "model": {"model_dim": 32, "feedforward_dim": 31},
+        "generate": {"max_length": 12},
+    }
     monkeypatch.setattr(demo, "DEMO_SETTINGS", small)
     answer = regard("demo", "--out", tmp_path / "run", "--minutes", 0.001).is_well()
     assert "dates the model has never seen" in answer.out

@@ -46,9 +46,10 @@ def test_a_reader_that_has_seen_enough_ends_the_writer_quietly(rows: int):
 
 
 def test_an_error_has_exit_code_two_and_no_traceback():
-    ended = shell("$REGARD predict none x")
+    ended = shell("$REGARD data show datse")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == "regard: no run at none: there is no such folder\n"
+    assert ended.stderr.startswith("regard: name must be that of a built-in data set")
+    assert ended.stderr.count("\n") == 1
 
 
 def test_an_interrupted_command_says_so(trained: Path):

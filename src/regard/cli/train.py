@@ -1,5 +1,7 @@
 """`regard train`: from a file to a run."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,35 +57,37 @@ def train(
     talk(quiet=quiet)
     if resume and (out is None or overwrite):
         raise ConfigError("--resume goes on with the run in --out, and does not go with --overwrite")
-    from regard.config import merge, override, read_toml
     from regard.runs.launch import train as start
 
-    values: dict[str, Any] = read_toml(settings) if settings is not None else {}
-    values = override(values, set_ or [])
     options = {
         "data": {"columns": [name.strip() for name in columns.split(",")] if columns else None, "valid": valid,
                  "test": test, "tokenizer": tokenizer, "skip_bad": skip_bad or None},
         "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device},
     }  # fmt: skip
-    given = {section: {k: v for k, v in some.items() if v is not None} for section, some in options.items()}
-    values = merge(values, {section: some for section, some in given.items() if some})
-    if task is not None:
-        values["task"] = task
-    try:
-        run = start(
-            data or None,
-            out=out,
-            model=model,
-            settings=values,
-            resume=resume,
-            overwrite=overwrite,
-            show_progress=not quiet,
-        )
-    except tuple(_REMEDIES) as error:
-        error.add_note(_REMEDIES[type(error)])
-        raise
+    values = _joined(settings, set_ or [], options) | ({} if task is None else {"task": task})
+    with _remedies():
+        run = start(data or None, out=out, model=model, settings=values, resume=resume, overwrite=overwrite,
+                    show_progress=not quiet)  # fmt: skip
     if json:
         looks = [line for line in run.folder.read_looks() if line["what"] == "report"]
         print_json({"run": str(run.path), "report": str(run.folder.report_path), **looks[-1]["scores"]})
     else:
         print(run.path)
+
+
+def _joined(path: Path | None, assignments: list[str], options: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The settings of a file, outweighed by those of --set, outweighed by the options that were given."""
+    from regard.config import merge, override, read_toml
+
+    given = {section: {k: v for k, v in some.items() if v is not None} for section, some in options.items()}
+    values = override(read_toml(path) if path is not None else {}, assignments)
+    return merge(values, {section: some for section, some in given.items() if some})
+
+
+@contextmanager
+def _remedies() -> Iterator[None]:
+    try:
+        yield
+    except tuple(_REMEDIES) as error:
+        error.add_note(_REMEDIES[type(error)])
+        raise
