@@ -106,3 +106,11 @@ def test_what_is_no_tokenizer_is_told(text: str, tmp_path):
     path.write_text(text)
     with pytest.raises(DataError, match=r"tokenizer\.json"):
         load_tokenizer(path)
+
+
+def test_a_tokenizer_that_cannot_be_read_is_told(tmp_path):
+    with pytest.raises(DataError, match="cannot read a tokenizer"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match="cannot read a tokenizer"):
+        load_tokenizer(tmp_path / "tokenizer.json")

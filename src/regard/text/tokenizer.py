@@ -106,6 +106,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
         return Tokenizer.from_json(path.read_text(encoding="utf-8"), name=str(path))
     except FileNotFoundError:
         raise DataError(f"no tokenizer at {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read a tokenizer from {path}: {error}") from None
 
 
 def train_tokenizer(texts: Iterable[str], kind: TokenizerKind, vocab_size: int) -> Tokenizer:
