@@ -54,7 +54,12 @@ def test_an_error_has_exit_code_two_and_no_traceback():
 
 def test_an_interrupted_command_says_so(trained: Path):
     process = subprocess.Popen(
-        [*REGARD, "predict", str(trained)], stdin=subprocess.PIPE, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        [*REGARD, "predict", str(trained)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # A shell lets what it starts in the background ignore Ctrl-C, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdin is not None
     assert process.stdout is not None
