@@ -100,6 +100,7 @@ class RunFolder:
             "record": settings.record is not None,
             "train.learning_rate": train.learning_rate is not None,
             "train.warmup_steps": train.warmup_steps is not None,
+            "train.batch_tokens": train.batch_tokens is not None,
             "train.max_steps, train.max_epochs or train.minutes": has_budget,
         }
         if missing := [name for name, is_there in found.items() if not is_there]:

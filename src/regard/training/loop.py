@@ -65,6 +65,7 @@ class Trainer:
 
     def __init__(self, model: nn.Module, task: Task, data: Prepared, config: TrainConfig, hardware: Hardware) -> None:
         self.model, self.task, self.data, self.config, self.hardware = model, task, data, config, hardware
+        assert config.batch_tokens is not None, "settings are resolved before training"
         self.sampler = BatchSampler(data.train, batch_tokens=config.batch_tokens, seed=config.seed)
         self.optimizer = make_optimizer(
             config.optimizer,

@@ -10,12 +10,15 @@ from regard.data.preparation import Prepared
 from regard.errors import ConfigError
 from regard.models.presets import preset
 from regard.progress import say
+from regard.training.precision import find_device
 from regard.training.settings import RunSettings, TrainConfig
 
 _FEW_ROWS, _MANY_ROWS = 20_000, 500_000
 _MIN_STEPS, _EPOCHS = 2_000, 20
 _WARMUP, _POST_NORM_WARMUP = 200, 4_000
 _RATE = 0.03
+_BATCH_TOKENS = {"cpu": 1_024, "cuda": 4_096}
+"""A CPU gains nothing from larger batches, and many small steps learn more than few large ones."""
 
 
 def choose_preset(num_rows: int, *, has_gpu: bool) -> str:
@@ -36,8 +39,10 @@ def with_preset(values: Mapping[str, Any], name: str) -> RunSettings:
 
 
 def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
-    """Fill in what depends on the data: the budget, the peak rate and the warm-up."""
+    """Fill in what depends on the data and the machine: the batch, the budget, the peak rate and the warm-up."""
     train = settings.train
+    if train.batch_tokens is None:
+        train = train.changed(batch_tokens=_BATCH_TOKENS[find_device(train.device).type])
     if train.max_steps is None and train.max_epochs is None and train.minutes is None:
         train = train.changed(max_steps=_default_steps(train, data))
         say(
@@ -52,7 +57,10 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
     if train.warmup_steps is None:
         warmup = _POST_NORM_WARMUP if is_post_norm else _WARMUP
         train = train.changed(warmup_steps=min(warmup, max(1, train.max_steps // 10)) if train.max_steps else warmup)
-    say(f"{train.optimizer} with a peak rate of {train.learning_rate:g} after {train.warmup_steps:,} steps")
+    say(
+        f"{train.optimizer} with a peak rate of {train.learning_rate:g} after {train.warmup_steps:,} steps, "
+        f"{train.batch_tokens:,} tokens a batch"
+    )
     return settings.changed(train=train)
 
 
@@ -69,5 +77,6 @@ def _require_context(settings: RunSettings, data: Prepared) -> None:
 
 
 def _default_steps(train: TrainConfig, data: Prepared) -> int:
+    assert train.batch_tokens is not None, "the batch is resolved before the budget"
     sampler = BatchSampler(data.train, batch_tokens=train.batch_tokens, seed=train.seed)
     return max(_MIN_STEPS, _EPOCHS * sampler.batches_per_epoch // train.accumulate)

@@ -24,8 +24,8 @@ class TrainConfig(Settings):
     """Stop after so many minutes of training."""
     patience: int = Field(default=10, ge=0)
     """Stop after so many evaluations in a row without a better one; 0 never stops early."""
-    batch_tokens: int = Field(default=4096, ge=1)
-    """Rows of a batch times its longest side: at most so many tokens."""
+    batch_tokens: int | None = Field(default=None, ge=1)
+    """Rows of a batch times its longest side: at most so many tokens. Unset: 1024 on a CPU, 4096 on a GPU."""
     accumulate: int = Field(default=1, ge=1)
     """Batches that make one step; the loss is normalised by the tokens of them all."""
     optimizer: OptimizerName = "adamw"
