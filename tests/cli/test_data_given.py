@@ -48,22 +48,24 @@ def test_aligned_compressed_files_with_held_out_files(train, tmp_path: Path):
     assert held_out(run, "test")[0] == ["ein 200 zwei", "one 200 two"]
 
 
-def test_a_folder_with_its_splits(train, tmp_path: Path):
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A folder with aligned files for training and validation."""
     folder = tmp_path / "corpus"
     folder.mkdir()
     write(folder, "train.??", pairs(0, 60))
     write(folder, "val.??", pairs(100, 7))
-    run, said = train(folder)
+    return folder
+
+
+def test_a_folder_with_its_splits(train, corpus: Path):
+    run, said = train(corpus)
     assert "60 to train on, 7 for validation, 0 for the test" in said
     assert held_out(run, "valid")[0] == ["ein 100 zwei", "one 100 two"]
 
 
-def test_columns_turn_a_folder_round(train, tmp_path: Path):
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    write(folder, "train.??", pairs(0, 60))
-    write(folder, "val.??", pairs(100, 7))
-    run, _ = train(folder, "--columns", "en,de")
+def test_columns_turn_a_folder_round(train, corpus: Path):
+    run, _ = train(corpus, "--columns", "en,de")
     assert held_out(run, "valid")[0] == ["one 100 two", "ein 100 zwei"]
 
 

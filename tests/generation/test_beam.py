@@ -1,5 +1,6 @@
 """Beam search against a search through everything."""
 
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -8,20 +9,14 @@ import torch
 from regard.generation.beam import beam_search
 from regard.generation.config import GenerationConfig
 from regard.generation.sampling import sample
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer import Transformer
 
 VOCAB, START, END, LIMIT = 5, 1, 2, 4
 
 
 @pytest.fixture
-def model() -> Transformer:
-    config = TransformerConfig(
-        num_layers=1, model_dim=10, num_heads=1, feedforward_dim=11, dropout=0.0, positions="rotary"
-    )
-    made = Transformer(config, VOCAB).eval()
-    for parameter in made.parameters():
-        torch.nn.init.normal_(parameter, std=0.6)
-    return made
+def model(make_model: Callable[[int], Transformer]) -> Transformer:
+    return make_model(VOCAB)
 
 
 @torch.no_grad()

@@ -1,5 +1,7 @@
 """Choosing tokens: each rule against its definition, and sampling against the distribution."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -8,20 +10,15 @@ from scipy.stats import chisquare
 from regard.errors import ConfigError
 from regard.generation.config import GenerationConfig
 from regard.generation.sampling import choose, min_p, sample, top_k, top_p
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer import Transformer
 
 VOCAB, END = 7, 2
 SCORES = torch.tensor([[0.1, 0.4, 0.05, 0.25, 0.2]], dtype=torch.float64).log()
 
 
-def model() -> Transformer:
-    config = TransformerConfig(
-        num_layers=1, model_dim=10, num_heads=1, feedforward_dim=11, dropout=0.0, positions="rotary"
-    )
-    made = Transformer(config, VOCAB).eval()
-    for parameter in made.parameters():
-        torch.nn.init.normal_(parameter, std=0.6)
-    return made
+@pytest.fixture
+def model(make_model: Callable[[int], Transformer]) -> Transformer:
+    return make_model(VOCAB)
 
 
 def kept(scores: torch.Tensor) -> list[int]:
@@ -64,32 +61,30 @@ def test_a_ruled_out_token_is_never_drawn():
 
 
 @torch.no_grad()
-def test_greedy_writing_is_what_the_whole_pass_would_choose():
-    made = model()
+def test_greedy_writing_is_what_the_whole_pass_would_choose(model: Transformer):
     source = torch.randint(VOCAB, (5, 11))
     written = sample(
-        made, made.start(made.encode(source)), torch.ones(5, 1, dtype=torch.long),
+        model, model.start(model.encode(source)), torch.ones(5, 1, dtype=torch.long),
         end=END, limits=[13] * 5, seeds=[0] * 5, config=GenerationConfig(),
     )  # fmt: skip
     for row, tokens in enumerate(written):
         prefix = torch.tensor([[1, *tokens]])
-        best = made(prefix, source[row : row + 1]).argmax(-1)[0].tolist()
+        best = model(prefix, source[row : row + 1]).argmax(-1)[0].tolist()
         assert best[: len(tokens)] == tokens
         assert len(tokens) == 13 or best[-1] == END
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("config", [GenerationConfig(), GenerationConfig(temperature=1.3, top_k=5)])
-def test_a_batch_equals_one_at_a_time(config: GenerationConfig):
-    made = model()
+def test_a_batch_equals_one_at_a_time(model: Transformer, config: GenerationConfig):
     source, lengths = torch.randint(VOCAB, (5, 11)), torch.tensor([11, 3, 7, 1, 5])
     limits, seeds, start = [5, 9, 13, 2, 7], [11, 12, 13, 14, 15], torch.ones(5, 1, dtype=torch.long)
     together = sample(
-        made, made.start(made.encode(source, lengths)), start, end=END, limits=limits, seeds=seeds, config=config
+        model, model.start(model.encode(source, lengths)), start, end=END, limits=limits, seeds=seeds, config=config
     )
     for row, length in enumerate(lengths.tolist()):
-        state = made.start(made.encode(source[row : row + 1, :length]))
-        alone = sample(made, state, start[:1], end=END, limits=[limits[row]], seeds=[seeds[row]], config=config)
+        state = model.start(model.encode(source[row : row + 1, :length]))
+        alone = sample(model, state, start[:1], end=END, limits=[limits[row]], seeds=[seeds[row]], config=config)
         assert alone == [together[row]]
 
 

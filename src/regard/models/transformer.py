@@ -26,6 +26,7 @@ from regard.models.protocols import Memory, State
 from regard.nn.attention import Mask, MultiHeadAttention
 from regard.nn.blocks import Block, BlockOrder, Seen
 from regard.nn.cache import KeyValues
+from regard.nn.dropout import Dropout
 from regard.nn.feedforward import Activation, FeedForward
 from regard.nn.masks import padding_mask
 from regard.nn.norms import Norm, make_norm
@@ -197,7 +198,7 @@ class Stack(nn.Module):
         norm = partial(make_norm, config.norm, config.model_dim)
         self.context_length = config.context_length
         self.positions = make_positions(config, is_causal=is_causal)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             Block(
                 _attention(config, is_causal=is_causal),

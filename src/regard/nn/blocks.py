@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regard.nn.attention import Mask, MultiHeadAttention
 from regard.nn.cache import KeyValues
+from regard.nn.dropout import Dropout
 from regard.nn.feedforward import FeedForward
 from regard.nn.positions import Placement
 
@@ -54,7 +55,7 @@ class Block(nn.Module):
         self.cross_attention = cross_attention
         self.cross_attention_norm = None if cross_attention is None else make_norm()
         self.feedforward, self.feedforward_norm = feedforward, make_norm()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,
