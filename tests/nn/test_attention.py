@@ -1,6 +1,8 @@
 """Attention against PyTorch's own, and against its own readable form."""
 
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -8,13 +10,19 @@ from torch import nn
 
 from regard.errors import ConfigError
 from regard.explanation.record import record_attention
-from regard.nn.attention import MultiHeadAttention, attend, attend_fused
+from regard.nn.attention import Lookup, attend, attend_fused
 from regard.nn.cache import KeyValues
-from regard.nn.positions import ALiBi, Placement, RelativeBias, Rotary
+from regard.nn.multihead import MultiHeadAttention
+from regard.nn.positions import ALiBi, Placement, RelativeBias, RelativeKeys, Rotary
+from regard.nn.similarity import make_similarity
 
 # Every size is a different prime, so that no transposition passes unseen.
 BATCH, QUERY, KEY, HEADS, HEAD = 3, 5, 7, 2, 11
 MODEL = HEADS * HEAD
+
+
+def lookup(head_dim: int, num_heads: int, **options: Any) -> Lookup:
+    return Lookup(make_similarity("scaled-dot", head_dim, num_heads), **options)
 
 
 def reference_for(ours: MultiHeadAttention) -> nn.MultiheadAttention:
@@ -50,7 +58,7 @@ def test_matches_torch_cross_attention():
 
 
 def test_matches_torch_causal_self_attention():
-    ours = MultiHeadAttention(MODEL, HEADS, is_causal=True)
+    ours = MultiHeadAttention(MODEL, HEADS, make_lookup=partial(lookup, is_causal=True))
     theirs = reference_for(ours)
     x = torch.randn(BATCH, QUERY, MODEL)
     future = torch.ones(QUERY, QUERY, dtype=torch.bool).triu(diagonal=1)
@@ -65,14 +73,15 @@ def test_fused_and_plain_agree_even_where_a_query_sees_nothing(has_bias: bool, s
     mask = torch.rand(BATCH, 1, QUERY, KEY) > 0.5
     mask[0] = False
     bias = torch.randn(1, HEADS, QUERY, KEY) if has_bias else None
-    mixed, weights = attend(q, k, v, mask, bias)
+    scores = make_similarity("scaled-dot", HEAD, shared)(q, k)
+    mixed, weights = attend(scores if bias is None else scores + bias, v, mask)
     torch.testing.assert_close(attend_fused(q, k, v, mask, bias), mixed)
     assert (mixed[0] == 0).all()
     torch.testing.assert_close(weights[1:].sum(-1), mask[1:].any(-1).double().expand(-1, HEADS, -1))
 
 
 def test_the_future_cannot_reach_the_past():
-    attention = MultiHeadAttention(MODEL, HEADS, is_causal=True)
+    attention = MultiHeadAttention(MODEL, HEADS, make_lookup=partial(lookup, is_causal=True))
     x = torch.randn(BATCH, QUERY, MODEL, requires_grad=True)
     attention(x)[:, 2].sum().backward()
     assert x.grad is not None
@@ -80,12 +89,16 @@ def test_the_future_cannot_reach_the_past():
     assert (x.grad[:, 3:] == 0).all()
 
 
-@pytest.mark.parametrize("scheme", ["rotary", "relative", "alibi", "none"])
+@pytest.mark.parametrize("scheme", ["rotary", "relative", "alibi", "shaw", "none"])
 def test_a_cache_changes_nothing(scheme: str):
-    attention = MultiHeadAttention(MODEL * 2, HEADS, num_key_value_heads=1, is_causal=True)
-    module = {"rotary": Rotary(MODEL), "relative": RelativeBias(HEADS, is_causal=True), "alibi": ALiBi(HEADS)}.get(
-        scheme
-    )
+    attention = MultiHeadAttention(MODEL * 2, HEADS, num_key_value_heads=1, make_lookup=partial(lookup, is_causal=True))
+    schemes = {
+        "rotary": Rotary(MODEL),
+        "relative": RelativeBias(HEADS, is_causal=True),
+        "alibi": ALiBi(HEADS),
+        "shaw": RelativeKeys(MODEL, max_distance=3),
+    }
+    module = schemes.get(scheme)
 
     def place(start: int, end: int) -> Placement:
         return Placement() if module is None else module(torch.arange(start, end), torch.arange(end))
@@ -110,7 +123,7 @@ def test_as_many_shared_heads_as_heads_is_plain_attention():
 
 
 def test_dropout_only_while_training():
-    attention = MultiHeadAttention(MODEL, HEADS, dropout=0.5)
+    attention = MultiHeadAttention(MODEL, HEADS, make_lookup=partial(lookup, dropout=0.5))
     x = torch.randn(BATCH, QUERY, MODEL)
     assert not torch.equal(attention(x), attention(x))
     attention.eval()

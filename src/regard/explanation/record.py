@@ -10,30 +10,35 @@ from torch import Tensor, nn
 
 from regard.explanation.maps import AttentionMaps, visible
 from regard.models.transformer import Transformer
-from regard.nn.attention import MultiHeadAttention
+from regard.nn.attention import Lookup
 from regard.text.tokenizer import Tokenizer
 
 
 @contextmanager
 def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Collect the attention weights of each layer, by module name, in call order.
+    """Collect the weights of each attention, by the name of the module that looks.
 
-    A second call of the model inside the block overwrites the first.
+    The queries of later calls inside the block stand behind those of earlier ones.
 
     Example:
         with record_attention(model) as weights:
             model(tokens)
         weights["decoder.blocks.0.attention"].shape  # batch, heads, query, key
     """
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)}
+    lookups = {name: module for name, module in model.named_modules() if isinstance(module, Lookup)}
     weights: dict[str, Tensor] = {}
-    for name, layer in layers.items():
-        layer.watcher = partial(weights.__setitem__, name)
+
+    def record(name: str, new: Tensor) -> None:
+        weights[name] = torch.cat([weights[name], new], dim=2) if name in weights else new
+
+    for name, lookup in lookups.items():
+        looker = ".".join(part for part in name.split(".") if part != "lookup")
+        lookup.watcher = partial(record, looker)
     try:
         yield weights
     finally:
-        for layer in layers.values():
-            layer.watcher = None
+        for lookup in lookups.values():
+            lookup.watcher = None
 
 
 @torch.inference_mode()

@@ -23,14 +23,26 @@ from torch import Tensor, nn
 from regard.config import Settings
 from regard.errors import ConfigError
 from regard.models.protocols import Memory, State
-from regard.nn.attention import Mask, MultiHeadAttention
+from regard.nn.attention import Lookup, Mask, Retrieval
 from regard.nn.blocks import Block, BlockOrder, Seen
 from regard.nn.cache import KeyValues
 from regard.nn.dropout import Dropout
 from regard.nn.feedforward import Activation, FeedForward
 from regard.nn.masks import padding_mask
+from regard.nn.multihead import MultiHeadAttention
 from regard.nn.norms import Norm, make_norm
-from regard.nn.positions import ALiBi, Learned, Placement, Positions, RelativeBias, Rotary, Sinusoidal
+from regard.nn.positions import (
+    ALiBi,
+    Learned,
+    Placement,
+    Positions,
+    RelativeBias,
+    RelativeKeys,
+    Rotary,
+    Sinusoidal,
+)
+from regard.nn.shaped import ShapedLookup
+from regard.nn.similarity import SimilarityName, make_similarity
 
 
 class TransformerConfig(Settings):
@@ -48,15 +60,34 @@ class TransformerConfig(Settings):
     num_heads: int = Field(default=8, ge=1)
     num_key_value_heads: int | None = Field(default=None, ge=1)
     """Key/value heads that the query heads share (grouped-query attention); unset, each has its own."""
-    feedforward_dim: int = Field(default=2048, ge=1)
+    feedforward_dim: int = Field(default=2048, ge=0)
+    """Width of the hidden layer of each position's own network; 0 leaves the network out."""
     activation: Activation = "relu"
     """relu, gelu, squared-relu, or swiglu (which has half as many weights again)."""
     norm: Norm = "layer"
-    """layer or rms."""
+    """layer, rms or none."""
     block: BlockOrder = "post-norm"
-    """post-norm as in the paper, or pre-norm, which trains without a long warm-up."""
+    """post-norm as in the paper; pre-norm, which trains without a long warm-up; or parallel."""
+    residual: bool = True
+    """Add what a sub-layer makes to what it was given."""
+    value_projection: bool = True
+    """Whether attention projects what it looks at before it averages it."""
+    output_projection: bool = True
+    """Whether attention projects what its heads have found."""
+    shaped_attention: bool = False
+    """Let self-attention start out as the identity, so that it needs no residual sum."""
+    similarity: SimilarityName = "scaled-dot"
+    """dot, scaled-dot, bilinear, additive, cosine, gaussian, mahalanobis or latent."""
+    retrieval: Retrieval = "soft"
+    """soft: average the values by their weights; hard: take the one with the best score."""
+    attention_temperature: float = Field(default=1.0, gt=0.0)
+    """Divides the scores of attention: nearer to 0, nearer to hard retrieval."""
     positions: Positions = "sinusoidal"
-    """sinusoidal, learned, rotary, relative, alibi or none."""
+    """sinusoidal, learned, rotary, relative, alibi, shaw or none."""
+    encoder_positions: Positions | None = None
+    """Of the encoder, where they are not `positions`."""
+    decoder_positions: Positions | None = None
+    """Of the decoder, where they are not `positions`."""
     position_base: float = Field(default=10_000.0, gt=1.0)
     """The base L of sinusoidal and rotary positions."""
     context_length: int = Field(default=1024, ge=1)
@@ -81,13 +112,19 @@ class TransformerConfig(Settings):
                 "num_heads must be a multiple of num_key_value_heads, "
                 f"got {self.num_heads=} and {self.num_key_value_heads=}"
             )
-        if self.positions == "rotary" and self.head_dim % 2:
+        schemes = [self.encoder_positions or self.positions, self.decoder_positions or self.positions]
+        if "rotary" in schemes and self.head_dim % 2:
             raise ConfigError(
                 "rotary positions need an even number of dimensions a head, "
                 f"got {self.model_dim=} / {self.num_heads=} = {self.head_dim}"
             )
-        if self.positions == "sinusoidal" and self.model_dim % 2:
+        if "sinusoidal" in schemes and self.model_dim % 2:
             raise ConfigError(f"sinusoidal positions need an even model_dim, got {self.model_dim=}")
+        if not self.value_projection and (self.num_key_value_heads or self.num_heads) != self.num_heads:
+            raise ConfigError(
+                "without value_projection each head needs a slice of its own, "
+                f"got {self.num_heads=} and {self.num_key_value_heads=}"
+            )
         if self.encoder_depth + self.decoder_depth == 0:
             raise ConfigError("a Transformer needs layers in its encoder or in its decoder, got none in either")
         return self
@@ -197,20 +234,24 @@ class Stack(nn.Module):
         super().__init__()
         norm = partial(make_norm, config.norm, config.model_dim)
         self.context_length = config.context_length
-        self.positions = make_positions(config, is_causal=is_causal)
+        own = config.decoder_positions if is_causal else config.encoder_positions
+        self.positions = make_positions(config, own or config.positions, is_causal=is_causal)
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             Block(
-                _attention(config, is_causal=is_causal),
-                FeedForward(config.model_dim, config.feedforward_dim, activation=config.activation, bias=config.bias),
-                cross_attention=_attention(config) if has_cross_attention else None,
+                make_attention(config, is_causal=is_causal),
+                FeedForward(config.model_dim, config.feedforward_dim, activation=config.activation, bias=config.bias)
+                if config.feedforward_dim
+                else None,
+                cross_attention=make_attention(config, is_cross=True) if has_cross_attention else None,
                 make_norm=norm,
                 order=config.block,
+                has_residual=config.residual,
                 dropout=config.dropout,
             )
             for _ in range(num_layers)
         )
-        self.final_norm = norm() if config.block == "pre-norm" else None
+        self.final_norm = None if config.block == "post-norm" else norm()
 
     def forward(
         self,
@@ -247,9 +288,9 @@ class Stack(nn.Module):
         return self.positions(positions[start:], positions)
 
 
-def make_positions(config: TransformerConfig, *, is_causal: bool) -> nn.Module | None:
+def make_positions(config: TransformerConfig, positions: Positions, *, is_causal: bool) -> nn.Module | None:
     """The module that tells the positions of a stack apart, or None."""
-    match config.positions:
+    match positions:
         case "sinusoidal":
             return Sinusoidal(config.model_dim, base=config.position_base)
         case "learned":
@@ -260,24 +301,41 @@ def make_positions(config: TransformerConfig, *, is_causal: bool) -> nn.Module |
             return RelativeBias(config.num_heads, is_causal=is_causal)
         case "alibi":
             return ALiBi(config.num_heads)
+        case "shaw":
+            return RelativeKeys(config.head_dim)
         case "none":
             return None
 
 
-def _attention(config: TransformerConfig, *, is_causal: bool = False) -> MultiHeadAttention:
+def make_attention(config: TransformerConfig, *, is_causal: bool = False, is_cross: bool = False) -> MultiHeadAttention:
+    """One attention of a block; only a look among one's own positions can be shaped."""
+
+    def make_lookup(head_dim: int, num_shared: int) -> Lookup | ShapedLookup:
+        lookup = Lookup(
+            make_similarity(config.similarity, head_dim, num_shared),
+            temperature=config.attention_temperature,
+            retrieval=config.retrieval,
+            dropout=config.attention_dropout,
+            is_causal=is_causal,
+        )
+        return ShapedLookup(lookup, config.num_heads) if config.shaped_attention and not is_cross else lookup
+
     return MultiHeadAttention(
         config.model_dim,
         config.num_heads,
         num_key_value_heads=config.num_key_value_heads,
-        is_causal=is_causal,
-        dropout=config.attention_dropout,
+        make_lookup=make_lookup,
         bias=config.bias,
+        has_values=config.value_projection,
+        has_output=config.output_projection,
     )
 
 
 def _initialize(module: nn.Module) -> None:
-    """Glorot's uniform weights, zero biases; embeddings of length about one once scaled."""
+    """Glorot's uniform weights, zero biases; embeddings of length about one once scaled; no queries where shaped."""
     match module:
+        case MultiHeadAttention(lookup=ShapedLookup()):
+            nn.init.zeros_(module.query.weight)
         case nn.Linear():
             nn.init.xavier_uniform_(module.weight)
             if module.bias is not None:

@@ -1,9 +1,9 @@
-"""Scaled dot-product attention, and its multi-head form.
+"""Attention: a memory of keys and values, looked at by similarity.
 
-Vaswani et al., "Attention Is All You Need" (2017), section 3.2.
+Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and
+Translate" (2014). https://arxiv.org/abs/1409.0473
+Vaswani et al., "Attention Is All You Need" (2017), section 3.2.1: scaled dot product.
 https://arxiv.org/abs/1706.03762
-Ainslie et al., "GQA" (2023): several query heads share one key/value head.
-https://arxiv.org/abs/2305.13245
 
 Dimensions, the same in every file of `regard.nn`:
     batch       sequences read together
@@ -12,181 +12,132 @@ Dimensions, the same in every file of `regard.nn`:
     heads       parallel attentions; `shared` counts the key/value heads, which divide them
     model       width of the residual stream
     head        width of one head, model / heads
+    value       width of a value, where it is not that of a head
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.errors import ConfigError
-from regard.nn.cache import KeyValues
 from regard.nn.masks import causal_mask
-from regard.nn.positions import Placement, rotate
+from regard.nn.similarity import DotProduct, Similarity
 
 Mask = Bool[Tensor, "#batch #heads #query key"]
 Bias = Float[Tensor, "#batch #heads query key"]
+Retrieval = Literal["soft", "hard"]
 
 
 def attend(
-    q: Float[Tensor, "batch heads query head"],
-    k: Float[Tensor, "batch shared key head"],
-    v: Float[Tensor, "batch shared key head"],
+    scores: Float[Tensor, "batch heads query key"],
+    v: Float[Tensor, "batch shared key value"],
     mask: Mask | None = None,
-    bias: Bias | None = None,
-) -> tuple[Float[Tensor, "batch heads query head"], Float[Tensor, "batch heads query key"]]:
-    r"""Average `v` by how well each query matches each key.
+    *,
+    temperature: float = 1.0,
+    retrieval: Retrieval = "soft",
+) -> tuple[Float[Tensor, "batch heads query value"], Float[Tensor, "batch heads query key"]]:
+    r"""Average the values, each weighted by the softmax of its score.
 
-    $$ \mathrm{softmax}(q k^\top / \sqrt{d_k} + \mathrm{bias})\, v $$
+    $$ w = \mathrm{softmax}(s / \tau), \qquad o = \sum_i w_i v_i $$
+
+    `hard` retrieval takes the one value with the best score, which is the limit
+    of the temperature $\tau$ to 0. It has no slope, so its gradient is that of
+    the soft average (Bengio et al., 2013, "straight-through", arXiv 1308.3432).
 
     `mask` is True where a query may look. A query that may look nowhere gets
     zeros, never NaN: one padding row must not poison a batch.
 
     Returns the averages and the weights that made them.
     """
-    k, v = (x.repeat_interleave(q.size(1) // x.size(1), dim=1) for x in (k, v))
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
-    if bias is not None:
-        scores = scores + bias
-    if mask is None:
-        weights = scores.softmax(dim=-1)
-    else:
+    v = v.repeat_interleave(scores.size(1) // v.size(1), dim=1)
+    if mask is not None:
         # The least finite number, not -inf: softmax over a row of -inf is NaN.
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(dim=-1).masked_fill(~mask, 0.0)
+    weights = (scores / temperature).softmax(dim=-1)
+    if retrieval == "hard":
+        best = torch.zeros_like(weights).scatter(-1, weights.argmax(dim=-1, keepdim=True), 1.0)
+        weights = best + weights - weights.detach()
+    if mask is not None:
+        weights = weights.masked_fill(~mask, 0.0)
     return weights @ v, weights
 
 
 def attend_fused(
     q: Float[Tensor, "batch heads query head"],
     k: Float[Tensor, "batch shared key head"],
-    v: Float[Tensor, "batch shared key head"],
+    v: Float[Tensor, "batch shared key value"],
     mask: Mask | None = None,
     bias: Bias | None = None,
     *,
+    scale: float | None = None,
     dropout: float = 0.0,
     is_causal: bool = False,
-) -> Float[Tensor, "batch heads query head"]:
-    """The averages of `attend`, by PyTorch's fused kernel, which never forms the weights."""
+) -> Float[Tensor, "batch heads query value"]:
+    """The averages of `attend` for scores `scale * q k + bias`, by PyTorch's fused kernel, which never forms them."""
     if bias is not None:
         allowed = bias.to(q.dtype)
         mask = allowed if mask is None else allowed.masked_fill(~mask, -torch.inf)
     return F.scaled_dot_product_attention(
-        q, k, v, mask, dropout_p=dropout, is_causal=is_causal, enable_gqa=q.size(1) != k.size(1)
+        q, k, v, mask, dropout_p=dropout, is_causal=is_causal, scale=scale, enable_gqa=q.size(1) != k.size(1)
     )
 
 
-def project(x: Float[Tensor, "*batch model"], layers: Sequence[nn.Module]) -> Sequence[Tensor]:
-    """What each of the linear `layers` makes of `x`: on a GPU by one matrix product for them all.
+class Lookup(nn.Module):
+    """Looking things up in a memory: score the keys, and average the values by their scores.
 
-    A CPU gains nothing from it. Layers that are not plain `nn.Linear`, such as
-    adapted ones, are called one by one as well.
-    """
-    plain = [layer for layer in layers if type(layer) is nn.Linear]
-    if not x.is_cuda or len(plain) < len(layers):
-        return [layer(x) for layer in layers]
-    weight = torch.cat([layer.weight for layer in plain])
-    bias = None if plain[0].bias is None else torch.cat([layer.bias for layer in plain])
-    return F.linear(x, weight, bias).split([layer.out_features for layer in plain], dim=-1)
-
-
-class MultiHeadAttention(nn.Module):
-    """`num_heads` attentions side by side, each over its own slice of the width.
-
-    The queries come from `x` and the keys and values from `memory`; leave
-    `memory` out for self-attention.
-
-    A `watcher`, when one is set, is handed the attention weights of each call.
-    Without one they are never formed, and the fused kernel is used.
+    A `watcher`, when one is set, is handed the weights of each call. Where there
+    is none, an inner product is looked up softly by the fused kernel, and the
+    weights are never formed.
     """
 
     def __init__(
         self,
-        model_dim: int,
-        num_heads: int,
+        similarity: Similarity,
         *,
-        num_key_value_heads: int | None = None,
-        is_causal: bool = False,
+        temperature: float = 1.0,
+        retrieval: Retrieval = "soft",
         dropout: float = 0.0,
-        bias: bool = True,
+        is_causal: bool = False,
     ) -> None:
         super().__init__()
-        shared = num_key_value_heads or num_heads
-        if model_dim % num_heads or num_heads % shared:
-            raise ConfigError(
-                "model_dim must be a multiple of num_heads, and num_heads of num_key_value_heads, "
-                f"got {model_dim=}, {num_heads=} and num_key_value_heads={shared}"
-            )
-        self.head_dim = model_dim // num_heads
-        self.is_causal, self.dropout = is_causal, dropout
-        self.query = nn.Linear(model_dim, model_dim, bias=bias)
-        self.key = nn.Linear(model_dim, shared * self.head_dim, bias=bias)
-        self.value = nn.Linear(model_dim, shared * self.head_dim, bias=bias)
-        self.output = nn.Linear(model_dim, model_dim, bias=bias)
+        self.similarity, self.temperature = similarity, temperature
+        self.retrieval: Retrieval = retrieval
+        self.dropout, self.is_causal = dropout, is_causal
         self.watcher: Callable[[Tensor], None] | None = None
+
+    def prepare(self, k: Float[Tensor, "batch shared key head"]) -> Float[Tensor, "batch shared key head"]:
+        """Keys as `forward` wants them."""
+        return self.similarity.prepare(k)
 
     def forward(
         self,
-        x: Float[Tensor, "batch query model"],
-        memory: Float[Tensor, "batch key model"] | None = None,
-        mask: Mask | None = None,
-        *,
-        placement: Placement | None = None,
-        cache: KeyValues | None = None,
-    ) -> Float[Tensor, "batch query model"]:
-        """Look, and mix what was seen; with a `cache`, also at what earlier calls put there."""
-        rotation, bias = (placement.rotation, placement.bias) if placement else (None, None)
-        if memory is None:
-            q, k, v = (self._split(y) for y in project(x, [self.query, self.key, self.value]))
-        else:
-            q, (k, v) = self._split(self.query(x)), self.keys_values(memory)
-        if rotation is not None:
-            q, k = rotate(q, rotation), rotate(k, rotation)
-        if cache is not None:
-            k, v = cache.append(k, v)
-        return self._mix(q, k, v, mask, bias)
-
-    def keys_values(
-        self, memory: Float[Tensor, "batch key model"]
-    ) -> tuple[Float[Tensor, "batch shared key head"], Float[Tensor, "batch shared key head"]]:
-        """What is there to look at, ready to be looked at again and again."""
-        k, v = project(memory, [self.key, self.value])
-        return self._split(k), self._split(v)
-
-    def look(
-        self,
-        x: Float[Tensor, "batch query model"],
-        k: Float[Tensor, "batch shared key head"],
-        v: Float[Tensor, "batch shared key head"],
-        mask: Mask | None = None,
-    ) -> Float[Tensor, "batch query model"]:
-        """Answer the queries of `x` from keys and values already computed."""
-        return self._mix(self._split(self.query(x)), k, v, mask)
-
-    def _mix(
-        self,
         q: Float[Tensor, "batch heads query head"],
         k: Float[Tensor, "batch shared key head"],
-        v: Float[Tensor, "batch shared key head"],
+        v: Float[Tensor, "batch shared key value"],
         mask: Mask | None = None,
         bias: Bias | None = None,
-    ) -> Float[Tensor, "batch query model"]:
+    ) -> Float[Tensor, "batch heads query value"]:
+        """What each query finds among prepared keys."""
         # A single query is the newest position and may see all there is.
         is_causal = self.is_causal and q.size(2) > 1
-        is_plain = mask is None and bias is None and q.size(2) == k.size(2) and self.watcher is None
-        if is_causal and not is_plain:
+        is_fused = self.watcher is None and self.retrieval == "soft" and isinstance(self.similarity, DotProduct)
+        if is_causal and not (is_fused and mask is None and bias is None and q.size(2) == k.size(2)):
             causal = causal_mask(q.size(2), k.size(2), q.device)
             mask, is_causal = causal if mask is None else mask & causal, False
-        if self.watcher is None:
-            dropout = self.dropout if self.training else 0.0
-            mixed = attend_fused(q, k, v, mask, bias, dropout=dropout, is_causal=is_causal)
-        else:
-            mixed, weights = attend(q, k, v, mask, bias)
+        dropout = self.dropout if self.training else 0.0
+        if is_fused:
+            assert isinstance(self.similarity, DotProduct)
+            scale = self.similarity.scale / self.temperature
+            bias = bias if bias is None else bias / self.temperature
+            return attend_fused(q, k, v, mask, bias, scale=scale, dropout=dropout, is_causal=is_causal)
+        scores = self.similarity(q, k)
+        scores = scores if bias is None else scores + bias
+        found, weights = attend(scores, v, mask, temperature=self.temperature, retrieval=self.retrieval)
+        if self.watcher is not None:
             self.watcher(weights)
-        return self.output(mixed.transpose(1, 2).flatten(2))
-
-    def _split(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch heads time head"]:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        elif dropout:
+            found = F.dropout(weights, dropout) @ v.repeat_interleave(weights.size(1) // v.size(1), dim=1)
+        return found

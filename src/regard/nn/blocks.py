@@ -1,9 +1,13 @@
-"""One layer of a Transformer.
+"""One layer of a Transformer, in the orders that its parts can stand in.
 
-Vaswani et al. (2017), section 3.1: each sub-layer is followed by a residual
-sum and a normalisation ("post-norm").
-Xiong et al., "On Layer Normalization in the Transformer Architecture" (2020),
-https://arxiv.org/abs/2002.04745: normalise before the sub-layer ("pre-norm").
+    post-norm   norm(x + f(x)) for each sub-layer f           Vaswani et al. (2017), section 3.1
+    pre-norm    x + f(norm(x)) for each sub-layer f           Xiong et al. (2020), arXiv 2002.04745
+    parallel    x + f(n) + g(n) + h(n) with n = norm(x)       Wang & Komatsuzaki, GPT-J (2021)
+
+Each can do without its residual sum, and without a feed-forward network. The
+simplified block of He & Hofmann (2023), arXiv 2311.01906, equation 10, is the
+parallel one without residual sum over shaped attention: the sub-layers are
+summed, each with a learned gain.
 
 Dimensions: see `regard.nn.attention`.
 """
@@ -11,16 +15,21 @@ Dimensions: see `regard.nn.attention`.
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.nn.attention import Mask, MultiHeadAttention
+from regard.nn.attention import Mask
 from regard.nn.cache import KeyValues
 from regard.nn.dropout import Dropout
 from regard.nn.feedforward import FeedForward
+from regard.nn.multihead import MultiHeadAttention
 from regard.nn.positions import Placement
 
-BlockOrder = Literal["pre-norm", "post-norm"]
+BlockOrder = Literal["pre-norm", "post-norm", "parallel"]
+
+_SMALL_GAIN = 0.1
+"""Of what stands beside shaped attention, so that a deep model starts out near the identity."""
 
 
 class Seen(NamedTuple):
@@ -37,25 +46,31 @@ class Seen(NamedTuple):
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention where there is something seen, feed-forward; each with a residual sum."""
+    """Self-attention, cross-attention where there is something seen, feed-forward where there is one."""
 
     def __init__(
         self,
         attention: MultiHeadAttention,
-        feedforward: FeedForward,
+        feedforward: FeedForward | None,
         *,
         cross_attention: MultiHeadAttention | None = None,
         make_norm: Callable[[], nn.Module],
         order: BlockOrder,
+        has_residual: bool = True,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.order = order
-        self.attention, self.attention_norm = attention, make_norm()
-        self.cross_attention = cross_attention
-        self.cross_attention_norm = None if cross_attention is None else make_norm()
-        self.feedforward, self.feedforward_norm = feedforward, make_norm()
+        self.order, self.has_residual = order, has_residual
+        self.attention, self.cross_attention, self.feedforward = attention, cross_attention, feedforward
         self.dropout = Dropout(dropout)
+        others = sum(part is not None for part in (cross_attention, feedforward))
+        if order == "parallel":
+            self.norm = make_norm()
+            self.gains = None if has_residual else nn.Parameter(torch.tensor([1.0] + [_SMALL_GAIN] * others))
+        else:
+            self.attention_norm = make_norm()
+            self.cross_attention_norm = None if cross_attention is None else make_norm()
+            self.feedforward_norm = None if feedforward is None else make_norm()
 
     def forward(
         self,
@@ -66,20 +81,35 @@ class Block(nn.Module):
         seen: Seen | None = None,
         cache: KeyValues | None = None,
     ) -> Float[Tensor, "batch query model"]:
-        x = self._add(x, self.attention_norm, lambda y: self.attention(y, mask=mask, placement=placement, cache=cache))
+        def look_around(y: Tensor) -> Tensor:
+            return self.attention(y, mask=mask, placement=placement, cache=cache)
+
+        layers = [look_around]
         if seen is not None:
-            cross, norm = self.cross_attention, self.cross_attention_norm
-            assert cross is not None
-            assert norm is not None
-            x = self._add(x, norm, lambda y: cross.look(y, seen.k, seen.v, seen.mask))
-        return self._add(x, self.feedforward_norm, self.feedforward)
+            cross = self.cross_attention
+            assert cross is not None, "there is something seen, but no cross-attention to see it by"
+            layers.append(lambda y: cross.look(y, seen.k, seen.v, seen.mask))
+        if self.feedforward is not None:
+            layers.append(self.feedforward)
+        return self._side_by_side(x, layers) if self.order == "parallel" else self._one_by_one(x, layers)
 
     def see(self, memory: Float[Tensor, "batch key model"], mask: Mask | None) -> Seen:
         """An encoder's output, made ready for this block's cross-attention."""
         assert self.cross_attention is not None, "this block has no cross-attention"
         return Seen(*self.cross_attention.keys_values(memory), mask)
 
-    def _add(self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.order == "pre-norm":
-            return x + self.dropout(layer(norm(x)))
-        return norm(x + self.dropout(layer(x)))
+    def _one_by_one(self, x: Tensor, layers: list[Callable[[Tensor], Tensor]]) -> Tensor:
+        norms = (self.attention_norm, self.cross_attention_norm, self.feedforward_norm)
+        for layer, norm in zip(layers, (norm for norm in norms if norm is not None), strict=True):
+            y = self.dropout(layer(norm(x) if self.order == "pre-norm" else x))
+            y = x + y if self.has_residual else y
+            x = norm(y) if self.order == "post-norm" else y
+        return x
+
+    def _side_by_side(self, x: Tensor, layers: list[Callable[[Tensor], Tensor]]) -> Tensor:
+        n = self.norm(x)
+        parts = [layer(n) for layer in layers]
+        if self.gains is not None:
+            parts = [gain * part for gain, part in zip(self.gains, parts, strict=True)]
+        y = self.dropout(torch.stack(parts).sum(dim=0))
+        return x + y if self.has_residual else y

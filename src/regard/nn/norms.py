@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import nn
 
-Norm = Literal["layer", "rms"]
+Norm = Literal["layer", "rms", "none"]
 
 _EPSILON = 1e-5
 """Keeps the division finite; the value of `nn.LayerNorm`."""
@@ -24,3 +24,5 @@ def make_norm(norm: Norm, model_dim: int) -> nn.Module:
             return nn.LayerNorm(model_dim, eps=_EPSILON)
         case "rms":
             return nn.RMSNorm(model_dim, eps=_EPSILON)
+        case "none":
+            return nn.Identity()

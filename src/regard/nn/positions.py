@@ -5,6 +5,8 @@
     rotary      queries and keys turned by their position    Su et al. (2021), arXiv 2104.09864
     relative    a learned bias for each distance and head    Raffel et al. (2020), arXiv 1910.10683, section 2.1
     alibi       a fixed, linear penalty on distance          Press et al. (2022), arXiv 2108.12409
+    shaw        a learned vector for each distance, which    Shaw et al. (2018), arXiv 1803.02155
+                the queries meet beside the keys
 
 Each scheme is a module that says, for the positions of the queries and of the
 keys, what is to be added, turned or biased: a `Placement`.
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 
-Positions = Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "none"]
+Positions = Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "shaw", "none"]
 
 
 class Rotation(NamedTuple):
@@ -37,6 +39,14 @@ class Placement(NamedTuple):
     added: Float[Tensor, "query model"] | None = None
     rotation: Rotation | None = None
     bias: Float[Tensor, "1 heads query key"] | None = None
+    relative_keys: Float[Tensor, "query key head"] | None = None
+
+    def bias_for(self, q: Float[Tensor, "batch heads query head"]) -> Float[Tensor, "#batch heads query key"] | None:
+        """What is to be added to the scores of these queries."""
+        if self.relative_keys is None:
+            return self.bias
+        met = torch.einsum("bhqd,qkd->bhqk", q, self.relative_keys.to(q.dtype)) / math.sqrt(q.size(-1))
+        return met if self.bias is None else met + self.bias
 
 
 class Sinusoidal(nn.Module):
@@ -135,6 +145,25 @@ class ALiBi(nn.Module):
         distance = (key_positions[None, :] - query_positions[:, None]).abs()
         slopes = torch.tensor(alibi_slopes(self.num_heads), device=distance.device)
         return Placement(bias=-slopes[None, :, None, None] * distance)
+
+
+class RelativeKeys(nn.Module):
+    """A learned vector for each distance up to `max_distance`, beyond which all are one, shared by the heads.
+
+    The score of a query and a key gains the inner product of the query and the
+    vector of their distance (Shaw et al., equation 5; their values have none here).
+    """
+
+    def __init__(self, head_dim: int, *, max_distance: int = 16) -> None:
+        super().__init__()
+        self.max_distance = max_distance
+        self.table = nn.Embedding(2 * max_distance + 1, head_dim)
+
+    def forward(self, query_positions: Int[Tensor, " query"], key_positions: Int[Tensor, " key"]) -> Placement:
+        offset = key_positions[None, :] - query_positions[:, None]
+        return Placement(
+            relative_keys=self.table(offset.clamp(-self.max_distance, self.max_distance) + self.max_distance)
+        )
 
 
 def alibi_slopes(num_heads: int) -> list[float]:

@@ -1,0 +1,54 @@
+r"""Shaped attention: attention that starts out as the identity, and so needs no skip connection around it.
+
+Noci et al., "The Shaped Transformer" (2023). https://arxiv.org/abs/2306.17759
+He & Hofmann, "Simplifying Transformer Blocks" (2023), equation 5. https://arxiv.org/abs/2311.01906
+
+$$ \alpha I + \beta A - \gamma C $$
+
+$A$ are the attention weights and $C$ is what they are while all scores are
+equal: the plain average over what a query may see. With the queries' projection
+zero at the start, $A = C$, and with $\alpha = \beta = \gamma = 1$ each position
+hands on its own value.
+
+Dimensions: see `regard.nn.attention`.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.nn.attention import Bias, Lookup, Mask, attend_fused
+from regard.nn.masks import causal_mask
+
+
+class ShapedLookup(nn.Module):
+    """A look-up among one's own positions, shaped; three learned numbers for each head.
+
+    The queries must be the newest positions of the keys, as in self-attention.
+    A watcher of the inner look-up is handed the weights $A$.
+    """
+
+    def __init__(self, lookup: Lookup, num_heads: int) -> None:
+        super().__init__()
+        self.lookup = lookup
+        self.identity, self.attention, self.average = (nn.Parameter(torch.ones(num_heads, 1, 1)) for _ in range(3))
+
+    def prepare(self, k: Float[Tensor, "batch shared key head"]) -> Float[Tensor, "batch shared key head"]:
+        return self.lookup.prepare(k)
+
+    def forward(
+        self,
+        q: Float[Tensor, "batch heads query head"],
+        k: Float[Tensor, "batch shared key head"],
+        v: Float[Tensor, "batch shared key head"],
+        mask: Mask | None = None,
+        bias: Bias | None = None,
+    ) -> Float[Tensor, "batch heads query head"]:
+        own = v[:, :, v.size(2) - q.size(2) :].repeat_interleave(q.size(1) // v.size(1), dim=1)
+        seen = mask
+        if self.lookup.is_causal:
+            causal = causal_mask(q.size(2), k.size(2), q.device)
+            seen = causal if mask is None else mask & causal
+        plain = attend_fused(torch.zeros_like(q), k, v, seen)
+        found = self.lookup(q, k, v, mask, bias)
+        return self.identity * own + self.attention * found - self.average * plain
