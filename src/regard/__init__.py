@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.errors import RegardError
+    from regard.runs.comparison import compare
     from regard.runs.demo import demo
     from regard.runs.launch import train
     from regard.runs.run import Run, load
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "RegardError": "regard.errors",
     "Run": "regard.runs.run",
+    "compare": "regard.runs.comparison",
     "demo": "regard.runs.demo",
     "load": "regard.runs.run",
     "train": "regard.runs.launch",
 }
 
-__all__ = ["RegardError", "Run", "demo", "load", "train"]
+__all__ = ["RegardError", "Run", "compare", "demo", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,9 +9,10 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
 from regard.errors import ConfigError
 
@@ -147,13 +148,16 @@ def _scalar(value: Any) -> str:
 def _sentence(settings: type[Settings], error: ValidationError, section: str) -> str:
     """The first of pydantic's complaints as one line: the rule, the value, the nearest name."""
     problem = error.errors(include_url=False)[0]
-    path = [str(part) for part in problem["loc"]]
+    path, known = _place(settings, [str(part) for part in problem["loc"]])
     name = ".".join([section, *path] if section else path)
     if problem["type"] == "extra_forbidden":
-        known = _fields_at(settings, path[:-1])
         prefix = name.removesuffix(path[-1])
         return f"unknown setting {name}{nearest(path[-1], known)}".replace("mean ", f"mean {prefix}", 1)
-    cause = problem.get("ctx", {}).get("error")
+    context = problem.get("ctx", {})
+    if problem["type"] == "union_tag_invalid":
+        expected = context["expected_tags"].replace("'", "")
+        return f"{name}.{context['discriminator'].strip(chr(39))} must be one of {expected}, got {context['tag']!r}"
+    cause = context.get("error")
     if isinstance(cause, ConfigError):
         return str(cause)
     message = problem["msg"].removeprefix("Value error, ")
@@ -161,11 +165,31 @@ def _sentence(settings: type[Settings], error: ValidationError, section: str) ->
     return f"{name}: {rule}, got {problem['input']!r}" if name else rule
 
 
-def _fields_at(settings: type[BaseModel], path: Sequence[str]) -> list[str]:
-    for part in path:
-        info = settings.model_fields.get(part)
-        inner = info.annotation if info else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return []
-        settings = inner
-    return list(settings.model_fields)
+def _place(settings: type[BaseModel], location: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names that lead to where pydantic complains, and those that are known there.
+
+    Where a setting may be of several kinds, pydantic names the kind behind it;
+    a user does not.
+    """
+    path: list[str] = []
+    inside: type[BaseModel] | None = settings
+    rest = list(location)
+    while rest:
+        path.append(rest.pop(0))
+        if not rest or inside is None:
+            continue
+        info = inside.model_fields.get(path[-1])
+        kinds = {} if info is None else _kinds(info)
+        inside = kinds.get(rest[0]) or kinds.get("")
+        if rest[0] in kinds:
+            rest.pop(0)
+    return path, [] if inside is None else list(inside.model_fields)
+
+
+def _kinds(info: FieldInfo) -> dict[str, type[BaseModel]]:
+    """The settings classes that a field may hold, by the tag that tells them apart; by "" where there is one."""
+    classes = [one for one in (info.annotation, *get_args(info.annotation)) if isinstance(one, type)]
+    settings = [one for one in classes if issubclass(one, BaseModel)]
+    if not isinstance(info.discriminator, str):
+        return {"": settings[0]} if settings else {}
+    return {str(one.model_fields[info.discriminator].default): one for one in settings}

@@ -5,7 +5,7 @@ import torch
 
 from regard.config import merge
 from regard.errors import ConfigError
-from regard.models.presets import PRESETS, preset
+from regard.models.presets import preset
 from regard.models.transformer import Transformer, TransformerConfig
 
 
@@ -31,17 +31,7 @@ def test_what_cannot_be_is_told_in_one_line(settings: dict, words: str):
 
 
 def test_a_sequence_longer_than_learned_positions_is_told():
-    config = TransformerConfig.read(merge(preset("tiny"), {"positions": "learned", "context_length": 5}))
+    config = TransformerConfig.read(merge(preset("tiny")[1], {"positions": "learned", "context_length": 5}))
     model = Transformer(config, 11)
     with pytest.raises(ConfigError, match=r"context_length=5.* 6 positions"):
         model(torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 6, dtype=torch.long))
-
-
-def test_every_preset_is_a_valid_shape():
-    for name in PRESETS:
-        TransformerConfig.read(preset(name))
-
-
-def test_an_unknown_preset_names_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean small"):
-        preset("smal")

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from regard.cli import attention, data, demo, evaluate, predict, settings, train
+from regard.cli import attention, compare, data, demo, evaluate, predict, settings, train
 from regard.cli.output import fail
 from regard.errors import RegardError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 app.command("demo", short_help="Learn dates in two minutes, and look inside.")(demo.demo)
 app.command("train", short_help="Train a model on a file, and report.")(train.train)
+app.command("compare", short_help="Train several models, and say which is better.")(compare.compare)
 app.command("predict", short_help="Print the model's output for each input.")(predict.predict)
 app.command("evaluate", short_help="Score a run on a file.")(evaluate.evaluate)
 app.command("test", short_help="Score a run on its own test rows.")(evaluate.test)

@@ -6,7 +6,7 @@ from regard.cli.output import option
 
 
 def settings(
-    model: Annotated[str, option("The preset that [model] starts from: tiny, small, base or big.")] = "tiny",
+    model: Annotated[str, option("The preset that [model] starts from, as in regard train.")] = "tiny",
 ) -> None:
     """Print a TOML file of all settings, each with its value and what it means.
 

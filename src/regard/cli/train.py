@@ -23,7 +23,7 @@ _REMEDIES: dict[type[RegardError], str] = {
 def train(
     data: Annotated[Given, argument("DATA...", "A file, two aligned files, a folder, or a built-in name.")] = None,
     out: Annotated[str | None, option("The run folder. Unset: a fresh one under runs/.")] = None,
-    model: Annotated[str | None, option("tiny, small, base or big. Unset: chosen for data and machine.")] = None,
+    model: Annotated[str | None, option("A kind, or a kind and a size: transformer, lstm-small.")] = None,
     task: Annotated[str | None, option("What the rows are for; so far, translation.")] = None,
     columns: Annotated[str | None, option("Source and target columns, by name or position: de,en")] = None,
     valid: Annotated[Given, option("A file of validation rows; twice for two aligned files.")] = None,
@@ -64,8 +64,8 @@ def train(
                  "test": test, "tokenizer": tokenizer, "skip_bad": skip_bad or None},
         "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device},
     }  # fmt: skip
-    values = _joined(settings, set_ or [], options) | ({} if task is None else {"task": task})
-    with _remedies():
+    values = joined(settings, set_ or [], options) | ({} if task is None else {"task": task})
+    with remedies():
         run = start(data or None, out=out, model=model, settings=values, resume=resume, overwrite=overwrite,
                     show_progress=not quiet)  # fmt: skip
     if json:
@@ -75,7 +75,7 @@ def train(
         print(run.path)
 
 
-def _joined(path: Path | None, assignments: list[str], options: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def joined(path: Path | None, assignments: list[str], options: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The settings of a file, outweighed by those of --set, outweighed by the options that were given."""
     from regard.config import merge, override, read_toml
 
@@ -85,7 +85,8 @@ def _joined(path: Path | None, assignments: list[str], options: dict[str, dict[s
 
 
 @contextmanager
-def _remedies() -> Iterator[None]:
+def remedies() -> Iterator[None]:
+    """Add to an error what the command line has against it."""
     try:
         yield
     except tuple(_REMEDIES) as error:

@@ -28,6 +28,8 @@ class DataConfig(Settings):
     """Go on without the rows that cannot be read, and say how many there were."""
     num_rows: int | None = Field(default=None, ge=1)
     """Rows to generate of a built-in data set."""
+    train_rows: int | None = Field(default=None, ge=1)
+    """Learn from so many of the training rows only, chosen by hash: fewer are always among more."""
     splits: list[float] = Field(default_factory=list)
     """Shares of train, validation and test rows; unset, 5 % each for the last two, at most 2,000 rows."""
     split_seed: int = 0

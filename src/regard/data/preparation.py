@@ -148,7 +148,7 @@ def _route(table: Iterable, found: Survey, held_out: HeldOut) -> Iterator[tuple[
         role = found.split.role(row.values)
         if role == "train":
             yield row.values
-        else:
+        elif role != "unused":
             held_out[role].append(row.values)
 
 

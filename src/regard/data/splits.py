@@ -25,15 +25,21 @@ _SAMPLE_ROWS, _SAMPLE_CHARACTERS = 100_000, 1_000
 
 @dataclass(frozen=True)
 class Split:
-    """Which set a row belongs to: hashes below `test_below` are test rows, those below `valid_below` validation."""
+    """Which set a row belongs to, by its hash."""
 
     test_below: int
+    """Hashes below this one are test rows; of the others,"""
     valid_below: int
+    """those below this one are validation rows; of the others,"""
+    train_from: int
+    """those from this one on are training rows, and what is left is not used."""
     seed: int
 
     def role(self, row: Sequence[str]) -> str:
         key = split_key(row, self.seed)
-        return "test" if key < self.test_below else "valid" if key < self.valid_below else "train"
+        if key < self.valid_below:
+            return "test" if key < self.test_below else "valid"
+        return "train" if key >= self.train_from else "unused"
 
 
 @dataclass(frozen=True)
@@ -75,14 +81,24 @@ def survey(rows: Iterable[Sequence[str]], config: DataConfig, *, has_valid: bool
         elif key > largest[0][0]:
             heapq.heapreplace(largest, (key, tuple(text[:_SAMPLE_CHARACTERS] for text in row)))
     test_below, valid_below = _limits(config, num_rows, sorted(-key for key in smallest), has_valid, has_test)
-    split = Split(test_below, valid_below, config.split_seed)
-    sample = [row for key, row in sorted(largest) if key >= valid_below]
+    train_from = max(valid_below, _train_from(config, num_rows, sorted(key for key, _ in largest)))
+    split = Split(test_below, valid_below, train_from, config.split_seed)
+    sample = [row for key, row in sorted(largest) if key >= train_from]
     if not sample:
         raise DataError(
             f"{num_rows:,} rows, of which those with the same source stay together, are too few "
             "to hold any back for validation: give more rows or a file of them"
         )
     return Survey(num_rows, num_characters, split, sample)
+
+
+def _train_from(config: DataConfig, num_rows: int, largest: list[int]) -> int:
+    """The hash from which on rows are trained on, where not all are."""
+    if config.train_rows is None or config.train_rows >= num_rows:
+        return 0
+    if config.train_rows <= len(largest):
+        return largest[-config.train_rows]
+    return round(_LARGEST * (1 - config.train_rows / num_rows))
 
 
 def _limits(config: DataConfig, num_rows: int, smallest: list[int], has_valid: bool, has_test: bool) -> tuple[int, int]:

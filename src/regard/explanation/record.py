@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.errors import ConfigError
 from regard.explanation.maps import AttentionMaps, visible
-from regard.models.transformer import Transformer
+from regard.models.families import AnyModel
 from regard.nn.attention import Lookup
 from regard.text.tokenizer import Tokenizer
 
@@ -41,36 +42,40 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             lookup.watcher = None
 
 
+def attends(model: nn.Module) -> bool:
+    """Whether there is any attention in the model to be watched."""
+    return any(isinstance(module, Lookup) for module in model.modules())
+
+
 @torch.inference_mode()
-def explain_pair(model: Transformer, tokenizer: Tokenizer, source: str, prediction: str) -> AttentionMaps:
+def explain_pair(model: AnyModel, tokenizer: Tokenizer, source: str, prediction: str) -> AttentionMaps:
     """Who looked at whom while `prediction` was written for `source`."""
+    if not attends(model):
+        raise ConfigError(f"there is no attention to look at in this model: it is of family {model.config.family}")
     device = next(model.parameters()).device
     read, written = tokenizer.encode([source, prediction])
     source_ids, inputs, outputs = [*read, tokenizer.end], [tokenizer.start, *written], [*written, tokenizer.end]
     with record_attention(model.eval()) as weights:
         model(torch.tensor([inputs], device=device), torch.tensor([source_ids], device=device))
-    kinds = {
-        "encoder": "encoder.{}.attention",
-        "decoder": "decoder.{}.attention",
-        "cross": "decoder.{}.cross_attention",
-    }
+    layers: dict[str, list[np.ndarray]] = {"encoder": [], "decoder": [], "cross": []}
+    for name, found in weights.items():
+        layers[_kind(name)].append(found[0].float().cpu().numpy())
     return AttentionMaps(
         source_tokens=_visible(tokenizer, source_ids),
         target_tokens=_visible(tokenizer, outputs),
         target_inputs=_visible(tokenizer, inputs),
-        weights={kind: _stacked(weights, pattern) for kind, pattern in kinds.items()},
+        weights={kind: np.stack(maps) for kind, maps in layers.items() if maps},
         source=source,
         prediction=prediction,
     )
 
 
+def _kind(name: str) -> str:
+    """What the attention at this place of an encoder-decoder looks at."""
+    if name.startswith("encoder."):
+        return "encoder"
+    return "decoder" if name.endswith(".attention") else "cross"
+
+
 def _visible(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, ...]:
     return tuple(visible(piece) for piece in tokenizer.pieces(ids))
-
-
-def _stacked(weights: dict[str, Tensor], pattern: str) -> np.ndarray:
-    layers, index = [], 0
-    while (name := pattern.format(f"blocks.{index}")) in weights:
-        layers.append(weights[name][0].float().cpu().numpy())
-        index += 1
-    return np.stack(layers)

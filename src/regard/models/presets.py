@@ -1,40 +1,89 @@
-"""Named shapes.
+"""Named shapes: a kind of model in four sizes.
 
-`base` and `big` are those of Vaswani et al. (2017), table 3, to the letter.
-`tiny` and `small` are for small data and small machines: normalised before
-each sub-layer, so that they learn fast from few steps, and with rotary
-positions, because copying and re-ordering need to know *how far*, not *where*.
+Of the Transformer, `base` and `big` are those of Vaswani et al. (2017), table
+3, to the letter. `tiny` and `small` are for small data and small machines:
+normalised before each sub-layer, so that they learn fast from few steps, and
+with rotary positions, because copying and re-ordering need to know *how far*,
+not *where*. The other kinds have about as many parameters at each size.
+
+A name is a kind (`lstm`), whose size is then chosen for the data and the
+machine; a kind and a size (`lstm-small`); or a size, which is a Transformer's.
 """
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 from regard.config import nearest
 from regard.errors import ConfigError
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "num_layers": 2,
-        "model_dim": 128,
-        "num_heads": 4,
-        "feedforward_dim": 512,
-        "block": "pre-norm",
-        "positions": "rotary",
-    },
-    "small": {
-        "num_layers": 4,
-        "model_dim": 256,
-        "num_heads": 4,
-        "feedforward_dim": 1024,
-        "block": "pre-norm",
-        "positions": "rotary",
-    },
+Size = Literal["tiny", "small", "base", "big"]
+
+_LEARNS_FAST = {"block": "pre-norm", "positions": "rotary"}
+_TRANSFORMER: dict[Size, dict[str, Any]] = {
+    "tiny": {"num_layers": 2, "model_dim": 128, "num_heads": 4, "feedforward_dim": 512, **_LEARNS_FAST},
+    "small": {"num_layers": 4, "model_dim": 256, "num_heads": 4, "feedforward_dim": 1024, **_LEARNS_FAST},
     "base": {},
     "big": {"model_dim": 1024, "num_heads": 16, "feedforward_dim": 4096, "dropout": 0.3},
 }
+_RECURRENT: dict[Size, dict[str, Any]] = {
+    "tiny": {"num_layers": 2, "model_dim": 192},
+    "small": {"num_layers": 2, "model_dim": 512},
+    "base": {"num_layers": 4, "model_dim": 1024},
+    "big": {"num_layers": 4, "model_dim": 2048, "dropout": 0.3},
+}
+_CONVOLUTIONAL: dict[Size, dict[str, Any]] = {
+    "tiny": {"num_layers": 3, "model_dim": 128},
+    "small": {"num_layers": 6, "model_dim": 256},
+    "base": {"num_layers": 12, "model_dim": 512},
+    "big": {"num_layers": 15, "model_dim": 1024, "dropout": 0.3},
+}
+_SIMPLIFIED = {
+    "block": "parallel",
+    "positions": "rotary",
+    "residual": False,
+    "value_projection": False,
+    "output_projection": False,
+    "shaped_attention": True,
+}
+
+KINDS: dict[str, tuple[dict[Size, dict[str, Any]], dict[str, Any]]] = {
+    "transformer": (_TRANSFORMER, {"family": "transformer"}),
+    "simplified": (_TRANSFORMER, {"family": "transformer", **_SIMPLIFIED}),
+    "rnn": (_RECURRENT, {"family": "recurrent", "cell": "rnn"}),
+    "gru": (_RECURRENT, {"family": "recurrent", "cell": "gru"}),
+    "lstm": (_RECURRENT, {"family": "recurrent", "cell": "lstm"}),
+    "gru-attention": (_RECURRENT, {"family": "recurrent", "cell": "gru", "attention": "bahdanau"}),
+    "lstm-attention": (_RECURRENT, {"family": "recurrent", "cell": "lstm", "attention": "luong"}),
+    "convolution": (_CONVOLUTIONAL, {"family": "convolutional"}),
+}
+"""For each kind its sizes, and what is the same in all of them."""
+
+SIZES: tuple[Size, ...] = get_args(Size)
 
 
-def preset(name: str) -> dict[str, Any]:
-    """The model settings that go by this name."""
-    if name not in PRESETS:
-        raise ConfigError(f"no preset is called {name!r}{nearest(name, list(PRESETS))}")
-    return dict(PRESETS[name])
+def preset(name: str, size: Size = "tiny") -> tuple[str, dict[str, Any]]:
+    """The full name, and the model settings, of what goes by this name; `size` where the name has none.
+
+    Example:
+        >>> preset("lstm")
+        ('lstm-tiny', {'num_layers': 2, 'model_dim': 192, 'family': 'recurrent', 'cell': 'lstm'})
+    """
+    if name in SIZES:
+        return name, {**_TRANSFORMER[name], "family": "transformer"}
+    kind, _, ending = name.rpartition("-")
+    if kind in KINDS and ending in SIZES:
+        size = ending
+    elif name in KINDS:
+        kind = name
+    else:
+        known = [*KINDS, *SIZES, *(f"{one}-{other}" for one in KINDS for other in SIZES)]
+        close = nearest(name, known)
+        told = close if "did you mean" in close else f"; known: {', '.join([*KINDS, *SIZES])}"
+        raise ConfigError(f"no preset is called {name!r}{told}")
+    sizes, same = KINDS[kind]
+    full_name = size if kind == "transformer" else f"{kind}-{size}"
+    return full_name, {**sizes[size], **same}
+
+
+def has_size(name: str) -> bool:
+    """Whether a name says its size, or leaves it to be chosen."""
+    return name not in KINDS

@@ -24,8 +24,8 @@ from regard.config import Settings
 from regard.errors import ConfigError
 from regard.models.protocols import Memory, State
 from regard.nn.attention import Lookup, Mask, Retrieval
-from regard.nn.blocks import Block, BlockOrder, Seen
-from regard.nn.cache import KeyValues
+from regard.nn.blocks import Block, BlockOrder
+from regard.nn.cache import KeyValues, Seen
 from regard.nn.dropout import Dropout
 from regard.nn.feedforward import Activation, FeedForward
 from regard.nn.masks import padding_mask

@@ -38,6 +38,7 @@ def attend(
     *,
     temperature: float = 1.0,
     retrieval: Retrieval = "soft",
+    dropout: float = 0.0,
 ) -> tuple[Float[Tensor, "batch heads query value"], Float[Tensor, "batch heads query key"]]:
     r"""Average the values, each weighted by the softmax of its score.
 
@@ -50,18 +51,23 @@ def attend(
     `mask` is True where a query may look. A query that may look nowhere gets
     zeros, never NaN: one padding row must not poison a batch.
 
-    Returns the averages and the weights that made them.
+    `dropout` is the probability with which a weight is left out. Returns the
+    averages and the weights that made them.
     """
     v = v.repeat_interleave(scores.size(1) // v.size(1), dim=1)
+    scores = scores / temperature
     if mask is not None:
         # The least finite number, not -inf: softmax over a row of -inf is NaN.
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    weights = (scores / temperature).softmax(dim=-1)
+    weights = scores.softmax(dim=-1)
     if retrieval == "hard":
-        best = torch.zeros_like(weights).scatter(-1, weights.argmax(dim=-1, keepdim=True), 1.0)
-        weights = best + weights - weights.detach()
+        best = torch.zeros_like(weights).scatter(-1, scores.argmax(dim=-1, keepdim=True), 1.0)
+        # The bracket is exactly zero and has a slope; without it rounding would leave less or more than one.
+        weights = best + (weights - weights.detach())
     if mask is not None:
         weights = weights.masked_fill(~mask, 0.0)
+    if dropout:
+        weights = F.dropout(weights, dropout)
     return weights @ v, weights
 
 
@@ -121,13 +127,36 @@ class Lookup(nn.Module):
         bias: Bias | None = None,
     ) -> Float[Tensor, "batch heads query value"]:
         """What each query finds among prepared keys."""
+        return self._find(q, k, v, mask, bias, dropout=self.dropout if self.training else 0.0, watcher=self.watcher)
+
+    def find_unasked(
+        self,
+        q: Float[Tensor, "batch heads query head"],
+        k: Float[Tensor, "batch shared key head"],
+        v: Float[Tensor, "batch shared key value"],
+        mask: Mask | None = None,
+        bias: Bias | None = None,
+    ) -> Float[Tensor, "batch heads query value"]:
+        """What `forward` would find if the queries were zero; nobody watches, and no weight is dropped."""
+        return self._find(torch.zeros_like(q), k, v, mask, bias)
+
+    def _find(
+        self,
+        q: Float[Tensor, "batch heads query head"],
+        k: Float[Tensor, "batch shared key head"],
+        v: Float[Tensor, "batch shared key value"],
+        mask: Mask | None,
+        bias: Bias | None,
+        *,
+        dropout: float = 0.0,
+        watcher: Callable[[Tensor], None] | None = None,
+    ) -> Float[Tensor, "batch heads query value"]:
         # A single query is the newest position and may see all there is.
         is_causal = self.is_causal and q.size(2) > 1
-        is_fused = self.watcher is None and self.retrieval == "soft" and isinstance(self.similarity, DotProduct)
+        is_fused = watcher is None and self.retrieval == "soft" and isinstance(self.similarity, DotProduct)
         if is_causal and not (is_fused and mask is None and bias is None and q.size(2) == k.size(2)):
             causal = causal_mask(q.size(2), k.size(2), q.device)
             mask, is_causal = causal if mask is None else mask & causal, False
-        dropout = self.dropout if self.training else 0.0
         if is_fused:
             assert isinstance(self.similarity, DotProduct)
             scale = self.similarity.scale / self.temperature
@@ -135,9 +164,9 @@ class Lookup(nn.Module):
             return attend_fused(q, k, v, mask, bias, scale=scale, dropout=dropout, is_causal=is_causal)
         scores = self.similarity(q, k)
         scores = scores if bias is None else scores + bias
-        found, weights = attend(scores, v, mask, temperature=self.temperature, retrieval=self.retrieval)
-        if self.watcher is not None:
-            self.watcher(weights)
-        elif dropout:
-            found = F.dropout(weights, dropout) @ v.repeat_interleave(weights.size(1) // v.size(1), dim=1)
+        found, weights = attend(
+            scores, v, mask, temperature=self.temperature, retrieval=self.retrieval, dropout=dropout
+        )
+        if watcher is not None:
+            watcher(weights)
         return found

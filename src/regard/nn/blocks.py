@@ -5,44 +5,32 @@
     parallel    x + f(n) + g(n) + h(n) with n = norm(x)       Wang & Komatsuzaki, GPT-J (2021)
 
 Each can do without its residual sum, and without a feed-forward network. The
-simplified block of He & Hofmann (2023), arXiv 2311.01906, equation 10, is the
+simplified block of He & Hofmann (2023), arXiv 2311.01906, section 4.3, is the
 parallel one without residual sum over shaped attention: the sub-layers are
 summed, each with a learned gain.
 
 Dimensions: see `regard.nn.attention`.
 """
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.nn.attention import Mask
-from regard.nn.cache import KeyValues
+from regard.nn.cache import KeyValues, Seen
 from regard.nn.dropout import Dropout
 from regard.nn.feedforward import FeedForward
 from regard.nn.multihead import MultiHeadAttention
 from regard.nn.positions import Placement
 
 BlockOrder = Literal["pre-norm", "post-norm", "parallel"]
+SubLayer = Callable[[Tensor], Tensor]
 
 _SMALL_GAIN = 0.1
 """Of what stands beside shaped attention, so that a deep model starts out near the identity."""
-
-
-class Seen(NamedTuple):
-    """An encoder's output as one block's cross-attention sees it: keys, values, and where it may look."""
-
-    k: Float[Tensor, "batch shared key head"]
-    v: Float[Tensor, "batch shared key head"]
-    mask: Mask | None
-
-    def select(self, rows: Tensor) -> "Seen":
-        """The same for these rows of the batch, in this order."""
-        mask = None if self.mask is None else self.mask.index_select(0, rows)
-        return Seen(self.k.index_select(0, rows), self.v.index_select(0, rows), mask)
 
 
 class Block(nn.Module):
@@ -84,11 +72,12 @@ class Block(nn.Module):
         def look_around(y: Tensor) -> Tensor:
             return self.attention(y, mask=mask, placement=placement, cache=cache)
 
-        layers = [look_around]
-        if seen is not None:
-            cross = self.cross_attention
-            assert cross is not None, "there is something seen, but no cross-attention to see it by"
-            layers.append(lambda y: cross.look(y, seen.k, seen.v, seen.mask))
+        layers: list[SubLayer | None] = [look_around]
+        cross = self.cross_attention
+        if cross is not None:
+            layers.append(None if seen is None else lambda y: cross.look(y, seen.k, seen.v, seen.mask))
+        else:
+            assert seen is None, "there is something seen, but no cross-attention to see it by"
         if self.feedforward is not None:
             layers.append(self.feedforward)
         return self._side_by_side(x, layers) if self.order == "parallel" else self._one_by_one(x, layers)
@@ -98,18 +87,21 @@ class Block(nn.Module):
         assert self.cross_attention is not None, "this block has no cross-attention"
         return Seen(*self.cross_attention.keys_values(memory), mask)
 
-    def _one_by_one(self, x: Tensor, layers: list[Callable[[Tensor], Tensor]]) -> Tensor:
+    def _one_by_one(self, x: Tensor, layers: Sequence[SubLayer | None]) -> Tensor:
         norms = (self.attention_norm, self.cross_attention_norm, self.feedforward_norm)
         for layer, norm in zip(layers, (norm for norm in norms if norm is not None), strict=True):
+            if layer is None:
+                continue
             y = self.dropout(layer(norm(x) if self.order == "pre-norm" else x))
             y = x + y if self.has_residual else y
             x = norm(y) if self.order == "post-norm" else y
         return x
 
-    def _side_by_side(self, x: Tensor, layers: list[Callable[[Tensor], Tensor]]) -> Tensor:
+    def _side_by_side(self, x: Tensor, layers: Sequence[SubLayer | None]) -> Tensor:
         n = self.norm(x)
-        parts = [layer(n) for layer in layers]
-        if self.gains is not None:
-            parts = [gain * part for gain, part in zip(self.gains, parts, strict=True)]
+        if self.gains is None:
+            parts = [layer(n) for layer in layers if layer is not None]
+        else:
+            parts = [gain * layer(n) for gain, layer in zip(self.gains, layers, strict=True) if layer is not None]
         y = self.dropout(torch.stack(parts).sum(dim=0))
         return x + y if self.has_residual else y

@@ -1,11 +1,12 @@
-"""What attention remembers between the steps of decoding: keys and values.
+"""What attention remembers between the steps of decoding: keys and values, its own and an encoder's.
 
 Dimensions: see `regard.nn.attention`.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 _FIRST_CAPACITY = 16
@@ -50,3 +51,16 @@ class KeyValues:
         new = old.new_zeros(batch, heads, capacity, head)
         new[:, :, : self.length] = old[:, :, : self.length]
         return new
+
+
+class Seen(NamedTuple):
+    """An encoder's output as one attention sees it: prepared keys, values, and where it may look."""
+
+    k: Float[Tensor, "batch shared key head"]
+    v: Float[Tensor, "batch shared key value"]
+    mask: Bool[Tensor, "batch 1 1 key"] | None
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> "Seen":
+        """The same for these rows of the batch, in this order."""
+        mask = None if self.mask is None else self.mask.index_select(0, rows)
+        return Seen(self.k.index_select(0, rows), self.v.index_select(0, rows), mask)

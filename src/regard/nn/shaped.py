@@ -5,10 +5,11 @@ He & Hofmann, "Simplifying Transformer Blocks" (2023), equation 5. https://arxiv
 
 $$ \alpha I + \beta A - \gamma C $$
 
-$A$ are the attention weights and $C$ is what they are while all scores are
-equal: the plain average over what a query may see. With the queries' projection
-zero at the start, $A = C$, and with $\alpha = \beta = \gamma = 1$ each position
-hands on its own value.
+$A$ are the attention weights and $C$ is what they are while the queries are
+zero: for an inner product the plain average over what a query may see, tilted
+by the bias where positions have one. With the queries' projection zero at the
+start, $A = C$, and with $\alpha = \beta = \gamma = 1$ each position hands on its
+own value.
 
 Dimensions: see `regard.nn.attention`.
 """
@@ -17,8 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.nn.attention import Bias, Lookup, Mask, attend_fused
-from regard.nn.masks import causal_mask
+from regard.nn.attention import Bias, Lookup, Mask
 
 
 class ShapedLookup(nn.Module):
@@ -45,10 +45,6 @@ class ShapedLookup(nn.Module):
         bias: Bias | None = None,
     ) -> Float[Tensor, "batch heads query head"]:
         own = v[:, :, v.size(2) - q.size(2) :].repeat_interleave(q.size(1) // v.size(1), dim=1)
-        seen = mask
-        if self.lookup.is_causal:
-            causal = causal_mask(q.size(2), k.size(2), q.device)
-            seen = causal if mask is None else mask & causal
-        plain = attend_fused(torch.zeros_like(q), k, v, seen)
         found = self.lookup(q, k, v, mask, bias)
-        return self.identity * own + self.attention * found - self.average * plain
+        unasked = self.lookup.find_unasked(q, k, v, mask, bias)
+        return self.identity * own + self.attention * found - self.average * unasked

@@ -180,7 +180,7 @@ def make_similarity(name: SimilarityName, head_dim: int, num_heads: int) -> Simi
             return Latent(head_dim, num_heads)
 
 
-def _for_each_query_head(x: Float[Tensor, "batch shared *rest"], q: Queries) -> Float[Tensor, "batch heads *rest"]:
+def _for_each_query_head(x: Float[Tensor, "rows shared *rest"], q: Queries) -> Float[Tensor, "rows heads *rest"]:
     """Each key/value head as often as there are query heads that share it."""
     return x if x.size(1) == q.size(1) else x.repeat_interleave(q.size(1) // x.size(1), dim=1)
 

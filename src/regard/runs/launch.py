@@ -16,6 +16,7 @@ from regard.config import merge
 from regard.data.preparation import Prepared, prepare
 from regard.data.sources import IN_MEMORY, Rows, open_source
 from regard.errors import ConfigError, DeviceError, RunError, StoppedError
+from regard.models.presets import KINDS, has_size
 from regard.progress import duration, say
 from regard.runs.run import Run
 from regard.tasks import find_task
@@ -24,8 +25,8 @@ from regard.training.display import TrainingDisplay
 from regard.training.folder import RunFolder
 from regard.training.interruption import listen
 from regard.training.loop import Trainer
-from regard.training.precision import choose_hardware, keep_memory
-from regard.training.resolution import choose_preset, resolve, with_preset
+from regard.training.precision import Hardware, choose_hardware, keep_memory
+from regard.training.resolution import choose_size, resolve, with_preset
 from regard.training.settings import Record, RunSettings
 from regard.version import version
 
@@ -116,22 +117,24 @@ def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, sh
 
 def _set_up(values: Mapping[str, Any], model: str | None, rows: Rows | None) -> tuple[Prepared, RunSettings, Trainer]:
     # Read once before the data is touched, so that a misspelt setting or a missing device is told at once.
-    first = with_preset(values, model or "tiny")
-    hardware = choose_hardware(first.train.device, first.train.precision, first.model.model_dim)
+    name = model or _usual_preset(values)
+    first = with_preset(values, name)
+    hardware = _hardware(first)
     task = find_task(first.task)
     say(f"task {task.name}: {task.description}")
     data = prepare(open_source(first.data, task.roles, rows), first.data, task.roles)
-    if model is None:
-        model = choose_preset(len(data.train), has_gpu=hardware.device.type == "cuda")
-        say(f"model {model}, chosen for {len(data.train):,} rows on {hardware.device.type}")
-    settings = resolve(with_preset(values, model), data)
+    size = choose_size(len(data.train), has_gpu=hardware.device.type == "cuda")
+    settings = with_preset(values, name, size)
+    if not has_size(name):
+        say(f"model {settings.preset}, chosen for {len(data.train):,} rows on {hardware.device.type}")
+    settings = resolve(settings, data)
     return data, settings, _make_trainer(settings, data)
 
 
 def _make_trainer(settings: RunSettings, data: Prepared) -> Trainer:
     if settings.train.tensorboard and find_spec("tensorboard") is None:
         raise ConfigError("train.tensorboard needs the extra regard[tensorboard]")
-    hardware = choose_hardware(settings.train.device, settings.train.precision, settings.model.model_dim)
+    hardware = _hardware(settings)
     task = find_task(settings.task)
     if hardware.device.type == "cpu":
         keep_memory()
@@ -139,6 +142,19 @@ def _make_trainer(settings: RunSettings, data: Prepared) -> Trainer:
     model = task.build_model(settings.model, data.tokenizer)
     say(f"{sum(p.numel() for p in model.parameters()):,} parameters on {hardware}")
     return Trainer(model.to(hardware.device), task, data, settings.train, hardware)
+
+
+def _usual_preset(values: Mapping[str, Any]) -> str:
+    """The kind of model to start from where none is named: the first of the family that is set, or a Transformer."""
+    model = values.get("model")
+    family = model.get("family", "transformer") if isinstance(model, Mapping) else "transformer"
+    return next((name for name, (_, same) in KINDS.items() if same["family"] == family), "transformer")
+
+
+def _hardware(settings: RunSettings) -> Hardware:
+    # Only the products of Transformers are known to gain from bfloat16 on a CPU.
+    width = settings.model.model_dim if settings.model.family == "transformer" else 0
+    return choose_hardware(settings.train.device, settings.train.precision, width)
 
 
 def _fit(folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: bool) -> Run:

@@ -19,7 +19,7 @@ from regard.errors import CheckpointError, DataError, DeviceError, RunError
 from regard.evaluation.metrics import perplexity
 from regard.evaluation.scores import Score
 from regard.explanation.maps import AttentionMaps
-from regard.explanation.record import explain_pair
+from regard.explanation.record import attends, explain_pair
 from regard.explanation.report import Report, write_report
 from regard.generation.config import GenerationConfig
 from regard.progress import duration, say, track, warn
@@ -185,6 +185,8 @@ class Run:
         return self.folder.report_path
 
     def _drawable(self, evaluation: Evaluation) -> AttentionMaps | None:
+        if not attends(self.model):
+            return None
         for row, output in zip(evaluation.rows, evaluation.outputs, strict=True):
             lengths = [len(ids) for ids in self.tokenizer.encode([row[0], output])]
             if min(lengths) > 0 and max(lengths) < _LONGEST_DRAWN:

@@ -29,7 +29,7 @@ from regard.evaluation.scores import Score
 from regard.generation.beam import beam_search
 from regard.generation.config import GenerationConfig
 from regard.generation.sampling import sample
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.families import AnyConfig, AnyModel, make_model
 from regard.nn.losses import IGNORED, cross_entropy
 from regard.tasks.task import Prediction
 from regard.text.tokenizer import Tokenizer
@@ -67,13 +67,13 @@ class Translation:
     description = "a sequence in, a sequence out"
     roles: tuple[str, ...] = ("source", "target")
 
-    def build_model(self, config: TransformerConfig, tokenizer: Tokenizer) -> Transformer:
+    def build_model(self, config: AnyConfig, tokenizer: Tokenizer) -> AnyModel:
         if not (config.encoder_depth and config.decoder_depth):
             raise ConfigError(
                 "translation needs an encoder and a decoder, "
                 f"got encoder_layers={config.encoder_depth} and decoder_layers={config.decoder_depth}"
             )
-        return Transformer(config, tokenizer.vocab_size)
+        return make_model(config, tokenizer.vocab_size)
 
     def collate(self, store: TokenStore, rows: NDArray[np.int64], tokenizer: Tokenizer) -> PairBatch:
         return make_batch(store.sequences(0, rows), store.sequences(1, rows), tokenizer)
@@ -100,7 +100,7 @@ class Translation:
         return losses.sum(dim=1).tolist(), (batch.target_out != IGNORED).sum(dim=1).tolist()
 
     def predict(
-        self, model: Transformer, tokenizer: Tokenizer, inputs: Sequence[str], config: GenerationConfig
+        self, model: AnyModel, tokenizer: Tokenizer, inputs: Sequence[str], config: GenerationConfig
     ) -> list[Prediction]:
         """Long inputs first, so that a batch holds inputs of like length; the order of the answer is the input's."""
         encoded = tokenizer.encode(inputs)
@@ -151,7 +151,7 @@ def make_batch(sources: list[NDArray[np.int64]], targets: list[NDArray[np.int64]
 
 
 def _write(
-    model: Transformer, tokenizer: Tokenizer, encoded: list[list[int]], inputs: list[str], config: GenerationConfig
+    model: AnyModel, tokenizer: Tokenizer, encoded: list[list[int]], inputs: list[str], config: GenerationConfig
 ) -> list[tuple[list[int], float | None]]:
     device = next(model.parameters()).device
     batch = make_batch([np.array(ids, np.int64) for ids in encoded], [np.empty(0, np.int64)] * len(encoded), tokenizer)

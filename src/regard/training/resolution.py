@@ -8,7 +8,10 @@ from regard.config import merge
 from regard.data.batches import BatchSampler
 from regard.data.preparation import Prepared
 from regard.errors import ConfigError
-from regard.models.presets import preset
+from regard.models.families import AnyConfig
+from regard.models.presets import Size, preset
+from regard.models.recurrent import RecurrentConfig
+from regard.models.transformer import TransformerConfig
 from regard.progress import say
 from regard.training.precision import find_device
 from regard.training.settings import RunSettings, TrainConfig
@@ -21,11 +24,11 @@ _BATCH_TOKENS = {"cpu": 1_024, "cuda": 4_096}
 """A CPU gains nothing from larger batches, and many small steps learn more than few large ones."""
 
 
-def choose_preset(num_rows: int, *, has_gpu: bool) -> str:
-    """A shape for so many training rows on such a machine.
+def choose_size(num_rows: int, *, has_gpu: bool) -> Size:
+    """How large a model is right for so many training rows on such a machine.
 
     Example:
-        >>> choose_preset(5_000, has_gpu=True), choose_preset(29_000, has_gpu=True)
+        >>> choose_size(5_000, has_gpu=True), choose_size(29_000, has_gpu=True)
         ('tiny', 'small')
     """
     if num_rows < _FEW_ROWS or not has_gpu:
@@ -33,16 +36,16 @@ def choose_preset(num_rows: int, *, has_gpu: bool) -> str:
     return "small" if num_rows < _MANY_ROWS else "base"
 
 
-def with_preset(values: Mapping[str, Any], name: str) -> RunSettings:
-    """The user's settings laid over those of a preset."""
-    return RunSettings.read(merge({"preset": name, "model": preset(str(name))}, values))
+def with_preset(values: Mapping[str, Any], name: str, size: Size = "tiny") -> RunSettings:
+    """The user's settings laid over those of a preset; `size` where its name has none."""
+    full_name, model = preset(str(name), size)
+    return RunSettings.read(merge(merge({"model": model}, values), {"preset": full_name}))
 
 
 def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
     """Fill in what depends on the data and the machine: the batch, the budget, the peak rate and the warm-up."""
     train = settings.train
-    if train.batch_tokens is None:
-        train = train.changed(batch_tokens=_BATCH_TOKENS[find_device(train.device).type])
+    train = train.changed(batch_tokens=batch_tokens_for(train))
     if train.max_steps is None and train.max_epochs is None and train.minutes is None:
         train = train.changed(max_steps=_default_steps(train, data))
         say(
@@ -50,9 +53,10 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
             f"fewer if {train.patience} looks at the validation rows bring nothing"
         )
     _require_context(settings, data)
-    is_post_norm = settings.model.block == "post-norm"
+    is_post_norm = isinstance(settings.model, TransformerConfig) and settings.model.block == "post-norm"
     if train.learning_rate is None:
-        rate = _RATE / math.sqrt(settings.model.model_dim) / (2 if is_post_norm else 1)
+        is_delicate = is_post_norm or (isinstance(settings.model, RecurrentConfig) and settings.model.cell == "rnn")
+        rate = _RATE / math.sqrt(settings.model.model_dim) / (2 if is_delicate else 1)
         train = train.changed(learning_rate=float(f"{rate:.2g}"))
     if train.warmup_steps is None:
         warmup = _POST_NORM_WARMUP if is_post_norm else _WARMUP
@@ -64,16 +68,30 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
     return settings.changed(train=train)
 
 
+def batch_tokens_for(train: TrainConfig) -> int:
+    """The size of a batch: what is set, or what suits the device."""
+    return train.batch_tokens or _BATCH_TOKENS[find_device(train.device).type]
+
+
 def _require_context(settings: RunSettings, data: Prepared) -> None:
     """Learned positions end somewhere; better told now than in the middle of an epoch."""
-    if settings.model.positions != "learned":
-        return
+    limit = longest_sequence(settings.model)
     longest = 1 + max(store.max_length for store in (data.train, data.valid))
-    if longest > settings.model.context_length:
+    if limit is not None and longest > limit:
         raise ConfigError(
             "learned positions must reach over the longest row, "
-            f"got model.context_length={settings.model.context_length} for {longest} positions"
+            f"got model.context_length={limit} for {longest} positions"
         )
+
+
+def longest_sequence(config: AnyConfig) -> int | None:
+    """The most positions that a sequence may have, where there is such a limit."""
+    if isinstance(config, RecurrentConfig):
+        return None
+    schemes = [config.positions]
+    if isinstance(config, TransformerConfig):
+        schemes = [config.encoder_positions or config.positions, config.decoder_positions or config.positions]
+    return config.context_length if "learned" in schemes else None
 
 
 def _default_steps(train: TrainConfig, data: Prepared) -> int:

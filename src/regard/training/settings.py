@@ -1,12 +1,13 @@
 """Settings of a training run, and of a whole run."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from regard.config import Settings
 from regard.data.config import DataConfig
 from regard.generation.config import GenerationConfig
+from regard.models.families import ModelConfig
 from regard.models.transformer import TransformerConfig
 from regard.training.optimizers import OptimizerName
 from regard.training.precision import DeviceName, PrecisionName
@@ -30,7 +31,7 @@ class TrainConfig(Settings):
     """Batches that make one step; the loss is normalised by the tokens of them all."""
     optimizer: OptimizerName = "adamw"
     learning_rate: float | None = Field(default=None, gt=0)
-    """The peak. Unset: 0.03 / sqrt(model_dim), and half of it for post-norm blocks."""
+    """The peak. Unset: 0.03 / sqrt(model_dim), and half of it for post-norm blocks and the cell rnn."""
     schedule: ScheduleName = "cosine"
     """How the rate falls from its peak: inverse-sqrt, cosine, linear, trapezoid or constant."""
     warmup_steps: int | None = Field(default=None, ge=0)
@@ -82,8 +83,17 @@ class RunSettings(Settings):
     """What the rows are for."""
     preset: str = "tiny"
     """The named shape that [model] started from."""
-    model: TransformerConfig = Field(default_factory=TransformerConfig)
+    model: ModelConfig = Field(default_factory=TransformerConfig)
     data: DataConfig = Field(default_factory=DataConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     generate: GenerationConfig = Field(default_factory=GenerationConfig)
     record: Record | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_family(cls, values: Any) -> Any:
+        """A model whose family is not said is a Transformer."""
+        model = values.get("model") if isinstance(values, dict) else None
+        if isinstance(model, dict) and "family" not in model:
+            values = {**values, "model": {**model, "family": "transformer"}}
+        return values

@@ -1,0 +1,90 @@
+"""`regard compare`: several models, one budget, one table that can be believed."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.output import Beam, Json, Quiet, argument, option, print_json, talk
+from regard.cli.train import Given, joined, remedies
+from regard.errors import ConfigError
+
+
+def compare(
+    data: Annotated[list[str], argument("DATA...", "A file, two aligned files, a folder, or a built-in name.")],
+    models: Annotated[str, option("Presets or TOML files: rnn,lstm,lstm-attention,mine.toml")],
+    out: Annotated[str | None, option("The folder. Unset: runs/compare-DATA. An interrupted one goes on.")] = None,
+    minutes: Annotated[float | None, option("Train each run for so many minutes.")] = None,
+    steps: Annotated[int | None, option("Train each run for so many steps.")] = None,
+    flops: Annotated[float | None, option("Train each run for so many operations: 1e13")] = None,
+    seeds: Annotated[str, typer.Option(help="How many seeds, or which: 3 or 1,5,7")] = "1",
+    params: Annotated[int | None, option("Make each model as wide as so many parameters allow.")] = None,
+    sizes: Annotated[str | None, option("Also train on so many rows only: 1000,10000")] = None,
+    columns: Annotated[str | None, option("Source and target columns, by name or position: de,en")] = None,
+    tokenizer: Annotated[str | None, option("bpe, unigram, characters, bytes, words or a tokenizer.json.")] = None,
+    device: Annotated[str | None, option("auto, cpu, cuda or cuda:N.")] = None,
+    jobs: Annotated[int | None, option("Runs at a time. Unset: one a core, or one on a GPU.", min=1)] = None,
+    beam: Beam = None,
+    settings: Annotated[Path | None, option("A TOML file of settings that all share.", dir_okay=False)] = None,
+    set_: Annotated[Given, option("Any setting: --set model.dropout=0.3", "--set", metavar="NAME=VALUE")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the comparison in --out.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Train models on the same data under one budget, and say which differences are real.
+
+    The score of each comes with an interval over rows and seeds; each pair is
+    tested on the same rows, corrected for the number of pairs.
+
+    Examples:
+
+      regard compare dates --models rnn,lstm,lstm-attention,transformer --minutes 1 --seeds 2
+
+      regard compare pairs.tsv --models lstm,transformer --steps 2000 --params 1000000
+
+      regard compare corpus/ --columns de,en --models small,wide.toml --flops 1e15 --beam 5
+    """
+    talk(quiet=quiet)
+    from regard.runs.comparison import compare as start
+
+    options = {
+        "data": {"columns": [name.strip() for name in columns.split(",")] if columns else None, "tokenizer": tokenizer},
+        "train": {"device": device},
+    }
+    with remedies():
+        result = start(
+            data,
+            [name.strip() for name in models.split(",") if name.strip()],
+            minutes=minutes,
+            steps=steps,
+            flops=flops,
+            seeds=_numbers("--seeds", seeds) if "," in seeds else _number("--seeds", seeds),
+            params=params,
+            sizes=_numbers("--sizes", sizes) if sizes else (),
+            settings=joined(settings, set_ or [], options),
+            beam_size=beam,
+            out=out,
+            overwrite=overwrite,
+            jobs=jobs,
+            show_progress=not quiet,
+        )
+    if json:
+        print_json(result.table)
+        return
+    from regard.explanation.comparison import draw_comparison
+    from rich.console import Console
+
+    console = Console()
+    console.print(draw_comparison(result.table))
+    console.print(f"\nthe page to look at: {result.page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    return [_number(name, part) for part in text.split(",")]
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text.strip().replace("_", ""))
+    except ValueError:
+        raise ConfigError(f"{name} takes whole numbers, separated by commas, got {text!r}") from None

@@ -1,0 +1,22 @@
+"""Every family of models under one name: their settings, and how one is built from them."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from regard.models.recurrent import Recurrent, RecurrentConfig
+from regard.models.transformer import Transformer, TransformerConfig
+
+AnyConfig = TransformerConfig | RecurrentConfig
+ModelConfig = Annotated[AnyConfig, Field(discriminator="family")]
+"""The settings of a model; `family` says of which."""
+AnyModel = Transformer | Recurrent
+
+
+def make_model(config: AnyConfig, vocab_size: int) -> AnyModel:
+    """A fresh model of this shape."""
+    match config:
+        case TransformerConfig():
+            return Transformer(config, vocab_size)
+        case RecurrentConfig():
+            return Recurrent(config, vocab_size)

@@ -1,0 +1,296 @@
+"""Recurrent encoder-decoders, with one context vector or with attention.
+
+    attention = "none"      the encoder's last state is all the decoder gets
+                            Sutskever et al. (2014), arXiv 1409.3215; Cho et al. (2014), arXiv 1406.1078
+    attention = "luong"     the decoder's new state looks at the encoder's states
+                            Luong et al. (2015), arXiv 1508.04025, section 3.1
+    attention = "bahdanau"  the decoder's last state looks, and what it found enters the new one
+                            Bahdanau et al. (2014), arXiv 1409.0473, section 3.1
+
+Leave out the encoder and it is a recurrent language model, leave out the
+decoder and it is a (bidirectional) recurrent encoder.
+
+Dimensions: `batch` sequences, `time` positions, `model` width, `vocab` tokens.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from regard.config import Settings
+from regard.errors import ConfigError
+from regard.models.protocols import Memory, State
+from regard.nn.attention import Lookup, Retrieval
+from regard.nn.cache import Seen
+from regard.nn.dropout import Dropout
+from regard.nn.masks import padding_mask
+from regard.nn.recurrent import Cell, CellActivation, Hidden, InitialState, RecurrentStack
+from regard.nn.similarity import SimilarityName, make_similarity
+
+RecurrentAttention = Literal["none", "luong", "bahdanau"]
+
+
+class RecurrentConfig(Settings):
+    """The shape of a recurrent network. The defaults are an LSTM with one context vector."""
+
+    family: Literal["recurrent"] = "recurrent"
+    cell: Cell = "lstm"
+    """rnn, gru or lstm."""
+    activation: CellActivation = "tanh"
+    """tanh or relu, for the cell rnn; the others have their own."""
+    num_layers: int = Field(default=2, ge=0)
+    """Layers in the encoder, and in the decoder."""
+    encoder_layers: int | None = Field(default=None, ge=0)
+    """Layers in the encoder, where it is not num_layers; 0 leaves the encoder out."""
+    decoder_layers: int | None = Field(default=None, ge=0)
+    """Layers in the decoder, where it is not num_layers; 0 leaves the decoder out."""
+    model_dim: int = Field(default=512, ge=1)
+    """Width of the embeddings and of the state; in two directions each has half of it."""
+    bidirectional: bool = True
+    """Whether the encoder reads in both directions."""
+    initial_state: InitialState = "zero"
+    """What the state is before the first position: zero or learned."""
+    attention: RecurrentAttention = "none"
+    """none, luong or bahdanau."""
+    similarity: SimilarityName | None = None
+    """How attention scores. Unset: bilinear for luong, additive for bahdanau."""
+    retrieval: Retrieval = "soft"
+    """soft: average the values by their weights; hard: take the one with the best score."""
+    attention_temperature: float = Field(default=1.0, gt=0.0)
+    """Divides the scores of attention: nearer to 0, nearer to hard retrieval."""
+    input_feeding: bool = False
+    """Hand what luong's attention made to the next step as well; training then goes step by step."""
+    dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
+    """On the embeddings, between layers, and on what the output is computed from."""
+    tie_embeddings: bool = True
+    """Use the token embedding, transposed, as the output projection."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "RecurrentConfig":
+        if self.encoder_depth + self.decoder_depth == 0:
+            raise ConfigError("a recurrent network needs layers in its encoder or in its decoder, got none in either")
+        if self.bidirectional and not self.encoder_depth:
+            raise ConfigError(
+                "a decoder cannot be bidirectional, since it would see the tokens that it is to predict: "
+                f"set model.bidirectional to false, or give it an encoder, got encoder_layers={self.encoder_depth}"
+            )
+        if self.bidirectional and self.model_dim % 2:
+            raise ConfigError(f"a bidirectional encoder halves model_dim, which must be even, got {self.model_dim=}")
+        if self.attention != "none" and not (self.encoder_depth and self.decoder_depth):
+            raise ConfigError(
+                f"attention needs an encoder to look at and a decoder that looks, got {self.attention=} with "
+                f"encoder_layers={self.encoder_depth} and decoder_layers={self.decoder_depth}"
+            )
+        if self.attention == "none" and self.similarity is not None:
+            raise ConfigError(f"without attention nothing is scored, got {self.similarity=} and {self.attention=}")
+        if self.input_feeding and self.attention != "luong":
+            raise ConfigError(f"input_feeding belongs to luong's attention, got {self.attention=}")
+        if self.activation != "tanh" and self.cell != "rnn":
+            raise ConfigError(f"only the cell rnn has a choice of activation, got {self.cell=} and {self.activation=}")
+        return self
+
+    @property
+    def encoder_depth(self) -> int:
+        return self.num_layers if self.encoder_layers is None else self.encoder_layers
+
+    @property
+    def decoder_depth(self) -> int:
+        return self.num_layers if self.decoder_layers is None else self.decoder_layers
+
+    @property
+    def is_step_by_step(self) -> bool:
+        """Whether a step needs what attention found at the one before, so that steps cannot be fused."""
+        return self.attention == "bahdanau" or self.input_feeding
+
+
+@dataclass(frozen=True)
+class RecurrentMemory(Memory):
+    """The encoder's states, and each layer's last one."""
+
+    last: Hidden
+
+
+@dataclass
+class RecurrentState:
+    """Each decoder layer's state; what attention may look at, and what it found last."""
+
+    hidden: Hidden
+    seen: Seen | None
+    found: Float[Tensor, "batch 1 model"] | None
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> "RecurrentState":
+        hidden = tuple(part.index_select(1, rows) for part in self.hidden)
+        seen = None if self.seen is None else self.seen.select(rows)
+        return RecurrentState(hidden, seen, None if self.found is None else self.found.index_select(0, rows))
+
+
+class Recurrent(nn.Module):
+    """Token ids in, scores for the next token out.
+
+    Both sides share one vocabulary and one table of embeddings.
+    """
+
+    def __init__(self, config: RecurrentConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(vocab_size, config.model_dim)
+        nn.init.normal_(self.embedding.weight, std=config.model_dim**-0.5)
+        self.dropout = Dropout(config.dropout)
+        self.encoder = RecurrentEncoder(config) if config.encoder_depth else None
+        self.decoder = RecurrentDecoder(config) if config.decoder_depth else None
+        self.output = nn.Linear(config.model_dim, vocab_size, bias=False) if config.decoder_depth else None
+        if self.output is not None and config.tie_embeddings:
+            self.output.weight = self.embedding.weight
+
+    def forward(
+        self,
+        target: Int[Tensor, "batch time"],
+        source: Int[Tensor, "batch source"] | None = None,
+        lengths: Int[Tensor, " batch"] | None = None,
+    ) -> Float[Tensor, "batch time vocab"]:
+        """The scores after each prefix of `target`, given `source` where there is an encoder."""
+        memory = None if source is None else self.encode(source, lengths)
+        return self.decode(target, memory)
+
+    def encode(self, source: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"] | None = None) -> Memory:
+        assert self.encoder is not None, "this recurrent network has no encoder"
+        return self.encoder(self._embed(source), lengths)
+
+    def decode(
+        self, target: Int[Tensor, "batch time"], memory: Memory | None = None
+    ) -> Float[Tensor, "batch time vocab"]:
+        return self.step(target, self.start(memory, batch_size=target.size(0)))[0]
+
+    def start(self, memory: Memory | None = None, *, batch_size: int = 1) -> RecurrentState:
+        assert self.decoder is not None, "this recurrent network has no decoder"
+        if memory is None:
+            return RecurrentState(self.decoder.stack.initial(batch_size), None, None)
+        assert isinstance(memory, RecurrentMemory)
+        return self.decoder.start(memory)
+
+    def step(
+        self, tokens: Int[Tensor, "batch new"], state: State
+    ) -> tuple[Float[Tensor, "batch new vocab"], RecurrentState]:
+        assert isinstance(state, RecurrentState)
+        assert self.decoder is not None, "this recurrent network has no decoder"
+        assert self.output is not None
+        states, new_state = self.decoder(self._embed(tokens), state)
+        return self.output(self.dropout(states)), new_state
+
+    def _embed(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time model"]:
+        # Scaled, so that a table small enough to be the output projection is large enough to be read.
+        return self.dropout(self.embedding(tokens) * self.config.model_dim**0.5)
+
+
+class RecurrentEncoder(nn.Module):
+    """Reads a sequence, in both directions or forwards."""
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        self.num_layers, self.num_directions = config.encoder_depth, 2 if config.bidirectional else 1
+        self.stack = RecurrentStack(
+            config.cell,
+            config.model_dim,
+            config.model_dim // self.num_directions,
+            config.encoder_depth,
+            activation=config.activation,
+            is_bidirectional=config.bidirectional,
+            dropout=config.dropout,
+            initial_state=config.initial_state,
+        )
+
+    def forward(
+        self, x: Float[Tensor, "batch time model"], lengths: Int[Tensor, " batch"] | None = None
+    ) -> RecurrentMemory:
+        states, last = self.stack(x, lengths)
+        mask = None if lengths is None else padding_mask(lengths, x.size(1))
+        return RecurrentMemory(states, mask, tuple(self._side_by_side(part) for part in last))
+
+    def _side_by_side(self, part: Float[Tensor, "layers batch hidden"]) -> Float[Tensor, "depth batch model"]:
+        return part.unflatten(0, (self.num_layers, self.num_directions)).transpose(1, 2).flatten(2)
+
+
+class RecurrentDecoder(nn.Module):
+    """Writes a sequence from the encoder's last state, and looks at the others where it has attention."""
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.model_dim
+        self.stack = RecurrentStack(
+            config.cell,
+            2 * width if config.is_step_by_step else width,
+            width,
+            config.decoder_depth,
+            activation=config.activation,
+            dropout=config.dropout,
+            # With an encoder the first state is the encoder's last.
+            initial_state="zero" if config.encoder_depth else config.initial_state,
+        )
+        self.lookup, self.join = None, None
+        if config.attention != "none":
+            usual: SimilarityName = "bilinear" if config.attention == "luong" else "additive"
+            self.lookup = Lookup(
+                make_similarity(config.similarity or usual, width, 1),
+                temperature=config.attention_temperature,
+                retrieval=config.retrieval,
+            )
+            self.join = nn.Linear(2 * width, width)
+            nn.init.xavier_uniform_(self.join.weight)
+            nn.init.zeros_(self.join.bias)
+
+    def start(self, memory: RecurrentMemory) -> RecurrentState:
+        """Each layer goes on where the encoder's layer of that number ended; further ones where its last did."""
+        layers = [min(layer, len(memory.last[0]) - 1) for layer in range(self.config.decoder_depth)]
+        hidden = tuple(part[layers].contiguous() for part in memory.last)
+        if self.lookup is None:
+            return RecurrentState(hidden, None, None)
+        values = memory.states[:, None]
+        seen = Seen(self.lookup.prepare(values), values, memory.mask)
+        nothing = torch.zeros_like(hidden[0][-1])[:, None] if self.config.input_feeding else None
+        return RecurrentState(hidden, seen, nothing)
+
+    def forward(
+        self, x: Float[Tensor, "batch new model"], state: RecurrentState
+    ) -> tuple[Float[Tensor, "batch new model"], RecurrentState]:
+        """What the output is computed from, at each new position."""
+        if not self.config.is_step_by_step:
+            states, hidden = self.stack(x, state=state.hidden)
+            return self._joined(states, state), RecurrentState(hidden, state.seen, None)
+        outputs = []
+        for token in x.split(1, dim=1):
+            output, state = self._one_step(token, state)
+            outputs.append(output)
+        return torch.cat(outputs, dim=1), state
+
+    def _one_step(
+        self, x: Float[Tensor, "batch 1 model"], state: RecurrentState
+    ) -> tuple[Float[Tensor, "batch 1 model"], RecurrentState]:
+        if self.config.attention == "bahdanau":
+            found = self._look(state.hidden[0][-1][:, None], state)
+            states, hidden = self.stack(torch.cat([x, found], dim=-1), state=state.hidden)
+            return self._join(states, found), RecurrentState(hidden, state.seen, None)
+        assert state.found is not None
+        states, hidden = self.stack(torch.cat([x, state.found], dim=-1), state=state.hidden)
+        joined = self._joined(states, state)
+        return joined, RecurrentState(hidden, state.seen, joined)
+
+    def _joined(self, states: Float[Tensor, "batch new model"], state: RecurrentState) -> Tensor:
+        return states if self.lookup is None else self._join(states, self._look(states, state))
+
+    def _join(
+        self, states: Float[Tensor, "batch new model"], found: Float[Tensor, "batch new model"]
+    ) -> Float[Tensor, "batch new model"]:
+        assert self.join is not None
+        return self.join(torch.cat([states, found], dim=-1)).tanh()
+
+    def _look(
+        self, queries: Float[Tensor, "batch new model"], state: RecurrentState
+    ) -> Float[Tensor, "batch new model"]:
+        assert self.lookup is not None
+        assert state.seen is not None
+        return self.lookup(queries[:, None], state.seen.k, state.seen.v, state.seen.mask)[:, 0]

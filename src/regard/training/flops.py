@@ -1,0 +1,48 @@
+"""What a step of training costs, counted and not timed.
+
+A floating-point operation is an addition or a multiplication in a matrix
+product; the rest is small beside them and not counted. The backward pass costs
+twice the forward pass (Kaplan et al., "Scaling Laws for Neural Language Models"
+(2020), section 2.1, arXiv 2001.08361).
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.data.batches import BatchSampler
+from regard.data.preparation import Prepared
+from regard.tasks.task import Task
+
+_BACKWARD = 2
+_BATCHES = 4
+
+
+def flops_per_step(model: nn.Module, task: Task, data: Prepared, *, batch_tokens: int, seed: int = 0) -> float:
+    """The mean over the first batches of what a forward and a backward pass cost; the model must be on the CPU.
+
+    On a CPU, because there PyTorch's recurrent kernels can be had as matrix
+    products, which can be counted.
+    """
+    sampler = BatchSampler(data.train, batch_tokens=batch_tokens, seed=seed)
+    counts = []
+    for number in range(min(_BATCHES, sampler.batches_per_epoch)):
+        batch = task.collate(data.train, sampler.rows(number), data.tokenizer)
+        with _countable_kernels(), FlopCounterMode(display=False) as counter, torch.no_grad():
+            task.loss(model, batch)
+        counts.append(counter.get_total_flops())
+    return float(np.mean(counts)) * (1 + _BACKWARD)
+
+
+@contextmanager
+def _countable_kernels() -> Iterator[None]:
+    """Without oneDNN's recurrent kernel, which does not say what it multiplies."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
