@@ -6,7 +6,20 @@ import pytest
 import torch
 
 from regard.errors import ConfigError
-from regard.nn.positions import ALiBi, Learned, RelativeBias, Rotary, Sinusoidal, alibi_slopes, rotate
+from regard.nn.attention import Lookup
+from regard.nn.multihead import MultiHeadAttention
+from regard.nn.positions import (
+    ALiBi,
+    Learned,
+    Placement,
+    RelativeBias,
+    RelativeKeys,
+    Rotary,
+    Sinusoidal,
+    alibi_slopes,
+    rotate,
+)
+from regard.nn.similarity import DotProduct
 
 TIME, HEADS, HEAD = 7, 3, 10
 
@@ -88,6 +101,60 @@ def test_relative_bias_depends_on_the_offset_alone():
 def test_learned_positions_are_rows_of_a_table():
     scheme = Learned(11, HEAD)
     assert torch.equal(scheme(torch.tensor([3, 5]), torch.arange(6)).added, scheme.table.weight[[3, 5]])
+
+
+@pytest.mark.parametrize("max_distance", [1, 3, 100])
+def test_relative_keys_follow_equation_5(max_distance: int):
+    """Shaw et al. (2018): e_ij = q_i (k_j + a_ij) / sqrt(d), with a_ij clipped at the greatest distance."""
+    scheme = RelativeKeys(HEAD, max_distance=max_distance)
+    q, k = torch.randn(2, HEADS, 5, HEAD), torch.randn(2, HEADS, TIME, HEAD)
+    placement = scheme(torch.arange(2, TIME), torch.arange(TIME))
+    scores = DotProduct(HEAD**-0.5)(q, k) + placement.bias_for(q)
+    for b in range(2):
+        for h in range(HEADS):
+            for i in range(5):
+                for j in range(TIME):
+                    offset = max(-max_distance, min(max_distance, j - (i + 2)))
+                    a = scheme.table.weight[offset + max_distance]
+                    expected = torch.dot(q[b, h, i], k[b, h, j] + a) / math.sqrt(HEAD)
+                    torch.testing.assert_close(scores[b, h, i, j], expected)
+
+
+def test_relative_keys_beyond_the_greatest_distance_are_one():
+    keys = RelativeKeys(HEAD, max_distance=2)(torch.tensor([5]), torch.arange(11)).relative_keys[0]
+    assert all(torch.equal(keys[j], keys[3]) for j in range(3))
+    assert all(torch.equal(keys[j], keys[7]) for j in range(7, 11))
+    assert len({tuple(key.tolist()) for key in keys}) == 5
+
+
+def test_relative_keys_depend_on_the_offset_alone():
+    scheme = RelativeKeys(HEAD, max_distance=3)
+    near = scheme(torch.arange(5), torch.arange(5)).relative_keys
+    assert torch.equal(near, scheme(torch.arange(50, 55), torch.arange(50, 55)).relative_keys)
+    assert not torch.allclose(near[0, 1], near[1, 0])
+
+
+def test_attention_by_relative_keys_does_not_see_where_a_sequence_stands():
+    """Positions put before the sequence, where nobody may look, move it and change nothing."""
+    attention = MultiHeadAttention(HEADS * HEAD, HEADS)
+    scheme = RelativeKeys(HEAD, max_distance=3)
+    x = torch.randn(2, TIME, HEADS * HEAD)
+    moved = torch.cat([torch.randn(2, 4, HEADS * HEAD), x], dim=1)
+    mask = (torch.arange(TIME + 4) >= 4)[None, None, None]
+    here = attention(x, placement=scheme(torch.arange(TIME), torch.arange(TIME)))
+    there = attention(moved, mask=mask, placement=scheme(torch.arange(TIME + 4), torch.arange(TIME + 4)))
+    torch.testing.assert_close(there[:, 4:], here)
+    assert not torch.allclose(attention(x), here)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_relative_keys_and_a_bias_are_both_added_to_the_scores(temperature: float):
+    q, k, v = torch.randn(2, HEADS, TIME, HEAD), *torch.randn(2, 2, HEADS, TIME, HEAD)
+    relative, bias = torch.randn(TIME, TIME, HEAD), torch.randn(1, HEADS, TIME, TIME)
+    scores = torch.einsum("bhqkd,bhqd->bhqk", k[:, :, None] + relative, q) / math.sqrt(HEAD) + bias
+    lookup = Lookup(DotProduct(HEAD**-0.5), temperature=temperature)
+    found = lookup(q, k, v, bias=Placement(bias=bias, relative_keys=relative).bias_for(q))
+    torch.testing.assert_close(found, (scores / temperature).softmax(dim=-1) @ v)
 
 
 @pytest.mark.parametrize("scheme", [Sinusoidal, Rotary])

@@ -79,7 +79,7 @@ def bootstrap_interval(
     if statistics.ndim != 2 or len(statistics) < 2:
         raise DataError(f"statistics must be a table of at least 2 examples, got the shape {statistics.shape}")
     rng = np.random.Generator(np.random.PCG64(seed))
-    sums = _resampled_sums(statistics.astype(np.float64), num_resamples, rng)
+    sums = resampled_sums(statistics.astype(np.float64), num_resamples, rng)
     scores = np.array([compute(row) for row in sums])
     tail = (1 - confidence) / 2
     low, high = np.quantile(scores, [tail, 1 - tail])
@@ -134,7 +134,7 @@ def clopper_pearson(num_successes: int, num_examples: int, *, confidence: float 
     return low, high
 
 
-def _resampled_sums(
+def resampled_sums(
     statistics: Float[np.ndarray, "examples statistics"], num_resamples: int, rng: np.random.Generator
 ) -> Iterator[Float[np.ndarray, " statistics"]]:
     """For each resample, `statistics[rng.integers(n, size=n)].sum(axis=0)`.

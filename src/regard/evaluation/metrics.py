@@ -3,33 +3,29 @@
 Proportions (`exact_match`, `accuracy`) carry Clopper and Pearson's interval,
 all others the percentile bootstrap over examples; see `bootstrap` for when each
 holds. BLEU and chrF are sacrebleu's own, and so are the fields of their
-signatures. Resampling test sets for BLEU: Koehn, "Statistical Significance
-Tests for Machine Translation Evaluation" (2004).
+signatures. What is counted for each example stands in `tallies`. Resampling
+test sets for BLEU: Koehn, "Statistical Significance Tests for Machine
+Translation Evaluation" (2004).
 https://aclanthology.org/W04-3250
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import zip_longest
-from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Real
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
 
-from regard.errors import ConfigError, DataError
 from regard.evaluation.bootstrap import CONFIDENCE, NUM_RESAMPLES, bootstrap_interval, clopper_pearson
 from regard.evaluation.scores import Score
-
-References = Sequence[str] | Sequence[Sequence[str]]
-"""For each prediction its reference, or a list of references of which each is right."""
-
-BleuTokenizer = Literal["13a", "intl", "zh", "char", "none"]
-"""How sacrebleu splits text into words: those of its ways that need neither downloads nor further packages."""
-
-_LARGEST_EXPONENT = 700.0  # exp of it is still finite in float64
+from regard.evaluation.tallies import (
+    BleuTokenizer,
+    References,
+    Tally,
+    tally_accuracy,
+    tally_bleu,
+    tally_chrf,
+    tally_exact_match,
+    tally_perplexity,
+)
 
 
 def exact_match(predictions: Sequence[str], references: References) -> Score:
@@ -41,10 +37,7 @@ def exact_match(predictions: Sequence[str], references: References) -> Score:
         >>> exact_match(["2024-05-01", "1999-12-31"], ["2024-05-01", "1999-12-30"]).value
         0.5
     """
-    _check_pairs(predictions, references)
-    accepted = _reference_lists(references)
-    correct = sum(prediction in right for prediction, right in zip(predictions, accepted, strict=True))
-    return _proportion("exact_match", correct, len(predictions), {"nrefs": _num_references(accepted)})
+    return score_tally(tally_exact_match(predictions, references))
 
 
 def accuracy(predictions: Sequence[str] | Sequence[int], references: Sequence[str] | Sequence[int]) -> Score:
@@ -57,9 +50,7 @@ def accuracy(predictions: Sequence[str] | Sequence[int], references: Sequence[st
         >>> print(str(accuracy([1, 0, 2, 2], [1, 0, 2, 1])).split(" = ")[1])
         0.750 [0.194, 0.994]
     """
-    _check_pairs(predictions, references)
-    correct = sum(bool(label == right) for label, right in zip(predictions, references, strict=True))
-    return _proportion("accuracy", correct, len(predictions), {})
+    return score_tally(tally_accuracy(predictions, references))
 
 
 def bleu(
@@ -86,9 +77,8 @@ def bleu(
         >>> round(score.value, 2), score.settings["tok"]
         (79.84, '13a')
     """
-    if tokenizer not in get_args(BleuTokenizer):
-        raise ConfigError(f"tokenizer must be one of {', '.join(get_args(BleuTokenizer))}, got {tokenizer!r}")
-    return _by_sacrebleu(BLEU(tokenize=tokenizer), predictions, references, num_resamples, seed)
+    counts = tally_bleu(predictions, references, tokenizer=tokenizer)
+    return score_tally(counts, num_resamples=num_resamples, seed=seed)
 
 
 def chrf(
@@ -107,7 +97,7 @@ def chrf(
         >>> round(chrf(["the dog ran home", "hello"], ["the dog runs home", "hello"]).value, 2)
         58.31
     """
-    return _by_sacrebleu(CHRF(), predictions, references, num_resamples, seed)
+    return score_tally(tally_chrf(predictions, references), num_resamples=num_resamples, seed=seed)
 
 
 def perplexity(
@@ -132,26 +122,42 @@ def perplexity(
         seed: Of those draws.
 
     Example:
-        >>> round(perplexity([3 * math.log(5), 2 * math.log(5)], [3, 2]).value, 6)
+        >>> round(perplexity([3 * np.log(5), 2 * np.log(5)], [3, 2]).value, 6)
         5.0
     """
-    _check_lengths(negative_log_likelihoods, num_tokens, "negative_log_likelihoods and num_tokens")
-    statistics = np.array([negative_log_likelihoods, num_tokens], dtype=np.float64).T
-    for index, (nats, tokens) in enumerate(statistics):
-        if tokens < 1:
-            raise DataError(f"num_tokens must be at least 1, got {tokens:g} for sequence {index}")
-        if not abs(nats / tokens) <= _LARGEST_EXPONENT:  # a comparison with nan is false
-            raise DataError(
-                f"the negative log-likelihood per token must be finite and at most {_LARGEST_EXPONENT:g}, "
-                f"got {nats / tokens:g} for sequence {index}"
-            )
-    return score_from_statistics(
-        "perplexity",
-        statistics,
-        lambda sums: math.exp(sums[0] / sums[1]),
-        settings={"tokens": int(statistics[:, 1].sum())},
-        num_resamples=num_resamples,
-        seed=seed,
+    counts = tally_perplexity(negative_log_likelihoods, num_tokens)
+    return score_tally(counts, num_resamples=num_resamples, seed=seed)
+
+
+def score_tally(
+    tally: Tally, *, confidence: float = CONFIDENCE, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> Score:
+    """The score of all examples of a tally, with the interval that suits it.
+
+    For a proportion that is Clopper and Pearson's, which draws nothing; for any
+    other score the bootstrap's. The signature gets, beside the settings of the
+    tally, the number of examples and how the interval was made. Of a single
+    example the bootstrap has no interval: it is None, and `interval:none` in the
+    signature.
+    """
+    made: dict[str, str | int | float] = {"n": len(tally)}
+    interval = None
+    if tally.is_proportion:
+        interval = clopper_pearson(int(tally.statistics[:, 0].sum()), len(tally), confidence=confidence)
+        made |= {"interval": "clopper-pearson", "confidence": confidence}
+    elif len(tally) == 1:
+        made |= {"interval": "none"}
+    else:
+        interval = bootstrap_interval(
+            tally.statistics, tally.compute, confidence=confidence, num_resamples=num_resamples, seed=seed
+        )
+        made |= {"interval": "bootstrap", "confidence": confidence, "resamples": num_resamples, "seed": seed}
+    return Score(
+        name=tally.name,
+        value=tally.value,
+        interval=interval,
+        settings={**tally.settings, **made},
+        digits=tally.digits,
     )
 
 
@@ -164,86 +170,6 @@ def score_from_statistics(
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> Score:
-    """The score `compute` gives to the summed rows of `statistics`, with its bootstrap interval.
-
-    The signature gets, beside `settings`, the number of examples and how the
-    interval was made. Of a single example there is no interval: it is None, and
-    `interval:none` in the signature.
-    """
-    made = {"n": len(statistics), "interval": "none"}
-    interval = None
-    if len(statistics) > 1:
-        interval = bootstrap_interval(statistics, compute, num_resamples=num_resamples, seed=seed)
-        made |= {"interval": "bootstrap", "confidence": CONFIDENCE, "resamples": num_resamples, "seed": seed}
-    value = float(compute(statistics.sum(axis=0, dtype=np.float64)))
-    return Score(name=name, value=value, interval=interval, settings={**settings, **made})
-
-
-def _by_sacrebleu(
-    metric: BLEU | CHRF, predictions: Sequence[str], references: References, num_resamples: int, seed: int
-) -> Score:
-    """A score of sacrebleu's, which is a function of counts summed over sentences.
-
-    `Metric.corpus_score` is these two methods, one after the other; calling them
-    apart lets the bootstrap reuse the counts, and tests hold the value equal.
-    """
-    _check_pairs(predictions, references)
-    streams = _reference_streams(_reference_lists(references))
-    statistics = np.array(
-        # sacrebleu's annotation forgets the None that its docstring allows.
-        metric._extract_corpus_statistics(predictions, streams)  # pyright: ignore[reportArgumentType]
-    )
-    settings = {key: value for key, value in metric.get_signature().info.items() if value is not None}
-    settings["sacrebleu"] = settings.pop("version")
-    if isinstance(metric, CHRF):
-        settings["beta"] = metric.beta  # sacrebleu says it in the name, chrF2
-    score = score_from_statistics(
-        type(metric).__name__.lower(),
-        statistics,
-        lambda sums: metric._compute_score_from_stats(sums.tolist()).score,
-        settings=settings,
-        num_resamples=num_resamples,
-        seed=seed,
-    )
-    return replace(score, digits=2)
-
-
-def _proportion(name: str, num_correct: int, num_examples: int, settings: Mapping[str, str | int | float]) -> Score:
-    made = {"n": num_examples, "interval": "clopper-pearson", "confidence": CONFIDENCE}
-    return Score(
-        name=name,
-        value=num_correct / num_examples,
-        interval=clopper_pearson(num_correct, num_examples),
-        settings={**settings, **made},
-    )
-
-
-def _reference_lists(references: References) -> list[Sequence[str]]:
-    """The accepted references of each prediction."""
-    lists = [[item] if isinstance(item, str) else item for item in references]
-    for index, accepted in enumerate(lists):
-        if len(accepted) == 0:
-            raise DataError(f"each prediction needs at least one reference, got none for prediction {index}")
-    return lists
-
-
-def _reference_streams(lists: Sequence[Sequence[str]]) -> list[list[str | None]]:
-    """The transpose, which is sacrebleu's order; None where a prediction has fewer references."""
-    return [list(stream) for stream in zip_longest(*lists)]
-
-
-def _num_references(lists: Sequence[Sequence[str]]) -> int | str:
-    """How many references each prediction has, in sacrebleu's words: a number, or `var`."""
-    counts = {len(accepted) for accepted in lists}
-    return counts.pop() if len(counts) == 1 else "var"
-
-
-def _check_pairs(predictions: Sequence[object], references: Sequence[object]) -> None:
-    if isinstance(predictions, str) or isinstance(references, str):
-        raise DataError(f"predictions and references must be lists, got {predictions!r} and {references!r}")
-    _check_lengths(predictions, references, "predictions and references")
-
-
-def _check_lengths(first: Sequence[object], second: Sequence[object], names: str) -> None:
-    if len(first) != len(second) or len(first) == 0:
-        raise DataError(f"{names} must be equally many and at least one, got {len(first)} and {len(second)}")
+    """The score `compute` gives to the summed rows of `statistics`, with its bootstrap interval: see `score_tally`."""
+    counts = Tally(name=name, statistics=statistics, compute=compute, settings=settings)
+    return score_tally(counts, num_resamples=num_resamples, seed=seed)

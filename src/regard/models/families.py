@@ -4,13 +4,14 @@ from typing import Annotated
 
 from pydantic import Field
 
+from regard.models.convolutional import Convolutional, ConvolutionalConfig
 from regard.models.recurrent import Recurrent, RecurrentConfig
 from regard.models.transformer import Transformer, TransformerConfig
 
-AnyConfig = TransformerConfig | RecurrentConfig
+AnyConfig = TransformerConfig | RecurrentConfig | ConvolutionalConfig
 ModelConfig = Annotated[AnyConfig, Field(discriminator="family")]
 """The settings of a model; `family` says of which."""
-AnyModel = Transformer | Recurrent
+AnyModel = Transformer | Recurrent | Convolutional
 
 
 def make_model(config: AnyConfig, vocab_size: int) -> AnyModel:
@@ -20,3 +21,5 @@ def make_model(config: AnyConfig, vocab_size: int) -> AnyModel:
             return Transformer(config, vocab_size)
         case RecurrentConfig():
             return Recurrent(config, vocab_size)
+        case ConvolutionalConfig():
+            return Convolutional(config, vocab_size)

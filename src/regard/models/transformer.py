@@ -112,7 +112,7 @@ class TransformerConfig(Settings):
                 "num_heads must be a multiple of num_key_value_heads, "
                 f"got {self.num_heads=} and {self.num_key_value_heads=}"
             )
-        schemes = [self.encoder_positions or self.positions, self.decoder_positions or self.positions]
+        schemes = self.position_schemes
         if "rotary" in schemes and self.head_dim % 2:
             raise ConfigError(
                 "rotary positions need an even number of dimensions a head, "
@@ -128,6 +128,16 @@ class TransformerConfig(Settings):
         if self.encoder_depth + self.decoder_depth == 0:
             raise ConfigError("a Transformer needs layers in its encoder or in its decoder, got none in either")
         return self
+
+    @property
+    def position_schemes(self) -> Sequence[Positions]:
+        """Of the encoder, where there is one, and of the decoder, where there is one."""
+        schemes: list[Positions] = []
+        if self.encoder_depth:
+            schemes.append(self.encoder_positions or self.positions)
+        if self.decoder_depth:
+            schemes.append(self.decoder_positions or self.positions)
+        return schemes
 
     @property
     def head_dim(self) -> int:

@@ -68,7 +68,8 @@ def attend(
         weights = weights.masked_fill(~mask, 0.0)
     if dropout:
         weights = F.dropout(weights, dropout)
-    return weights @ v, weights
+    # A bias in full precision makes full-precision weights, whatever the values are.
+    return weights.to(v.dtype) @ v, weights
 
 
 def attend_fused(

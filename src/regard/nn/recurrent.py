@@ -30,12 +30,20 @@ Cell = Literal["rnn", "gru", "lstm"]
 CellActivation = Literal["tanh", "relu"]
 InitialState = Literal["zero", "learned"]
 Hidden = tuple[Float[Tensor, "layers batch hidden"], ...]
-"""The state: h, and for an LSTM also C."""
+"""The state of a stack: h, and for an LSTM also C."""
+LayerHidden = tuple[Float[Tensor, "batch hidden"], ...]
+"""The state of one layer in one direction."""
 
 _NUM_GATES: dict[Cell, int] = {"rnn": 1, "gru": 3, "lstm": 4}
 
 
-def cell_step(cell: Cell, activation: CellActivation, from_input: Tensor, from_hidden: Tensor, state: Hidden) -> Hidden:
+def cell_step(
+    cell: Cell,
+    activation: CellActivation,
+    from_input: Float[Tensor, "batch gates"],
+    from_hidden: Float[Tensor, "batch gates"],
+    state: LayerHidden,
+) -> LayerHidden:
     """One step of one layer, for all gates' `W x + b` and `U h + c`, side by side in PyTorch's order."""
     h = state[0]
     if cell == "rnn":
@@ -143,13 +151,13 @@ def unroll(
     kernel = stack.kernel
     initial = stack.initial(x.size(0)) if state is None else state
     num_directions = 2 if kernel.bidirectional else 1
-    last: list[Hidden] = []
+    last: list[LayerHidden] = []
     for layer in range(kernel.num_layers):
         outputs = []
         for direction in range(num_directions):
             names = (f"{kind}_l{layer}{'_reverse' if direction else ''}" for kind in _WEIGHTS)
             w, u, b, c = (getattr(kernel, name) for name in names)
-            hidden: Hidden = tuple(part[layer * num_directions + direction] for part in initial)
+            hidden: LayerHidden = tuple(part[layer * num_directions + direction] for part in initial)
             steps = range(x.size(1)) if direction == 0 else reversed(range(x.size(1)))
             states: dict[int, Tensor] = {}
             for t in steps:

@@ -2,7 +2,7 @@ r"""How well a query fits a key: the functions that attention can score by.
 
     dot          $q \cdot k$                                            Luong et al. (2015), arXiv 1508.04025
     scaled-dot   $q \cdot k / \sqrt d$                                  Vaswani et al. (2017), arXiv 1706.03762
-    bilinear     $q^\top W k$ ("general")                               Luong et al. (2015), equation 8
+    bilinear     $q^\top W k$ ("general")                               Luong et al. (2015), section 3.1
     additive     $v^\top \tanh(W q + U k)$                              Bahdanau et al. (2014), arXiv 1409.0473, A.1.2
     cosine       $s \cos(q, k)$, with a learned $s$                     Henry et al. (2020), arXiv 2010.04245
     gaussian     $-\lVert q - k \rVert^2 / 2 \sqrt d$                   Nadaraya (1964), Watson (1964)

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from regard.evaluation.paired import compare_all, score_over_seeds
-from regard.explanation.comparison import draw_curves, write_comparison
 
 from regard.config import merge
 from regard.data.preparation import Prepared, prepare
 from regard.data.sources import Rows, open_source
 from regard.errors import ConfigError, RunError, RunExistsError
-from regard.evaluation.metrics import tally
-from regard.evaluation.tallies import Tally
+from regard.evaluation.paired import compare_all, score_over_seeds
+from regard.evaluation.tallies import Tally, tally
+from regard.explanation.comparison import draw_curves, write_comparison
 from regard.progress import say
 from regard.runs.job import Job
 from regard.runs.plan import (
@@ -258,7 +257,7 @@ def _table(
         "rows": len(rows),
         "hardware": f"{first['hardware']}, {at_once} runs at a time",
         "version": version(),
-        "notes": [*prepared.notes, f"scores are on the {role} rows"],
+        "notes": [*prepared.notes, f"scores are on the {role} rows", f"sample outputs are of seed {seeds[0]}"],
         "models": models,
         "pairs": [
             {

@@ -16,7 +16,7 @@ from regard.config import merge
 from regard.data.preparation import Prepared, prepare
 from regard.data.sources import IN_MEMORY, Rows, open_source
 from regard.errors import ConfigError, DeviceError, RunError, StoppedError
-from regard.models.presets import KINDS, has_size
+from regard.models.presets import has_size
 from regard.progress import duration, say
 from regard.runs.run import Run
 from regard.tasks import find_task
@@ -26,7 +26,7 @@ from regard.training.folder import RunFolder
 from regard.training.interruption import listen
 from regard.training.loop import Trainer
 from regard.training.precision import Hardware, choose_hardware, keep_memory
-from regard.training.resolution import choose_size, resolve, with_preset
+from regard.training.resolution import choose_size, resolve, usual_preset, with_preset
 from regard.training.settings import Record, RunSettings
 from regard.version import version
 
@@ -117,7 +117,7 @@ def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, sh
 
 def _set_up(values: Mapping[str, Any], model: str | None, rows: Rows | None) -> tuple[Prepared, RunSettings, Trainer]:
     # Read once before the data is touched, so that a misspelt setting or a missing device is told at once.
-    name = model or _usual_preset(values)
+    name = model or usual_preset(values)
     first = with_preset(values, name)
     hardware = _hardware(first)
     task = find_task(first.task)
@@ -142,13 +142,6 @@ def _make_trainer(settings: RunSettings, data: Prepared) -> Trainer:
     model = task.build_model(settings.model, data.tokenizer)
     say(f"{sum(p.numel() for p in model.parameters()):,} parameters on {hardware}")
     return Trainer(model.to(hardware.device), task, data, settings.train, hardware)
-
-
-def _usual_preset(values: Mapping[str, Any]) -> str:
-    """The kind of model to start from where none is named: the first of the family that is set, or a Transformer."""
-    model = values.get("model")
-    family = model.get("family", "transformer") if isinstance(model, Mapping) else "transformer"
-    return next((name for name, (_, same) in KINDS.items() if same["family"] == family), "transformer")
 
 
 def _hardware(settings: RunSettings) -> Hardware:

@@ -15,7 +15,7 @@ from regard.models.presets import Size
 from regard.progress import say
 from regard.tasks import find_task
 from regard.training.flops import flops_per_step
-from regard.training.resolution import batch_tokens_for, with_preset
+from regard.training.resolution import batch_tokens_for, usual_preset, with_preset
 from regard.training.settings import RunSettings
 
 _LEAST_SECONDS = 1.0
@@ -34,7 +34,11 @@ class Contender:
     """As `regard.train` takes them."""
 
     def resolved(self, size: Size = "tiny") -> RunSettings:
-        return with_preset(self.settings, self.preset, size)
+        """All settings of a run of this model; `size` where its preset leaves it open."""
+        try:
+            return with_preset(self.settings, self.preset, size)
+        except ConfigError as error:
+            raise ConfigError(f"model {self.name}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def read_contenders(names: Sequence[str], settings: Mapping[str, Any]) -> list[C
         if contender.name in known:
             raise ConfigError(f"models must have different names, got {contender.name!r} twice")
         known.add(contender.name)
-        contender.resolved()  # whatever is wrong with its settings is told now
+        _ = contender.resolved()  # whatever is wrong with its settings is told now
     return contenders
 
 
@@ -138,8 +142,7 @@ def _read_contender(name: str, shared: Mapping[str, Any]) -> Contender:
     own = read_toml(Path(name))
     if "data" in own:
         raise ConfigError(f"models are compared on one set of data, but {name} has a table [data] of its own")
-    preset = own.pop("preset", None) or "transformer"
-    return Contender(Path(name).stem, str(preset), merge(shared, own))
+    return Contender(Path(name).stem, usual_preset(own), merge(shared, own))
 
 
 def _widened(config: AnyConfig, width: int) -> AnyConfig:
@@ -151,6 +154,9 @@ def _widened(config: AnyConfig, width: int) -> AnyConfig:
 
 
 def _count(config: AnyConfig, contender: Contender, data: Prepared) -> int:
-    with torch.device("meta"):
-        model = find_task(contender.resolved().task).build_model(config, data.tokenizer)
+    try:
+        with torch.device("meta"):
+            model = find_task(contender.resolved().task).build_model(config, data.tokenizer)
+    except ConfigError as error:
+        raise ConfigError(f"model {contender.name}: {error}") from None
     return sum(parameter.numel() for parameter in model.parameters())

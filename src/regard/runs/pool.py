@@ -31,6 +31,12 @@ class _Running:
     start: float
     bar: TaskID
 
+    def close(self) -> None:
+        """Wait until the process is gone, and let go of the pipe to it."""
+        self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
 
 def run_jobs(jobs: Sequence[Job], *, num_at_once: int, logs: Path, show_progress: bool = True) -> None:
     """Finish all jobs that are not done; raise if one fails, or if the user stops them, with all state saved."""
@@ -50,6 +56,7 @@ def run_jobs(jobs: Sequence[Job], *, num_at_once: int, logs: Path, show_progress
                     _show(each, progress)
                     if each.process.poll() is not None:
                         running.remove(each)
+                        each.close()
                         progress.remove_task(each.bar)
                         if not interruption:
                             _finish(each)
@@ -100,7 +107,7 @@ def _stop(running: list[_Running]) -> None:
         if each.process.poll() is None:
             each.process.send_signal(signal.SIGTERM)
     for each in running:
-        each.process.wait()
+        each.close()
     running.clear()
 
 

@@ -9,7 +9,7 @@ from regard.data.batches import BatchSampler
 from regard.data.preparation import Prepared
 from regard.errors import ConfigError
 from regard.models.families import AnyConfig
-from regard.models.presets import Size, preset
+from regard.models.presets import KINDS, Size, preset
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import TransformerConfig
 from regard.progress import say
@@ -34,6 +34,14 @@ def choose_size(num_rows: int, *, has_gpu: bool) -> Size:
     if num_rows < _FEW_ROWS or not has_gpu:
         return "tiny"
     return "small" if num_rows < _MANY_ROWS else "base"
+
+
+def usual_preset(values: Mapping[str, Any]) -> str:
+    """The preset to start from: the one that is set, or the first of the family that is set, or a Transformer."""
+    model = values.get("model")
+    family = model.get("family", "transformer") if isinstance(model, Mapping) else "transformer"
+    first = next((name for name, (_, same) in KINDS.items() if same["family"] == family), "transformer")
+    return values.get("preset") or first
 
 
 def with_preset(values: Mapping[str, Any], name: str, size: Size = "tiny") -> RunSettings:
@@ -88,9 +96,7 @@ def longest_sequence(config: AnyConfig) -> int | None:
     """The most positions that a sequence may have, where there is such a limit."""
     if isinstance(config, RecurrentConfig):
         return None
-    schemes = [config.positions]
-    if isinstance(config, TransformerConfig):
-        schemes = [config.encoder_positions or config.positions, config.decoder_positions or config.positions]
+    schemes = config.position_schemes if isinstance(config, TransformerConfig) else [config.positions]
     return config.context_length if "learned" in schemes else None
 
 

@@ -1,0 +1,165 @@
+"""`regard compare`: what it prints and writes, that it goes on, and what it refuses before any training."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SMALL = ["--set", "model.model_dim=16", "--set", "model.num_layers=1", "--set", "generate.max_length=12",
+         "--set", "train.evaluate_every=2", "--tokenizer", "bytes", "--device", "cpu"]  # fmt: skip
+KEYS = ("name", "score", "params", "tokens_per_s", "seconds")
+
+
+@pytest.fixture(scope="module")
+def compared(regard, dates: Path, tmp_path_factory: pytest.TempPathFactory):
+    """Two models, two seeds, four steps; one of them also on fewer rows would take too long here."""
+    folder = tmp_path_factory.mktemp("compared") / "comparison"
+    models = ["--models", "lstm-attention,transformer", "--steps", 4, "--seeds", 2]
+    answer = regard("compare", dates, *models, "--out", folder, "--json", *SMALL)
+    return folder, answer.is_well()
+
+
+def test_the_last_line_is_one_object(compared):
+    table = json.loads(compared[1].out.splitlines()[-1])
+    assert [model["name"] for model in table["models"]] == ["lstm-attention", "transformer"]
+    for model in table["models"]:
+        assert all(key in model for key in KEYS)
+        low, high = model["score"]["interval"]
+        assert low <= model["score"]["value"] <= high
+        assert "seeds:2" in model["score"]["signature"]
+        assert len(model["seed_scores"]) == len(model["curves"]) == 2
+        assert sum(part["rows"] for part in model["by_length"]) == table["rows"]
+        assert [point["step"] for point in model["curves"][0]["points"]] == [2, 4]
+    (pair,) = table["pairs"]
+    assert (pair["a"], pair["b"]) == ("lstm-attention", "transformer")
+    first, second = (model["score"]["value"] for model in table["models"])
+    assert pair["difference"] == pytest.approx(first - second)
+    assert 0 < pair["p"] <= 1
+
+
+def test_the_folder_stands_alone(compared):
+    folder, answer = compared
+    assert json.loads((folder / "compare.json").read_text()) == json.loads(answer.out.splitlines()[-1])
+    assert "<html" in (folder / "compare.html").read_text()[:200]
+    assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("lstm-attention-0", "lstm-attention-1", "transformer-0", "transformer-1"):
+        assert (folder / name / "report.html").is_file()
+
+
+def test_runs_of_one_seed_see_the_data_in_the_same_order(compared):
+    from regard.data.batches import BatchSampler
+    from regard.data.preparation import prepare
+    from regard.data.sources import open_source
+    from regard.tasks import find_task
+    from regard.training.folder import RunFolder
+
+    samplers = []
+    for name in ("lstm-attention-1", "transformer-1"):
+        settings = RunFolder(compared[0] / name).read_settings()
+        roles = find_task(settings.task).roles
+        data = prepare(open_source(settings.data, roles), settings.data, roles)
+        assert settings.train.batch_tokens is not None
+        samplers.append(BatchSampler(data.train, batch_tokens=settings.train.batch_tokens, seed=settings.train.seed))
+    for step in range(5):
+        assert samplers[0].rows(step).tolist() == samplers[1].rows(step).tolist()
+
+
+def test_the_same_command_again_trains_nothing_and_says_the_same(compared, regard, dates: Path):
+    folder, before = compared
+    models = ["--models", "lstm-attention,transformer", "--steps", 4, "--seeds", 2]
+    again = regard("compare", dates, *models, "--out", folder, "--json", *SMALL).is_well()
+    assert "4 of 4 runs are there already" in again.err
+    assert again.out == before.out
+
+
+def test_other_settings_do_not_go_into_the_same_folder(compared, regard, dates: Path):
+    folder, _ = compared
+    models = ["--models", "lstm-attention,transformer", "--steps", 5, "--seeds", 2]
+    regard("compare", dates, *models, "--out", folder, "--quiet", *SMALL).says_no(
+        "holds a comparison with other settings", "--overwrite"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--models", "lstm", "--steps", "3"], ["a comparison needs at least two models, got lstm"]),
+        (["--models", "lstm,lstm", "--steps", "3"], ["models must have different names, got 'lstm' twice"]),
+        (
+            ["--models", "lstm,transfomer", "--steps", "3"],
+            ["no preset is called 'transfomer'; did you mean transformer?"],
+        ),
+        (["--models", "lstm,none.toml", "--steps", "3"], ["no settings file at none.toml"]),
+        (["--models", "lstm,gru"], ["a comparison has one budget, in minutes, in steps or in flops, got none"]),
+        (["--models", "lstm,gru", "--steps", "3", "--minutes", "1"], ["one budget", "got minutes=1.0, steps=3"]),
+        (["--models", "lstm,gru", "--minutes", "0.001"], ["a budget of 0.001 minutes leaves no time to train a step"]),
+        (["--models", "lstm,gru", "--steps", "0"], ["at least one step, got 0"]),
+        (["--models", "lstm,gru", "--flops", "10"], ["cannot train a step of lstm, which costs"]),
+        (["--models", "lstm,gru", "--steps", "3", "--seeds", "1,2,1"], ["seeds must differ", "[1, 2, 1]"]),
+        (["--models", "lstm,gru", "--steps", "3", "--seeds", "0"], ["at least one seed, got 0"]),
+        (["--models", "lstm,gru", "--steps", "3", "--seeds", "x"], ["--seeds takes whole numbers", "'x'"]),
+        (["--models", "lstm,gru", "--steps", "3", "--params", "100"], ["no width of lstm comes within 5 % of 100"]),
+        (["--models", "lstm,gru", "--steps", "3", "--sizes", "9999999"], ["1 to", "got 9,999,999"]),
+        (["--models", "lstm,tiny", "--steps", "3", "--set", "model.num_heads=2"], ["model lstm: unknown setting"]),
+    ],
+)
+def test_what_cannot_be_compared_is_told_before_any_training(
+    regard, dates: Path, tmp_path: Path, monkeypatch, options: list[str], parts: list[str]
+):
+    monkeypatch.chdir(tmp_path)
+    regard("compare", dates, "--quiet", "--tokenizer", "bytes", *options).says_no(*parts)
+    assert not list(tmp_path.rglob("run.toml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[model]\nfamily = "recurrent"\nencoder_layers = 0\n', "a decoder cannot be bidirectional"),
+        ('preset = "lstm"\n[model]\nencoder_layers = 0\nbidirectional = false\n', "translation needs an encoder"),
+        ("[model]\nencoder_layers = 0\n", "translation needs an encoder and a decoder"),
+        ("[data]\ntokenizer = 'words'\n", "has a table [data] of its own"),
+    ],
+)
+def test_a_model_that_cannot_do_the_task_is_refused(
+    regard, dates: Path, tmp_path: Path, monkeypatch, text: str, words: str
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(text)
+    options = ["--models", "lstm,mine.toml", "--steps", 3, "--quiet", "--tokenizer", "bytes"]
+    regard("compare", dates, *options).says_no("mine", words)
+    assert not list(tmp_path.rglob("run.toml"))
+
+
+def test_an_interrupted_comparison_goes_on_where_it_stopped(dates: Path, tmp_path: Path):
+    folder = tmp_path / "comparison"
+    options = ["--models", "gru,tiny", "--steps", 400, "--out", folder, "--json", *SMALL]
+    command = [sys.executable, "-m", "regard", "compare", dates, *options]
+    # With Ctrl-C as a terminal would have it, whoever started these tests.
+    process = subprocess.Popen(
+        list(map(str, command)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    deadline = time.monotonic() + 120
+    while not list(folder.rglob("metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "the same command goes on from there" in said
+    assert not list(folder.rglob("result.json"))
+    assert list(folder.rglob("*.safetensors"))
+
+    finished = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    table = json.loads(finished.stdout.splitlines()[-1])
+    assert [model["steps"] for model in table["models"]] == [400, 400]
+    assert any("going on from step" in log.read_text() for log in (folder / "logs").iterdir())

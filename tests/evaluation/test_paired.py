@@ -1,0 +1,503 @@
+"""Tests of tests: how often they cry wolf, what they find, and whether they equal their definitions."""
+
+import math
+from itertools import chain, combinations, product
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from regard.errors import ConfigError, DataError
+from regard.evaluation import bootstrap, paired
+from regard.evaluation.bootstrap import bootstrap_interval, clopper_pearson
+from regard.evaluation.metrics import bleu, chrf, exact_match
+from regard.evaluation.paired import ComparedPair, compare_all, holm, paired_test, score_over_seeds
+from regard.evaluation.tallies import Tally, share, tally, tally_bleu, tally_perplexity
+
+NUM_SIMULATIONS = 300
+WORDS = ["der", "hund", "rennt", "und", "bellt", "laut", "weil", "drei", "katzen", "über", "straße", "sah"]
+
+
+def proportion(right: np.ndarray) -> Tally:
+    """The tally of examples that were right or wrong."""
+    statistics = np.stack([right, np.ones_like(right)], axis=1).astype(np.int64)
+    return Tally(name="exact_match", statistics=statistics, compute=share, settings={})
+
+
+def mean(values: np.ndarray) -> Tally:
+    """The tally of a mean: a score that is no proportion, and without ties."""
+    statistics = np.stack([values, np.ones_like(values)], axis=1)
+    return Tally(name="mean", statistics=statistics, compute=lambda sums: float(sums[0] / sums[1]), settings={})
+
+
+def spread(
+    rng: np.random.Generator, *, num_seeds: int, num_examples: int, skill: float = 0.0, seed_deviation: float = 0.0
+) -> list[np.ndarray]:
+    """For each training seed its errors on examples: its own skill, and noise."""
+    skills = skill + seed_deviation * rng.normal(size=num_seeds)
+    return [rng.normal(seed_skill, 1.0, size=num_examples) for seed_skill in skills]
+
+
+def translations(error_rate: float, *, seed: int) -> tuple[list[str], list[str]]:
+    """The same references for every seed, and predictions with some of their words exchanged."""
+    references_rng, rng = np.random.default_rng(1), np.random.default_rng([2, seed])
+    references = [" ".join(references_rng.choice(WORDS, size=references_rng.integers(4, 13))) for _ in range(61)]
+    predictions = [
+        " ".join(str(rng.choice(WORDS)) if rng.random() < error_rate else word for word in reference.split())
+        for reference in references
+    ]
+    return predictions, references
+
+
+def three_models() -> dict[str, list[Tally]]:
+    rng = np.random.default_rng(14)
+    rates = {"weak": 0.7, "strong": 0.9, "equal": 0.9}
+    return {name: [proportion(rng.random(307) < rate) for _ in range(2)] for name, rate in rates.items()}
+
+
+def test_holm_equals_an_example_worked_by_hand():
+    # Sorted: 0.01 * 4 = 0.04, 0.02 * 3 = 0.06, 0.022 * 2 = 0.044 but no less than 0.06, 0.5 * 1.
+    np.testing.assert_allclose(holm([0.5, 0.02, 0.01, 0.022]), [0.5, 0.06, 0.04, 0.06], rtol=1e-15)
+
+
+def test_holm_equals_its_formula():
+    """As statsmodels computes it: sort, multiply, take the running maximum, cap, put back."""
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 7, 29):
+        p_values = rng.random(size) ** 3
+        order = np.argsort(p_values)
+        expected = np.empty(size)
+        expected[order] = np.minimum(1, np.maximum.accumulate(p_values[order] * np.arange(size, 0, -1)))
+        np.testing.assert_allclose(holm(p_values.tolist()), expected, rtol=1e-15)
+
+
+def test_holm_is_bonferronis_correction_closed_over_all_subsets():
+    """Another definition: a test is real if every set of tests that holds it is, by Bonferroni."""
+    p_values = [0.011, 0.2, 0.013, 0.0004, 0.013, 0.04]
+    tests = range(len(p_values))
+    subsets = list(chain.from_iterable(combinations(tests, size) for size in range(1, len(p_values) + 1)))
+    expected = [
+        max(min(1.0, len(subset) * min(p_values[i] for i in subset)) for subset in subsets if test in subset)
+        for test in tests
+    ]
+    np.testing.assert_allclose(holm(p_values), expected, rtol=1e-15)
+
+
+def test_holm_never_exceeds_one_nor_changes_the_order():
+    p_values = np.random.default_rng(1).random(23).tolist()
+    corrected = holm(p_values)
+    assert max(corrected) == 1.0
+    assert np.all(np.diff(np.array(corrected)[np.argsort(p_values)]) >= 0)
+    assert np.all(np.array(corrected) >= p_values)
+
+
+def test_holm_of_one_test_or_none_changes_nothing():
+    assert holm([0.03]) == [0.03]
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan")])
+def test_holm_refuses_what_is_no_probability(wrong: float):
+    with pytest.raises(ConfigError, match=rf"must lie in \[0, 1\], got \[0.5, {wrong}\]"):
+        holm([0.5, wrong])
+
+
+def test_the_randomization_equals_all_swaps_written_out():
+    rng = np.random.default_rng(2)
+    a, b = (spread(rng, num_seeds=2, num_examples=11, skill=skill) for skill in (0.5, 0.0))
+    differences = (np.mean(a, axis=0) - np.mean(b, axis=0)) / 11
+    swapped = np.array(list(product([1, -1], repeat=11))) @ differences
+    exact = np.mean(np.abs(swapped) >= abs(differences.sum()) - 1e-12)
+    assert 0.02 < exact < 0.5
+    p = paired_test([mean(x) for x in a], [mean(x) for x in b], num_resamples=20_000).p
+    assert p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 20_000))
+
+
+def test_the_randomization_of_bleu_equals_swapped_predictions():
+    """The sums that a swap moves are those of texts that were swapped."""
+    (good, references), (poor, _) = translations(0.1, seed=0), translations(0.4, seed=1)
+    rng = paired._stream(5)
+    expected = []
+    for _ in range(23):
+        swap = rng.random(61) < 0.5
+        one = [b if s else a for a, b, s in zip(good, poor, swap, strict=True)]
+        other = [a if s else b for a, b, s in zip(good, poor, swap, strict=True)]
+        expected.append(tally("bleu", one, references).value - tally("bleu", other, references).value)
+    tallies = [tally("bleu", predictions, references) for predictions in (good, poor)]
+    ours = paired._swapped_differences([(tallies[:1], tallies[1:])], 23, 5)
+    np.testing.assert_allclose(ours[:, 0], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("only_a", "only_b"), [(13, 5), (9, 7), (6, 0), (11, 11)])
+def test_the_randomization_of_exact_match_is_mcnemars_exact_test(only_a: int, only_b: int):
+    both, neither = 31, 17
+    a = np.repeat([1, 0, 1, 0], [only_a, only_b, both, neither])
+    b = np.repeat([0, 1, 1, 0], [only_a, only_b, both, neither])
+    exact = scipy.stats.binomtest(only_a, only_a + only_b).pvalue
+    test = paired_test([proportion(a)], [proportion(b)])
+    assert test.difference == pytest.approx((only_a - only_b) / len(a))
+    assert test.p == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 10_000) + 2e-4)
+
+
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_the_randomization_cries_wolf_as_often_as_it_says(num_seeds: int):
+    rng = np.random.default_rng(3)
+    p_values = []
+    for simulation in range(NUM_SIMULATIONS):
+        hardness = rng.gamma(1.0, size=37)  # common to both models: pairs, not two heaps
+        a, b = ([mean(rng.normal(hardness)) for _ in range(num_seeds)] for _ in range(2))
+        p_values.append(paired_test(a, b, num_resamples=199, seed=simulation).p)
+    for level in (0.05, 0.2, 0.5, 0.8):
+        calls = np.count_nonzero(np.array(p_values) <= level)
+        low, high = scipy.stats.binom.interval(0.998, NUM_SIMULATIONS, level)
+        assert low <= calls <= high, f"{calls} of {NUM_SIMULATIONS} at {level}"
+
+
+def test_the_randomization_of_exact_match_cries_wolf_at_most_as_often_as_it_says():
+    """Ties count as extreme, so of a score with many ties p-values lie above uniform ones."""
+    rng = np.random.default_rng(4)
+    p_values = []
+    for simulation in range(NUM_SIMULATIONS):
+        rates = np.exp(-rng.gamma(1.0, size=101))
+        a, b = ([proportion(rng.random(101) < rates) for _ in range(3)] for _ in range(2))
+        p_values.append(paired_test(a, b, num_resamples=199, seed=simulation).p)
+    for level in (0.05, 0.2, 0.5, 0.8):
+        calls = np.count_nonzero(np.array(p_values) <= level)
+        assert level / 3 < calls / NUM_SIMULATIONS
+        assert calls <= scipy.stats.binom.ppf(0.999, NUM_SIMULATIONS, level), f"{calls} of {NUM_SIMULATIONS} at {level}"
+
+
+def test_equal_recipes_with_unequal_seeds_fool_the_randomization_and_less_the_bootstrap():
+    """The swaps take the trained models as they are, and these do differ."""
+    rng = np.random.default_rng(4)
+    called = {"randomization": 0, "bootstrap": 0}
+    for simulation in range(100):
+        a, b = ([mean(x) for x in spread(rng, num_seeds=5, num_examples=199, seed_deviation=0.2)] for _ in range(2))
+        for method in called:
+            test = paired_test(a, b, method=method, num_resamples=99, seed=simulation)  # pyright: ignore[reportArgumentType]
+            called[method] += test.p <= 0.05
+    assert called["randomization"] > 40
+    assert called["bootstrap"] < 20
+
+
+@pytest.mark.parametrize("method", ["randomization", "bootstrap"])
+def test_a_clear_difference_is_found(method):
+    rng = np.random.default_rng(5)
+    a, b = ([proportion(rng.random(401) < rate) for _ in range(3)] for rate in (0.95, 0.8))
+    test = paired_test(a, b, method=method)
+    assert test.p < 0.001
+    assert 0.08 < test.interval[0] < test.difference < test.interval[1] < 0.22
+    assert test.difference == pytest.approx(np.mean([t.value for t in a]) - np.mean([t.value for t in b]))
+
+
+@pytest.mark.parametrize("method", ["randomization", "bootstrap"])
+def test_the_paired_test_agrees_with_students_on_many_examples(method):
+    a, b = np.random.default_rng(6).normal(size=(2, 997))
+    a += np.mean(b - a) + 2.5 * np.std(b - a, ddof=1) / np.sqrt(997)
+    exact = scipy.stats.ttest_rel(a, b).pvalue
+    assert exact == pytest.approx(0.0126, abs=1e-4)
+    p = paired_test([mean(a)], [mean(b)], method=method, num_resamples=10_000).p
+    assert p == pytest.approx(exact, abs=4 * np.sqrt(exact / 10_000))
+
+
+@pytest.mark.parametrize("method", ["randomization", "bootstrap"])
+def test_b_against_a_is_a_against_b_turned_round(method):
+    rng = np.random.default_rng(7)
+    a, b = ([mean(x) for x in spread(rng, num_seeds=3, num_examples=41, skill=s)] for s in (0.2, 0.0))
+    one, other = paired_test(a, b, method=method), paired_test(b, a, method=method)
+    assert one.difference == -other.difference
+    assert one.interval == pytest.approx((-other.interval[1], -other.interval[0]))
+    assert one.p == other.p
+
+
+@pytest.mark.parametrize("method", ["randomization", "bootstrap"])
+def test_a_model_does_not_differ_from_itself(method):
+    model = [mean(x) for x in spread(np.random.default_rng(8), num_seeds=2, num_examples=31)]
+    test = paired_test(model, model, method=method)
+    assert (test.difference, test.interval, test.p) == (0.0, (0.0, 0.0), 1.0)
+
+
+def test_equal_sums_of_other_seeds_are_ties_in_spite_of_rounding():
+    """On every example as many seeds of the one are right as of the other, but not the same seeds."""
+    right = np.random.default_rng(0).random((3, 13)) < 0.5
+    a = [proportion(row) for row in np.vstack([right, np.ones((1, 13), dtype=bool)])]
+    b = [proportion(row) for row in np.vstack([np.ones((1, 13), dtype=bool), right])]
+    assert paired_test(a, b).p == 1.0
+
+
+@pytest.mark.parametrize(("name", "metric"), [("bleu", bleu), ("chrf", chrf)])
+def test_the_difference_is_that_of_the_metrics(name: str, metric):
+    good, poor = ([translations(rate, seed=seed) for seed in range(2)] for rate in (0.1, 0.3))
+    test = paired_test([tally(name, *texts) for texts in good], [tally(name, *texts) for texts in poor])
+    values = [[metric(*texts, num_resamples=1).value for texts in texts_of_seeds] for texts_of_seeds in (good, poor)]
+    assert test.difference == pytest.approx(np.mean(values[0]) - np.mean(values[1]), rel=1e-13)
+    assert test.difference > 10
+    assert test.p == 1 / 2001
+    assert test.settings["resamples"] == 2000
+
+
+def test_the_interval_of_one_seed_is_the_bootstrap_of_the_difference(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(paired, "_stream", lambda seed: np.random.Generator(np.random.PCG64(seed)))
+    (a, references), (b, _) = translations(0.1, seed=0), translations(0.3, seed=1)
+    counted = [tally("bleu", predictions, references) for predictions in (a, b)]
+
+    def difference(sums: np.ndarray) -> float:
+        return counted[0].compute(sums[:10]) - counted[1].compute(sums[10:])
+
+    both = np.hstack([counted[0].statistics, counted[1].statistics])
+    test = paired_test(counted[:1], counted[1:], num_resamples=101, seed=3)
+    assert test.interval == bootstrap_interval(both, difference, num_resamples=101, seed=3)
+    assert test.settings["interval"] == "bootstrap"
+
+
+@pytest.mark.parametrize("draws_at_once", [1, 100, 37 * 13])
+def test_the_size_of_the_chunks_changes_nothing(draws_at_once: int, monkeypatch: pytest.MonkeyPatch):
+    a, b = ([mean(x) for x in spread(np.random.default_rng(s), num_seeds=3, num_examples=37)] for s in (1, 2))
+    expected = paired_test(a, b, num_resamples=101)
+    monkeypatch.setattr(paired, "_SWAPS_AT_ONCE", draws_at_once)
+    monkeypatch.setattr(bootstrap, "_DRAWS_AT_ONCE", draws_at_once)
+    test = paired_test(a, b, num_resamples=101)
+    assert (test.p, test.difference) == (expected.p, expected.difference)
+    assert test.interval == pytest.approx(expected.interval, rel=1e-12)
+
+
+def test_a_seed_fixes_the_draws():
+    a, b = ([mean(x) for x in spread(np.random.default_rng(s), num_seeds=3, num_examples=37)] for s in (1, 2))
+    assert paired_test(a, b, seed=1) == paired_test(a, b, seed=1)
+    assert paired_test(a, b, seed=1).interval != paired_test(a, b, seed=2).interval
+    assert paired_test(a, b, seed=1).p != paired_test(a, b, seed=2).p
+
+
+def test_predictions_simulated_from_the_same_seed_do_not_meet_their_own_coins():
+    """Such predictions would make the first swaps look like the difference itself."""
+    rng = np.random.default_rng(0)
+    right = rng.random((6, 1999)) < np.repeat([0.9, 0.932], 3)[:, None]
+    a, b = [proportion(row) for row in right[:3]], [proportion(row) for row in right[3:]]
+    assert paired_test(a, b, seed=0).p == 1 / 10_001
+
+
+def test_the_signature_of_a_paired_test_says_how_it_was_made():
+    test = paired_test([proportion(np.arange(9) % 2)] * 3, [proportion(np.arange(9) % 3)] * 3, seed=7)
+    expected = "confidence:0.95|interval:two-level-bootstrap|n:9|resamples:10000|seed:7|seeds:3|test:randomization|"
+    assert test.signature.startswith(expected)
+    assert test.name == "exact_match"
+
+
+def test_different_numbers_of_seeds_are_refused():
+    model = proportion(np.arange(7) % 2)
+    with pytest.raises(DataError, match="equally many seeds, got 3 and 2"):
+        paired_test([model] * 3, [model] * 2)
+
+
+def test_different_examples_or_metrics_are_refused():
+    a = tally("bleu", *translations(0.1, seed=0))
+    with pytest.raises(DataError, match=r"equally many examples, got bleu \(.*\) over 61 and bleu \(.*\) over 60"):
+        paired_test([a], [a.subset(range(60))])
+    with pytest.raises(DataError, match=r"one metric .* got bleu \(.*\) over 61 and chrf"):
+        paired_test([a], [tally("chrf", *translations(0.1, seed=0))])
+    with pytest.raises(DataError, match=r"equal settings .* tok:13a.* and .* tok:char"):
+        paired_test([a], [tally_bleu(*translations(0.1, seed=0), tokenizer="char")])
+
+
+def test_perplexities_over_other_tokens_are_refused():
+    with pytest.raises(DataError, match=r"tokens:7.* and .*tokens:8"):
+        paired_test([tally_perplexity([3.0, 4.0], [3, 4])], [tally_perplexity([3.0, 4.0], [4, 4])])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_resamples": 0}, "num_resamples=0"),
+        ({"seed": -1}, "seed=-1"),
+        ({"num_resamples": 19}, r"must lie below 0.05, got 1 / \(19 \+ 1\)"),
+        ({"method": "randomisation"}, "unknown method 'randomisation'; did you mean randomization?"),
+    ],
+)
+def test_a_paired_test_refuses_what_lies_out_of_range(arguments: dict, message: str):
+    model = [proportion(np.arange(7) % 2)]
+    with pytest.raises(ConfigError, match=message):
+        paired_test(model, model, **arguments)
+
+
+def test_nothing_and_a_single_example_are_refused():
+    with pytest.raises(DataError, match="at least 1 tally for each model, got 0"):
+        paired_test([], [])
+    one = [proportion(np.ones(1))]
+    with pytest.raises(DataError, match="fewer than 2 examples, got 1"):
+        paired_test(one, one)
+
+
+def test_the_interval_over_seeds_equals_its_definition():
+    """The readable version: draw seeds, draw examples, score each drawn seed on them, take the mean."""
+    counted = [tally("chrf", *translations(rate, seed=seed)) for seed, rate in enumerate((0.1, 0.2, 0.4))]
+    rng = paired._stream(5)
+    seeds = rng.integers(3, size=(101, 3))
+    scores = []
+    for drawn_seeds in seeds:
+        rows = rng.integers(61, size=61)
+        scores.append(np.mean([counted[number].subset(rows).value for number in drawn_seeds]))
+    score = score_over_seeds(counted, confidence=0.9, num_resamples=101, seed=5)
+    assert score.interval == pytest.approx(tuple(np.quantile(scores, [0.05, 0.95])), rel=1e-12)
+    assert score.value == pytest.approx(np.mean([seed.value for seed in counted]), rel=1e-15)
+    made = {"n": 61, "seeds": 3, "interval": "two-level-bootstrap", "confidence": 0.9, "resamples": 101, "seed": 5}
+    assert score.settings == {**counted[0].settings, **made}
+    assert score.digits == 2
+
+
+def test_one_seed_is_the_score_of_its_examples():
+    predictions, references = translations(0.1, seed=0)
+    for name, metric in {"exact_match": exact_match, "bleu": bleu}.items():
+        expected = metric(predictions, references)
+        score = score_over_seeds([tally(name, predictions, references)])
+        assert (score.name, score.value, score.interval) == (name, expected.value, expected.interval)
+        assert score.settings == {**expected.settings, "seeds": 1}
+        assert "|seeds:1|" in score.signature
+
+
+@pytest.mark.parametrize("num_seeds", [2, 5])
+def test_all_right_is_not_certainty(num_seeds: int):
+    score = score_over_seeds([proportion(np.ones(59))] * num_seeds)
+    assert score.value == 1.0
+    assert score.interval == pytest.approx((0.025 ** (1 / 59), 1.0))
+    assert score.settings["interval"] == "two-level-bootstrap+clopper-pearson"
+
+
+def test_one_more_error_never_raises_the_lower_end():
+    """What a guard for the case of no errors alone would get wrong."""
+    lows = []
+    for num_wrong in range(7):
+        right = np.ones((3, 211))
+        right.ravel()[: 2 * num_wrong : 2] = 0
+        score = score_over_seeds([proportion(row) for row in right])
+        assert score.interval is not None
+        assert score.interval[0] < score.value < score.interval[1] or num_wrong == 0
+        lows.append(score.interval[0])
+    assert np.all(np.diff(lows) <= 0)
+
+
+def test_the_guard_rounds_the_mean_number_right_outwards():
+    """With 7 of 11 and 8 of 11 right, its ends are those of 7 and of 8."""
+    right = np.array([[1] * 7 + [0] * 4, [1] * 8 + [0] * 3])
+    ends = paired._clopper_pearson_of_mean([proportion(row) for row in right], 0.95)
+    assert ends == (clopper_pearson(7, 11)[0], clopper_pearson(8, 11)[1])
+
+
+def test_seeds_that_vary_widen_the_interval():
+    rng = np.random.default_rng(10)
+    values = spread(rng, num_seeds=5, num_examples=211, seed_deviation=0.3)
+    both = score_over_seeds([mean(x) for x in values]).interval
+    examples_only = score_over_seeds([mean(np.mean(values, axis=0))]).interval
+    assert both is not None
+    assert examples_only is not None
+    assert both[1] - both[0] > 2 * (examples_only[1] - examples_only[0])
+
+
+def test_seeds_that_do_not_vary_change_nothing():
+    model = mean(np.random.default_rng(11).normal(size=101))
+    several, one = score_over_seeds([model] * 3, num_resamples=4000), score_over_seeds([model], num_resamples=4000)
+    # Other draws: a quantile of 4 000 of them is off by about 4 % of the standard error of the mean.
+    assert several.interval == pytest.approx(one.interval, abs=0.16 / np.sqrt(101))
+
+
+@pytest.mark.parametrize(
+    ("num_seeds", "seed_deviation", "fewest", "most"),
+    [
+        (8, 0.1, 0.92, 0.999),  # examples and seeds matter alike
+        (8, 0.5, 0.83, 0.97),  # seeds decide
+        (3, 0.5, 0.65, 0.9),  # few seeds decide: less than it says, as documented
+    ],
+)
+def test_the_interval_over_seeds_covers_the_truth(num_seeds: int, seed_deviation: float, fewest: float, most: float):
+    rng = np.random.default_rng(12)
+    covered = 0
+    for simulation in range(NUM_SIMULATIONS):
+        hardness = rng.normal(size=101)
+        values = spread(rng, num_seeds=num_seeds, num_examples=101, seed_deviation=seed_deviation)
+        interval = score_over_seeds([mean(x + hardness) for x in values], num_resamples=199, seed=simulation).interval
+        assert interval is not None
+        covered += interval[0] <= 0.0 <= interval[1]
+    assert fewest <= covered / NUM_SIMULATIONS <= most, covered / NUM_SIMULATIONS
+
+
+@pytest.mark.parametrize("rate", [0.6, 0.995])
+def test_the_interval_of_a_proportion_covers_the_truth_at_the_edge_too(rate: float):
+    """Half of what makes an example wrong is the example, and half the seed."""
+    rng = np.random.default_rng(13)
+    covered = 0
+    for simulation in range(NUM_SIMULATIONS):
+        example = rng.random(101) < np.sqrt(rate)
+        seeds = [proportion(example & (rng.random(101) < np.sqrt(rate))) for _ in range(3)]
+        interval = score_over_seeds(seeds, num_resamples=199, seed=simulation).interval
+        assert interval is not None
+        covered += interval[0] <= rate <= interval[1]
+    assert covered >= scipy.stats.binom.ppf(0.001, NUM_SIMULATIONS, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"confidence": 0.0}, r"confidence must lie in \(0, 1\), got 0.0"),
+        ({"num_resamples": 0}, "num_resamples=0"),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
+def test_a_score_over_seeds_refuses_what_lies_out_of_range(arguments: dict, message: str):
+    with pytest.raises(ConfigError, match=message):
+        score_over_seeds([mean(np.arange(7.0))] * 2, **arguments)
+
+
+def test_tallies_that_are_not_alike_are_refused():
+    with pytest.raises(DataError, match="at least 1 tally"):
+        score_over_seeds([])
+    with pytest.raises(DataError, match=r"exact_match \(\) over 7 and exact_match \(\) over 5"):
+        score_over_seeds([proportion(np.ones(7)), proportion(np.ones(5))])
+
+
+def test_each_pair_is_a_paired_test_with_holms_correction():
+    models = three_models()
+    comparisons = compare_all(models, seed=3)
+    assert [(one.a, one.b) for one in comparisons] == [("weak", "strong"), ("weak", "equal"), ("strong", "equal")]
+    tests = [paired_test(models[one.a], models[one.b], seed=3) for one in comparisons]
+    for one, test, p in zip(comparisons, tests, holm([test.p for test in tests]), strict=True):
+        assert (one.difference, one.interval, one.p_uncorrected) == (test.difference, test.interval, test.p)
+        assert (one.name, one.p) == (test.name, p)
+        assert one.settings == {**test.settings, "correction": "holm", "pairs": 3}
+    assert "|pairs:3|" in comparisons[0].signature
+
+
+@pytest.mark.parametrize("method", ["randomization", "bootstrap"])
+def test_a_comparison_says_which_differences_are_real(method):
+    assert [one.is_real for one in compare_all(three_models(), method=method)] == [True, True, False]
+
+
+def test_a_real_difference_is_one_by_the_corrected_p_and_by_the_interval_over_seeds():
+    fields = {"name": "bleu", "a": "x", "b": "y", "difference": 1.0, "p_uncorrected": 0.02}
+    assert not ComparedPair(**fields, p=0.06, interval=(0.1, 1.9)).is_real
+    assert not ComparedPair(**fields, p=0.04, interval=(-0.1, 2.1)).is_real
+    assert ComparedPair(**fields, p=0.04, interval=(0.1, 1.9)).is_real
+
+
+def test_of_many_equal_models_seldom_any_is_called_better():
+    """Uncorrected, ten pairs would raise a false alarm in about one experiment of four."""
+    rng = np.random.default_rng(15)
+    alarms = 0
+    for simulation in range(100):
+        models = {name: [proportion(rng.random(101) < 0.6)] for name in "abcde"}
+        alarms += any(one.is_real for one in compare_all(models, num_resamples=499, seed=simulation))
+    assert alarms <= scipy.stats.binom.ppf(0.999, 100, 0.05)
+
+
+def test_models_that_cannot_be_compared_are_refused():
+    models = three_models()
+    with pytest.raises(DataError, match="at least 2 models, got 1"):
+        compare_all({"weak": models["weak"]})
+    with pytest.raises(DataError, match=r"equally many seeds, got \{'weak': 2, 'strong': 1, 'equal': 2\}"):
+        compare_all({**models, "strong": models["strong"][:1]})
+    with pytest.raises(DataError, match=r"over 307 and .* over 300"):
+        compare_all({**models, "equal": [seed.subset(range(300)) for seed in models["equal"]]})
+
+
+def test_resamples_too_few_for_the_pairs_are_refused():
+    with pytest.raises(ConfigError, match=r"must lie below 0.05, got 3 / \(59 \+ 1\)"):
+        compare_all(three_models(), num_resamples=59)
+    assert len(compare_all(three_models(), num_resamples=60)) == 3

@@ -1,0 +1,126 @@
+"""Recurrent models: attention against a loop written out, and settings that cannot be."""
+
+import pytest
+import torch
+from torch import nn
+
+from regard.errors import ConfigError
+from regard.models.recurrent import Recurrent, RecurrentConfig, RecurrentMemory
+from regard.nn.similarity import Additive, Bilinear
+
+VOCAB, WIDTH, BATCH, SOURCE, TARGET = 13, 10, 3, 7, 5
+LENGTHS = torch.tensor([7, 2, 5])
+
+
+def make(**settings) -> Recurrent:
+    model = Recurrent(RecurrentConfig.read({"model_dim": WIDTH, "num_layers": 1, **settings}), VOCAB).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model
+
+
+def encoded(model: Recurrent) -> tuple[torch.Tensor, torch.Tensor, RecurrentMemory]:
+    source, target = torch.randint(VOCAB, (BATCH, SOURCE)), torch.randint(VOCAB, (BATCH, TARGET))
+    memory = model.encode(source, LENGTHS)
+    assert isinstance(memory, RecurrentMemory)
+    return source, target, memory
+
+
+def softmax_average(scores: list[torch.Tensor], values: torch.Tensor) -> torch.Tensor:
+    weights = torch.stack(scores).softmax(dim=0)
+    return sum((weight * value for weight, value in zip(weights, values, strict=True)), torch.zeros(WIDTH))
+
+
+def test_bahdanaus_attention_is_its_loop_written_out():
+    """Bahdanau et al. (2014), A.1.2 and A.2.2: score the old state, average, then step."""
+    model = make(attention="bahdanau", cell="gru")
+    source, target, memory = encoded(model)
+    decoder = model.decoder
+    assert decoder is not None
+    assert decoder.lookup is not None
+    assert decoder.join is not None
+    similarity = decoder.lookup.similarity
+    assert isinstance(similarity, Additive)
+    scores = model(target, source, LENGTHS)
+    for row, length in enumerate(LENGTHS.tolist()):
+        hidden = memory.last[0][-1, row]
+        for t in range(TARGET):
+            keys = memory.states[row, :length]
+            energies = [
+                ((hidden @ similarity.query[0] + key @ similarity.key[0]).tanh() @ similarity.output[0])[0]
+                for key in keys
+            ]
+            found = softmax_average(energies, keys)
+            embedded = model.embedding(target[row, t]) * WIDTH**0.5
+            _, (last,) = decoder.stack(torch.cat([embedded, found])[None, None], state=(hidden[None, None],))
+            hidden = last[0, 0]
+            joined = (decoder.join.weight @ torch.cat([hidden, found]) + decoder.join.bias).tanh()
+            torch.testing.assert_close(scores[row, t], model.embedding.weight @ joined)
+
+
+@pytest.mark.parametrize("input_feeding", [False, True])
+def test_luongs_attention_is_its_loop_written_out(input_feeding: bool):
+    """Luong et al. (2015), equations 5 to 8: step, score the new state, join; fed on, if it is to be."""
+    model = make(attention="luong", cell="rnn", input_feeding=input_feeding)
+    source, target, memory = encoded(model)
+    decoder = model.decoder
+    assert decoder is not None
+    assert decoder.lookup is not None
+    assert decoder.join is not None
+    similarity = decoder.lookup.similarity
+    assert isinstance(similarity, Bilinear)
+    scores = model(target, source, LENGTHS)
+    for row, length in enumerate(LENGTHS.tolist()):
+        hidden, joined = memory.last[0][-1, row], torch.zeros(WIDTH)
+        for t in range(TARGET):
+            embedded = model.embedding(target[row, t]) * WIDTH**0.5
+            read = torch.cat([embedded, joined]) if input_feeding else embedded
+            _, (last,) = decoder.stack(read[None, None], state=(hidden[None, None],))
+            hidden = last[0, 0]
+            keys = memory.states[row, :length]
+            found = softmax_average([hidden @ similarity.weight[0] @ key for key in keys], keys)
+            joined = (decoder.join.weight @ torch.cat([hidden, found]) + decoder.join.bias).tanh()
+            torch.testing.assert_close(scores[row, t], model.embedding.weight @ joined)
+
+
+def test_without_attention_one_vector_is_all_the_decoder_gets():
+    model = make()
+    _, target, memory = encoded(model)
+    other = RecurrentMemory(torch.randn_like(memory.states), memory.mask, memory.last)
+    assert torch.equal(model.decode(target, memory), model.decode(target, other))
+
+
+def test_a_deeper_decoder_starts_from_the_encoders_last_layer():
+    model = make(encoder_layers=2, decoder_layers=3)
+    _, _, memory = encoded(model)
+    hidden = model.start(memory).hidden
+    assert all(torch.equal(part[[0, 1, 2]], last[[0, 1, 1]]) for part, last in zip(hidden, memory.last, strict=True))
+
+
+def test_a_bidirectional_encoder_hands_over_both_ends():
+    model = make()
+    _, _, memory = encoded(model)
+    half = WIDTH // 2
+    for row, length in enumerate(LENGTHS.tolist()):
+        torch.testing.assert_close(memory.last[0][0, row, :half], memory.states[row, length - 1, :half])
+        torch.testing.assert_close(memory.last[0][0, row, half:], memory.states[row, 0, half:])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"encoder_layers": 0}, "a decoder cannot be bidirectional"),
+        ({"num_layers": 0}, "needs layers"),
+        ({"model_dim": 11}, "halves model_dim, which must be even, got self.model_dim=11"),
+        ({"decoder_layers": 0, "attention": "luong"}, "a decoder that looks"),
+        ({"similarity": "dot"}, "without attention nothing is scored"),
+        ({"input_feeding": True}, "input_feeding belongs to luong's attention"),
+        ({"cell": "gru", "activation": "relu"}, "only the cell rnn has a choice of activation"),
+        ({"cell": "lstn"}, "cell: input should be 'rnn', 'gru' or 'lstm', got 'lstn'"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(settings: dict, words: str):
+    with pytest.raises(ConfigError) as error:
+        RecurrentConfig.read(settings)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
