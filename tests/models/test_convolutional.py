@@ -1,17 +1,14 @@
-"""What every model must keep, over every switch of the convolutional network; and that it is local."""
+"""The convolutional network: how far it sees, how it looks, and settings that cannot be."""
 
-import tomllib
 
 import pytest
 import torch
 from torch import nn
 
-from regard.config import to_toml
 from regard.errors import ConfigError
 from regard.explanation.record import record_attention
 from regard.models.convolutional import Convolutional, ConvolutionalConfig
-from regard.models.protocols import Decoder, Encoder, State
-from regard.training.checkpoints import load_weights, read_tensors, weights_of, write_tensors
+from regard.models.protocols import State
 
 VOCAB, BATCH, SOURCE, TARGET = 31, 3, 7, 5
 TINY = {"num_layers": 2, "model_dim": 22, "kernel_size": 3, "dropout": 0.1, "context_length": 17}
@@ -56,81 +53,11 @@ def edited(tokens: torch.Tensor, position: int) -> torch.Tensor:
     return other
 
 
-def test_it_follows_the_protocols(model: Convolutional, source):
-    assert isinstance(model, Encoder)
-    assert isinstance(model, Decoder)
-    assert isinstance(model.start(model.encode(source)), State)
-
-
-def test_settings_survive_a_round_trip(model: Convolutional):
-    assert ConvolutionalConfig.read(tomllib.loads(to_toml(model.config.model_dump()))) == model.config
-
-
-def test_saved_weights_give_equal_scores(model: Convolutional, source, target, tmp_path):
-    write_tensors(tmp_path / "model.safetensors", weights_of(model), {})
-    other = Convolutional(model.config, VOCAB).eval()
-    load_weights(other, read_tensors(tmp_path / "model.safetensors")[0])
-    assert torch.equal(other(target, source, LENGTHS), model(target, source, LENGTHS))
-
-
-def test_the_same_seed_gives_the_same_weights(model: Convolutional):
-    first, second = (weights_of(_seeded(model.config)) for _ in range(2))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_every_parameter_gets_a_gradient(model: Convolutional, source, target):
-    model(target, source, LENGTHS).square().sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.abs().sum() > 0, name
-
-
-def test_padding_changes_nothing(model: Convolutional, source, target):
-    padded = model(target, source, LENGTHS)
-    for row, length in enumerate(LENGTHS.tolist()):
-        alone = model(target[row : row + 1], source[row : row + 1, :length])
-        torch.testing.assert_close(padded[row : row + 1], alone)
-    changed = source.clone()
-    changed[1, 2:] = (changed[1, 2:] + 1) % VOCAB
-    torch.testing.assert_close(model(target, changed, LENGTHS), padded)
-
-
-def test_the_decoder_cannot_see_the_future(model: Convolutional, source, target):
-    before, after = model(target, source), model(edited(target, 3), source)
-    assert torch.equal(before[:, :3], after[:, :3])
-    assert not torch.allclose(before[:, 3:], after[:, 3:])
-
-
 def test_every_position_of_the_target_sees_the_whole_source(source, target):
     model = make({})
     for position in range(SOURCE):
         changed = model(target, edited(source, position)) != model(target, source)
         assert changed.any(-1).all()
-
-
-@pytest.mark.parametrize("pieces", [[1] * 5, [2, 3], [3, 1, 1]])
-def test_step_by_step_equals_all_at_once(model: Convolutional, source, target, pieces: list[int]):
-    state = model.start(model.encode(source, LENGTHS))
-    torch.testing.assert_close(_stepped(model, state, target, pieces), model(target, source, LENGTHS))
-
-
-def test_a_selected_state_goes_on_as_the_rows_would(model: Convolutional, source, target):
-    rows = torch.tensor([2, 0, 2])
-    _, state = model.step(target[:, :3], model.start(model.encode(source, LENGTHS)))
-    scores, _ = model.step(target[rows, 3:4], state.select(rows))
-    torch.testing.assert_close(scores[:, 0], model(target, source, LENGTHS)[rows, 3])
-
-
-def test_the_order_of_the_batch_does_not_matter(model: Convolutional, source, target):
-    order = torch.tensor([2, 0, 1])
-    expected = model(target, source, LENGTHS)[order]
-    torch.testing.assert_close(model(target[order], source[order], LENGTHS[order]), expected)
-
-
-def test_dropout_only_while_training(model: Convolutional, source, target):
-    assert torch.equal(model(target, source), model(target, source))
-    model.train()
-    assert not torch.equal(model(target, source), model(target, source))
 
 
 def test_every_block_of_the_decoder_can_be_watched(model: Convolutional, source, target):
@@ -153,24 +80,11 @@ def test_attention_at_a_low_temperature_becomes_hard_retrieval(source, target):
     assert not torch.allclose(soft, hard)
 
 
-def test_tied_embeddings_are_one_matrix():
-    model = make({})
-    assert model.output is not None
-    assert model.output.weight is model.embedding.weight
-    assert "output.weight" not in weights_of(model)
-
-
 @pytest.mark.parametrize("kernel_size", [2, 3])
 def test_a_decoder_alone_is_a_causal_language_model(target, kernel_size: int):
     model = make({"encoder_layers": 0, "kernel_size": kernel_size})
     assert model.encoder is None
     torch.testing.assert_close(_stepped(model, model.start(batch_size=BATCH), target, [1, 3, 1]), model(target))
-
-
-def test_an_encoder_alone_has_states_and_no_scores(source):
-    model = make({"decoder_layers": 0})
-    assert model.output is None
-    assert model.encode(source, LENGTHS).states.shape == (BATCH, SOURCE, TINY["model_dim"])
 
 
 @pytest.mark.parametrize(("growth", "reach"), [(1, 4), (2, 6)])

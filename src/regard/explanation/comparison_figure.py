@@ -16,7 +16,7 @@ MARKERS = ("o", "s", "^", "D")
 GRID = "#e8e8e4"
 PANEL, GAP = (4.3, 3.0), 0.8
 """Width and height of a panel, and what lies between two of them, in inches."""
-NAMES_TO_A_PANEL = 2
+NAMES_TO_A_PANEL = 3
 """How many names stand beside each other in the legend, for each panel below it."""
 
 

@@ -42,8 +42,8 @@ _RECURRENT: dict[Size, dict[str, Any]] = {
 _CONVOLUTIONAL: dict[Size, dict[str, Any]] = {
     "tiny": {"num_layers": 3, "model_dim": 128},
     "small": {"num_layers": 6, "model_dim": 256, "dropout": 0.3},
-    "base": {"num_layers": 12, "model_dim": 512},
-    "big": {"num_layers": 15, "model_dim": 1024, "dropout": 0.3},
+    "base": {"num_layers": 8, "model_dim": 512},
+    "big": {"num_layers": 8, "model_dim": 1024, "dropout": 0.3},
 }
 _SIMPLIFIED = {
     "block": "parallel",

@@ -44,8 +44,8 @@ class GatedConvolution(nn.Module):
     """As many vectors out as in, each made from a window of those that came in.
 
     All windows side by side are one matrix, and the convolution is one matrix
-    product. On a CPU that takes two thirds of the time of `F.conv1d`, which
-    wants the positions last.
+    product. On a CPU that is about as fast as `F.conv1d`, which wants the
+    positions last; a single step of decoding takes a third of the time.
     """
 
     def __init__(self, model_dim: int, kernel_size: int, *, is_causal: bool, dilation: int = 1) -> None:
