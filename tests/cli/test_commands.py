@@ -222,19 +222,23 @@ def test_demo_trains_judges_and_shows(regard, tmp_path: Path, monkeypatch):
         "generate": {"max_length": 12},
     }
     monkeypatch.setattr(demo, "DEMO_SETTINGS", small)
+    monkeypatch.setattr(demo, "COMPARED", ["lstm", "transformer"])
+    monkeypatch.setattr(demo, "COMPARISON_SETTINGS", {**small, "model": {"model_dim": 32}})
     answer = regard("demo", "--out", tmp_path / "run", "--minutes", 0.001).is_well()
     assert "dates the model has never seen" in answer.out
     assert "exact_match|" in answer.out
+    assert "how its forerunners do" in answer.out
     assert f"regard predict {tmp_path / 'run'}" in answer.out
     found = last_object(regard("demo", "--out", tmp_path / "run", "--minutes", 0.001, "--json", "-q").is_well().out)
     check_scores(found)
-    assert set(found) == {*SCORES, "rows", "seconds", "report"}
+    assert set(found) == {*SCORES, "rows", "seconds", "report", "comparison"}
+    assert [model["name"] for model in found["comparison"]["models"]] == ["lstm", "transformer"]
 
 
 def test_help_and_version_are_results(regard):
     answer = regard("--version").is_well()
     assert answer.out.startswith("regard ")
-    for command in ("train", "predict", "evaluate", "test", "attention", "settings", "demo", "data"):
+    for command in ("train", "compare", "predict", "evaluate", "test", "attention", "settings", "demo", "data"):
         answer = regard(command, "--help").is_well()
         assert "Usage" in answer.out
         assert answer.err == ""

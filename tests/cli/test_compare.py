@@ -77,6 +77,28 @@ def test_the_same_command_again_trains_nothing_and_says_the_same(compared, regar
     assert again.out == before.out
 
 
+def test_from_python_with_rows_equal_sizes_and_fewer_rows(tmp_path: Path):
+    import regard
+
+    rows = [(f"eins {number} zwei", f"one {number} two") for number in range(200)]
+    settings = {"data": {"tokenizer": "bytes"}, "generate": {"max_length": 5}, "train": {"device": "cpu"}}
+    found = regard.compare(
+        rows, ["gru", "tiny"], flops=3e9, params=60_000, sizes=[50], settings=settings, out=tmp_path / "compared",
+        show_progress=False,
+    )  # fmt: skip
+    first, second = found.table["models"]
+    assert all(abs(model["params"] - 60_000) <= 3_000 for model in (first, second))
+    assert first["steps"] != second["steps"]
+    assert all([part["rows"] for part in model["by_size"]] == [50, 180] for model in (first, second))
+    assert found.page.is_file()
+
+
+def test_a_damaged_plan_is_told(compared, regard, dates: Path, tmp_path: Path):
+    (tmp_path / "plan.json").write_text("{")
+    options = ["--models", "gru,tiny", "--steps", 3, "--out", tmp_path, "--quiet", *SMALL]
+    regard("compare", dates, *options).says_no("plan.json is damaged", "name another folder")
+
+
 def test_other_settings_do_not_go_into_the_same_folder(compared, regard, dates: Path):
     folder, _ = compared
     models = ["--models", "lstm-attention,transformer", "--steps", 5, "--seeds", 2]

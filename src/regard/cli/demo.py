@@ -16,7 +16,7 @@ _EXAMPLE = "mardi 4 mars 2025"
 
 def demo(
     out: Annotated[str, typer.Option(help="The run folder; a run that is there is replaced.")] = "runs/demo",
-    minutes: Annotated[float | None, option("Minutes to train; unset, a minute and a half.")] = None,
+    minutes: Annotated[float | None, option("Minutes to train the main model; unset, 80 seconds.")] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -34,7 +34,15 @@ def demo(
     budget = {} if minutes is None else {"minutes": minutes}
     result = show(out, **budget, show_progress=not quiet)
     if json:
-        print_json({**result.evaluation.to_json(), "seconds": round(result.seconds, 1), "report": str(result.report)})
+        table = result.comparison.table
+        print_json(
+            {
+                **result.evaluation.to_json(),
+                "seconds": round(result.seconds, 1),
+                "report": str(result.report),
+                "comparison": {key: table[key] for key in ("metric", "budget", "models", "pairs")},
+            }
+        )
     else:
         from rich.console import Console
 
@@ -45,6 +53,7 @@ def _print(result: "Demo", console: "Console") -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from regard.explanation.comparison import draw_comparison
     from regard.explanation.drawings import draw_terminal
 
     table = Table("written", "read as", "right?", title="dates the model has never seen", title_justify="left")
@@ -59,6 +68,8 @@ def _print(result: "Demo", console: "Console") -> None:
     console.print()
     for score in result.evaluation.scores.values():
         console.print(str(score), markup=False, highlight=False, soft_wrap=True)
-    last = f"\n{result.seconds:.0f} s in all; the report: {result.report}"
+    console.print("\nhow its forerunners do, in a few seconds each:\n")
+    console.print(draw_comparison(result.comparison.table))
+    last = f"\n{result.seconds:.0f} s in all; the report: {result.report}; the comparison: {result.comparison.page}"
     last += f"\ntry: regard predict {result.run.path} 'the 3rd of March 1999'"
     console.print(last, markup=False, highlight=False, soft_wrap=True)

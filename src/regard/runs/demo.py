@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard.runs.comparison import Comparison, compare
 from regard.runs.launch import train
+from regard.runs.plan import LEAST_SECONDS
 from regard.runs.run import Evaluation, Run
 
 DEMO_SETTINGS: dict[str, Any] = {
@@ -22,7 +24,16 @@ DEMO_SETTINGS: dict[str, Any] = {
     },
 }
 """Small enough for two CPU cores and two minutes."""
-_MINUTES = 1.5
+COMPARED = ("rnn", "lstm", "lstm-attention", "transformer")
+"""The road of the lectures, one model for each stop."""
+COMPARISON_SETTINGS: dict[str, Any] = {
+    "data": {"tokenizer": "characters", "num_rows": 20_000},
+    "model": {"model_dim": 64, "dropout": 0.0},
+    "train": {**DEMO_SETTINGS["train"], "average": 0.98, "evaluate_every": 50},
+}
+_MINUTES = 4 / 3
+_SHORT = 9
+"""A compared model gets this fraction of the main one's time."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +45,12 @@ class Demo:
     """On the test rows, which training never saw."""
     seconds: float
     report: Path
+    comparison: Comparison
+    """A short look at how other models do in a few seconds."""
 
 
 def demo(out: str | os.PathLike[str] = "runs/demo", *, minutes: float = _MINUTES, show_progress: bool = True) -> Demo:
-    """Train on dates, judge the model on rows it has not seen, and write a report."""
+    """Train on dates, judge the model on rows it has not seen, write a report, and compare it with its forerunners."""
     start = time.perf_counter()
     run = train(
         "dates",
@@ -50,4 +63,13 @@ def demo(out: str | os.PathLike[str] = "runs/demo", *, minutes: float = _MINUTES
     )
     evaluation = run.test()
     report = run.write_report(evaluation)
-    return Demo(run, evaluation, time.perf_counter() - start, report)
+    comparison = compare(
+        "dates",
+        COMPARED,
+        minutes=max(minutes / _SHORT, LEAST_SECONDS / 60),
+        settings=COMPARISON_SETTINGS,
+        out=Path(f"{out}-compared"),
+        overwrite=True,
+        show_progress=show_progress,
+    )
+    return Demo(run, evaluation, time.perf_counter() - start, report, comparison)

@@ -1,24 +1,30 @@
 """What a comparison is to train: everything that can be wrong with it is told before any training starts."""
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from regard.config import merge, read_toml
-from regard.data.preparation import Prepared
+from regard.data.preparation import Prepared, prepare
+from regard.data.sources import open_source
 from regard.errors import ConfigError
 from regard.models.families import AnyConfig
 from regard.models.presets import Size
 from regard.progress import say
+from regard.runs.job import Job
 from regard.tasks import find_task
 from regard.training.flops import flops_per_step
-from regard.training.resolution import batch_tokens_for, usual_preset, with_preset
+from regard.training.precision import find_device
+from regard.training.resolution import batch_tokens_for, choose_size, usual_preset, with_preset
 from regard.training.settings import RunSettings
 
-_LEAST_SECONDS = 1.0
+LEAST_SECONDS = 1.0
+"""Of training: in less no model makes a step that says anything."""
 _CLOSE_ENOUGH = 0.05
 """How far from the number of parameters asked for a model may be."""
 _WIDEST = 16_384
@@ -54,7 +60,7 @@ class Budget:
         if len(given) != 1:
             told = ", ".join(f"{name}={value}" for name, value in given.items()) or "none"
             raise ConfigError(f"a comparison has one budget, in minutes, in steps or in flops, got {told}")
-        if self.minutes is not None and not self.minutes * 60 >= _LEAST_SECONDS:
+        if self.minutes is not None and not self.minutes >= LEAST_SECONDS / 60:
             raise ConfigError(f"a budget of {self.minutes:g} minutes leaves no time to train a step")
         if self.steps is not None and self.steps < 1:
             raise ConfigError(f"a budget must allow for at least one step, got {self.steps}")
@@ -65,6 +71,83 @@ class Budget:
         if self.minutes is not None:
             return f"{self.minutes:g} minutes a run"
         return f"{self.steps:,} steps a run" if self.steps is not None else f"{self.flops:.3g} operations a run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be compared; `make_plan` fills in what depends on the data and the machine."""
+
+    folder: Path
+    contenders: list[Contender]
+    seeds: list[int]
+    budget: Budget
+    row_counts: list[int] = field(default_factory=list)
+    """Sizes of smaller training sets to try as well."""
+    generation: dict[str, Any] = field(default_factory=dict)
+    """How the test rows are answered, where it is not as the settings say."""
+    at_once: int = 1
+    prepared: Prepared | None = None
+    jobs: list[Job] = field(default_factory=list)
+
+    @property
+    def data(self) -> Prepared:
+        assert self.prepared is not None, "a plan is made before it is used"
+        return self.prepared
+
+
+def make_plan(plan: Plan, *, params: int | None, at_once: int | None) -> Plan:
+    """Prepare the data, size the models, and list the jobs."""
+    first = plan.contenders[0].resolved()
+    roles = find_task(first.task).roles
+    data = prepare(open_source(first.data, roles), first.data, roles)
+    device = find_device(first.train.device).type
+    size = choose_size(len(data.train), has_gpu=device == "cuda")
+    for rows in plan.row_counts:
+        if not 1 <= rows <= len(data.train):
+            raise ConfigError(f"a training set can have 1 to {len(data.train):,} rows here, got {rows:,}")
+    contenders = plan.contenders
+    if params is not None:
+        contenders = [_fit_parameters(contender, size, data, params) for contender in contenders]
+    for contender in contenders:
+        _count(contender.resolved(size).model, contender, data)  # whatever it cannot do is told now
+    cores = os.cpu_count() or 1
+    num_jobs = len(contenders) * len(plan.seeds) * (1 + len(plan.row_counts))
+    at_once = min(num_jobs, at_once or (1 if device == "cuda" else cores))
+    plan = replace(plan, contenders=contenders, prepared=data, at_once=at_once)
+    return replace(plan, jobs=_list_jobs(plan, size, threads=max(1, cores // at_once)))
+
+
+def _list_jobs(plan: Plan, size: Size, *, threads: int) -> list[Job]:
+    """Seed by seed, so that an interrupted comparison has something to compare."""
+    limits = {contender.name: _limits(contender, size, plan) for contender in plan.contenders}
+    jobs = []
+    for seed, rows, contender in product(plan.seeds, [*plan.row_counts, None], plan.contenders):
+        own: dict[str, Any] = {
+            "preset": contender.resolved(size).preset,
+            "train": {**limits[contender.name], "seed": seed},
+            "data": {} if rows is None else {"train_rows": rows},
+        }
+        ending = "" if rows is None else f"-{rows}"
+        job = Job(
+            model=contender.name,
+            seed=seed,
+            path=str(plan.folder / f"{contender.name}-{seed}{ending}"),
+            data=list(contender.settings["data"]["train"]),
+            settings=merge(contender.settings, own),
+            threads=threads,
+            train_rows=rows,
+            generation=plan.generation,
+        )
+        jobs.append(job)
+    return jobs
+
+
+def _limits(contender: Contender, size: Size, plan: Plan) -> dict[str, Any]:
+    """The budget as settings of a run."""
+    budget = plan.budget
+    if budget.flops is not None:
+        return {"max_steps": _steps_for(contender, size, plan.data, budget.flops)}
+    return {"minutes": budget.minutes} if budget.minutes is not None else {"max_steps": budget.steps}
 
 
 def read_contenders(names: Sequence[str], settings: Mapping[str, Any]) -> list[Contender]:
@@ -91,7 +174,7 @@ def read_seeds(seeds: int | Sequence[int]) -> list[int]:
     return chosen
 
 
-def fit_parameters(contender: Contender, size: Size, data: Prepared, wanted: int) -> Contender:
+def _fit_parameters(contender: Contender, size: Size, data: Prepared, wanted: int) -> Contender:
     """The same model at the width that brings it nearest to so many parameters."""
     config = contender.resolved(size).model
     quantum = 2 * getattr(config, "num_heads", 1)
@@ -116,7 +199,7 @@ def fit_parameters(contender: Contender, size: Size, data: Prepared, wanted: int
     return replace(contender, settings=merge(contender.settings, {"model": changes}))
 
 
-def steps_for(contender: Contender, size: Size, data: Prepared, flops: float) -> int:
+def _steps_for(contender: Contender, size: Size, data: Prepared, flops: float) -> int:
     """How many steps so many operations are enough for."""
     settings = contender.resolved(size)
     task = find_task(settings.task)
@@ -129,11 +212,6 @@ def steps_for(contender: Contender, size: Size, data: Prepared, flops: float) ->
         )
     say(f"{contender.name}: {cost:.3g} operations a step, {steps:,} steps")
     return steps
-
-
-def require_buildable(contender: Contender, size: Size, data: Prepared) -> int:
-    """Raise if the model cannot do the task; the number of its parameters otherwise."""
-    return _count(contender.resolved(size).model, contender, data)
 
 
 def _read_contender(name: str, shared: Mapping[str, Any]) -> Contender:
