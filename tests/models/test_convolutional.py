@@ -1,6 +1,5 @@
 """The convolutional network: how far it sees, how it looks, and settings that cannot be."""
 
-
 import pytest
 import torch
 from torch import nn

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from regard.cli import attention, compare, data, demo, evaluate, predict, settings, train
+from regard.cli import attention, compare, data, demo, evaluate, lab, predict, settings, train
 from regard.cli.output import fail
 from regard.errors import RegardError
 
@@ -28,6 +28,7 @@ app.command("predict", short_help="Print the model's output for each input.")(pr
 app.command("evaluate", short_help="Score a run on a file.")(evaluate.evaluate)
 app.command("test", short_help="Score a run on its own test rows.")(evaluate.test)
 app.command("attention", short_help="Draw who looked at whom.")(attention.attention)
+app.command("lab", short_help="Run a study of what the lectures claim.")(lab.lab)
 app.command("settings", short_help="Print all settings as TOML.")(settings.settings)
 app.add_typer(data.app, name="data")
 

@@ -10,7 +10,8 @@ function showStudy(root, data) {
     makeSection("settings", "Settings", make("dl", { class: "tiles" },
       ...data.settings.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))))),
     make("section", { class: "again" },
-      make("p", {}, `It took ${data.time}. The same numbers again:`), make("pre", {}, data.command)));
+      make("p", {}, `It took ${data.time} with regard ${data.version}. The same numbers again:`), make("pre", {}, data.command)));
+  onColorsChange(() => {});
 }
 
 const makeSection = (name, words, ...children) => make("section", { id: name },
