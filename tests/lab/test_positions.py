@@ -1,7 +1,7 @@
 """The drawings of positions are what the modules say, and the counts are what the models answer."""
 
 import math
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -95,9 +95,9 @@ def test_the_study_is_whole():
     assert len(study.tables) == 2
     for table in study.tables:
         assert [row[0] for row in table.rows] == list(SCHEMES)
-        for row in table.rows:
-            for middle, low, high in row[1:]:
-                assert 0.0 <= low <= middle <= high <= 1.0
+        cells: list[Any] = [cell for row in table.rows for cell in row[1:]]
+        for middle, low, high in cells:
+            assert 0.0 <= low <= middle <= high <= 1.0
     assert len(study.figure.axes) == 8
     assert str(8 * TINY.length) in study.findings[-1]
     assert math.isclose(study.settings["learning_rate"], TINY.learning_rate)

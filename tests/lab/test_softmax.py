@@ -1,6 +1,7 @@
 """Softmax between its two limits."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ def test_random_scores_follow_the_theory_where_there_are_many():
 def test_the_study_says_what_its_tables_hold():
     study = investigate(Sizes(num_temperatures=21, num_choices=(5, 50), num_draws=3), seed=0)
     assert len(study.tables) == 4
-    by_temperature = {row[0]: row[1:] for row in study.tables[0].rows}
+    by_temperature: dict[Any, Any] = {row[0]: row[1:] for row in study.tables[0].rows}
     entropy, largest, choices = by_temperature[1.0]
     assert f"{largest:.3f}" in study.findings[2]
     assert choices == pytest.approx(math.exp(entropy))

@@ -25,7 +25,7 @@ from regard.training.display import TrainingDisplay
 from regard.training.folder import RunFolder
 from regard.training.interruption import listen
 from regard.training.loop import Trainer
-from regard.training.precision import Hardware, choose_hardware, keep_memory
+from regard.training.precision import Hardware, choose_hardware, keep_memory, threads
 from regard.training.resolution import choose_size, resolve, usual_preset, with_preset
 from regard.training.settings import Record, RunSettings
 from regard.version import version
@@ -170,7 +170,12 @@ def _fit(folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: boo
                 writer.add_scalar(name, line[name], line["step"])
 
     curves = _tensorboard(folder, trainer)
-    with listen() as interruption, TrainingDisplay(is_shown=show_progress) as display, curves as writer:
+    with (
+        listen() as interruption,
+        TrainingDisplay(is_shown=show_progress) as display,
+        curves as writer,
+        threads(torch.get_num_threads()),
+    ):
         try:
             outcome = trainer.fit(observe, save=save, save_best=save_best, should_stop=lambda: bool(interruption))
         except torch.OutOfMemoryError:

@@ -29,6 +29,7 @@ from regard.training.optimizers import make_optimizer, optimizer_tensors, restor
 from regard.training.precision import Hardware
 from regard.training.schedules import rate_factor
 from regard.training.settings import TrainConfig
+from regard.training.threads import ThreadChooser
 
 _LOG_EVERY = 10
 _CHECKPOINT_SECONDS = 300.0
@@ -94,10 +95,14 @@ class Trainer:
         clock = time.perf_counter() - progress.seconds
         last_save = progress.seconds
         reason = self._reason_to_stop()
+        chooser = self._thread_chooser()
         while reason is None:
             progress.step += 1
+            before = time.perf_counter()
             progress.window.append(self._step(progress.step))
             progress.seconds = time.perf_counter() - clock
+            if chooser is not None:
+                chooser.note(progress.window[-1][2], time.perf_counter() - before)
             is_evaluation = progress.step % config.evaluate_every == 0
             reason = self._reason_to_stop()
             if progress.step % _LOG_EVERY == 0 or is_evaluation or reason:
@@ -185,6 +190,12 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.average.update(self.model, step)
         return total, num_targets, sum(batch.num_tokens for batch in batches)
+
+    def _thread_chooser(self) -> ThreadChooser | None:
+        """On a CPU under a budget of time, which no two runs use alike, threads may come and go."""
+        if self.hardware.device.type != "cpu" or self.config.minutes is None:
+            return None
+        return ThreadChooser(torch.get_num_threads())
 
     def _batch(self, number: int) -> Batch:
         batch = self.task.collate(self.data.train, self.sampler.rows(number), self.data.tokenizer)
