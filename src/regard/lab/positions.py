@@ -68,7 +68,7 @@ class Sizes:
 
 
 QUICK = Sizes(distances=(1, 3), steps=500, batch_size=16, num_seeds=1, num_sequences=200)
-FULL = Sizes(distances=(1, 3, 8), steps=1_500, batch_size=32, num_seeds=3, num_sequences=1_000)
+FULL = Sizes(distances=(1, 3, 8), steps=1_000, batch_size=32, num_seeds=3, num_sequences=1_000)
 
 Rights = Mapping[tuple[int, Positions], Sequence[Sequence[int]]]
 """How many sequences were answered rightly: by distance and scheme, seed by seed, length by length."""

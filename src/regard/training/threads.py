@@ -15,6 +15,8 @@ _PROBE = 5
 """Steps that a number of threads is tried for."""
 _HOLD = 200
 """Steps before the other is tried again."""
+_BETTER = 1.15
+"""A change must gain this much: single steps of a machine vary by a tenth."""
 _SLOW = 3.0
 """A step this much slower than usual has the other tried at once; a probe this much slower is broken off."""
 
@@ -51,8 +53,11 @@ class ThreadChooser:
         self._speeds.append(tokens / max(seconds, 1e-9))
         if self._is_probing:
             self._judge_probe()
-        elif len(self._speeds) >= self._hold or self._has_slowed():
+        elif self._has_slowed():
             self._usual = statistics.median(self._speeds[-_PROBE:])
+            self._switch(is_probing=True)
+        elif len(self._speeds) >= self._hold:
+            self._usual = statistics.median(self._speeds[-4 * _PROBE :])
             self._switch(is_probing=True)
 
     def _has_slowed(self) -> bool:
@@ -67,7 +72,7 @@ class ThreadChooser:
             self._switch(is_probing=False)
         elif len(self._speeds) >= _PROBE:
             self._hold = self._patience = _HOLD
-            if speed > self._usual:
+            if speed > _BETTER * self._usual:
                 self._usual, self._is_probing, self._speeds = speed, False, []
             else:
                 self._switch(is_probing=False)
