@@ -34,8 +34,9 @@ class DataConfig(Settings):
     """Shares of train, validation and test rows; unset, 5 % each for the last two, at most 2,000 rows."""
     split_seed: int = 0
     """Another number gives another split, and other rows of a built-in data set."""
-    tokenizer: str = "bpe"
-    """bpe, unigram, characters, bytes or words, learned from the training rows; or the path of a tokenizer.json."""
+    tokenizer: str | None = None
+    """bpe, unigram, characters, bytes or words, learned from the training rows; or the path of a tokenizer.json.
+    Unset: bpe, but characters for the built-in dates."""
     vocab_size: int | None = Field(default=None, ge=5)
     """The most tokens in the vocabulary; unset, one for each 400 characters of data, 512 to 32,000."""
     max_length: int = Field(default=512, ge=1)

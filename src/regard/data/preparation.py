@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from regard.data.config import DataConfig
-from regard.data.sources import Source
+from regard.data.sources import Source, usual_tokenizer
 from regard.data.splits import Survey, row_hash, survey
 from regard.data.store import TokenStore, write_store
 from regard.data.tables import Table
@@ -45,6 +45,7 @@ class Prepared:
 
 def prepare(source: Source, config: DataConfig, roles: Sequence[str]) -> Prepared:
     """Split, tokenize and store, or find that this was done before."""
+    config = config.changed(tokenizer=usual_tokenizer(config))
     for guess in source.guesses:
         say(guess)
     content = source.content_hash()
@@ -153,6 +154,7 @@ def _route(table: Iterable, found: Survey, held_out: HeldOut) -> Iterator[tuple[
 
 
 def _make_tokenizer(config: DataConfig, found: Survey) -> tuple[Tokenizer, str]:
+    assert config.tokenizer is not None, "a tokenizer is chosen before it is made"
     if config.tokenizer not in get_args(TokenizerKind) and Path(config.tokenizer).suffix == ".json":
         tokenizer = load_tokenizer(Path(config.tokenizer))
         return tokenizer, f"tokenizer {config.tokenizer}: {tokenizer.vocab_size:,} tokens"
@@ -193,6 +195,7 @@ def _leaks(source: Source, held_out: HeldOut) -> list[str]:
 
 def _key(content: str, config: DataConfig, roles: Sequence[str]) -> str:
     matters = config.model_dump(exclude={"train", "valid", "test", "num_rows"})
+    assert config.tokenizer is not None, "a tokenizer is chosen before it is made"
     tokenizer = Path(config.tokenizer)
     if tokenizer.is_file():
         matters["tokenizer"] = hashlib.sha256(tokenizer.read_bytes()).hexdigest()

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from regard.data.builtin import builtin, builtin_names
 from regard.data.config import DataConfig
@@ -35,6 +36,11 @@ class Source:
         return list(dict.fromkeys(guess for table in tables for guess in table.guesses))
 
 
+def usual_tokenizer(config: DataConfig) -> str:
+    """What the settings say, or what a built-in data set asks for, or byte-level BPE."""
+    return config.tokenizer or (builtin(config.train[0]).tokenizer if _is_builtin(config) else "bpe")
+
+
 def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = None) -> Source:
     """Find the data that the settings name, and how to read it."""
     if rows is not None:
@@ -46,7 +52,7 @@ def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = No
     name = config.train[0]
     if config.train == [IN_MEMORY]:
         raise DataError("this run was trained on rows in memory: hand in the same rows to go on")
-    if len(config.train) == 1 and not Path(name).exists() and name in builtin_names():
+    if _is_builtin(config):
         return _builtin_source(config, roles)
     if len(config.train) == 1 and Path(name).is_dir():
         config = _with_folder(config, Path(name))
@@ -83,12 +89,35 @@ def _with_held_out(config: DataConfig, roles: Sequence[str], train: Table, hash_
     return Source(train, valid, test, whole_hash)
 
 
+def _is_builtin(config: DataConfig) -> bool:
+    return len(config.train) == 1 and not Path(config.train[0]).exists() and config.train[0] in builtin_names()
+
+
 def _builtin_source(config: DataConfig, roles: Sequence[str]) -> Source:
     data = builtin(config.train[0])
     if tuple(roles) != data.columns:
         raise DataError(f"{data.name} has the columns {', '.join(data.columns)}, the task needs {', '.join(roles)}")
-    rows = list(data.generate(config.num_rows or data.num_rows, config.split_seed))
-    return _with_held_out(config, roles, table_from_rows(rows, roles), lambda: rows_hash(rows))
+    num_rows = config.num_rows or data.num_rows
+    rows = _GeneratedRows(lambda: list(data.generate(num_rows, config.split_seed)))
+    table = table_from_rows(rows, roles)
+    return _with_held_out(config, roles, table, lambda: data.content_hash(num_rows, config.split_seed))
+
+
+class _GeneratedRows(Sequence[Sequence[str]]):
+    """Rows that are generated when they are first wanted: often they lie in the cache already."""
+
+    def __init__(self, generate: Callable[[], Rows]) -> None:
+        self._generate = generate
+
+    @cached_property
+    def _rows(self) -> Rows:
+        return self._generate()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._rows[index]
 
 
 def _with_folder(config: DataConfig, folder: Path) -> DataConfig:

@@ -147,7 +147,7 @@ class Run:
             f"{settings.model.model_dim} wide",
             "parameters": f"{record.num_parameters:,}",
             "data": ", ".join(Path(name).name for name in settings.data.train),
-            "vocabulary": f"{self.tokenizer.vocab_size:,} {Path(settings.data.tokenizer).name} tokens",
+            "vocabulary": f"{self.tokenizer.vocab_size:,} {Path(settings.data.tokenizer or '').name} tokens",
         }
         if trained:
             speeds = sorted(line["tokens_per_second"] for line in trained)

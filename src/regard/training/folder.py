@@ -98,6 +98,7 @@ class RunFolder:
         has_budget = any(each is not None for each in (train.max_steps, train.max_epochs, train.minutes))
         found = {
             "record": settings.record is not None,
+            "data.tokenizer": settings.data.tokenizer is not None,
             "train.learning_rate": train.learning_rate is not None,
             "train.warmup_steps": train.warmup_steps is not None,
             "train.batch_tokens": train.batch_tokens is not None,

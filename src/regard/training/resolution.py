@@ -7,6 +7,7 @@ from typing import Any
 from regard.config import merge
 from regard.data.batches import BatchSampler
 from regard.data.preparation import Prepared
+from regard.data.sources import usual_tokenizer
 from regard.errors import ConfigError
 from regard.models.families import AnyConfig
 from regard.models.presets import KINDS, Size, preset
@@ -47,7 +48,8 @@ def usual_preset(values: Mapping[str, Any]) -> str:
 def with_preset(values: Mapping[str, Any], name: str, size: Size = "tiny") -> RunSettings:
     """The user's settings laid over those of a preset; `size` where its name has none."""
     full_name, model = preset(str(name), size)
-    return RunSettings.read(merge(merge({"model": model}, values), {"preset": full_name}))
+    settings = RunSettings.read(merge(merge({"model": model}, values), {"preset": full_name}))
+    return settings.changed(data=settings.data.changed(tokenizer=usual_tokenizer(settings.data)))
 
 
 def resolve(settings: RunSettings, data: Prepared) -> RunSettings:

@@ -4,9 +4,12 @@ Each is a function of a number of rows and a seed: nothing is downloaded, nothin
 stored, and the same two numbers give the same rows again.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib import metadata
+from pathlib import Path
 
 from regard.data.builtin.dates import LOCALES, generate_dates
 from regard.errors import DataError
@@ -28,8 +31,17 @@ class BuiltinData:
     columns: tuple[str, ...]
     num_rows: int
     """How many rows to generate where nobody says."""
+    tokenizer: str
+    """How its text is best cut into tokens where nobody says."""
     generate: Callable[[int, int], Iterator[tuple[str, ...]]]
     """From a number of rows and a seed to the rows, each as long as `columns`."""
+
+    def content_hash(self, num_rows: int, seed: int) -> str:
+        """A hash that tells rows apart without generating them: of all that they are made from."""
+        digest = hashlib.sha256(f"{self.name} {num_rows} {seed} {metadata.version('babel')}".encode())
+        for path in sorted(Path(__file__).parent.glob("*.py")):
+            digest.update(path.read_bytes())
+        return digest.hexdigest()
 
 
 def builtin_names() -> list[str]:
@@ -55,7 +67,8 @@ _BUILTIN = {
             name="dates",
             description=f"dates as people write them in {len(LOCALES)} locales, to ISO 8601",
             columns=("source", "target"),
-            num_rows=200_000,
+            num_rows=100_000,
+            tokenizer="characters",
             generate=generate_dates,
         ),
     )
