@@ -224,7 +224,7 @@ def _places(distance: int) -> str:
 
 def _join(names: Sequence[str]) -> str:
     if len(names) < 2:
-        return names[0] if names else "none"
+        return names[0] if names else "no scheme"
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -316,10 +316,10 @@ def _draw(measured: Measurements, fresh: Entropies, losses: Losses, sizes: Sizes
         few = ticks[:: 1 if len(ticks) < 6 else 2]
         axes.set_xticks(few, labels=[str(tick) for tick in few])
     slope.set_ylim(1e-6, 1.0)
-    course.set_ylim(0.0, 1.5 * math.log(sizes.vocab_size))
+    course.set_ylim(0.0, (1.2 + 0.2 * len(sizes.trained_head_dims)) * math.log(sizes.vocab_size))
     legend(variance, loc="upper left")
     legend(model, loc="lower left")
-    legend(course, loc="upper right")
+    legend(course, loc="upper right", fontsize=7.5)
     return figure
 
 
