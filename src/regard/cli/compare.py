@@ -71,8 +71,9 @@ def compare(
     if json:
         print_json(result.table)
         return
-    from regard.explanation.comparison import draw_comparison
     from rich.console import Console
+
+    from regard.explanation.comparison import draw_comparison
 
     console = Console()
     console.print(draw_comparison(result.table))

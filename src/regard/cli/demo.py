@@ -16,7 +16,7 @@ _EXAMPLE = "mardi 4 mars 2025"
 
 def demo(
     out: Annotated[str, typer.Option(help="The run folder; a run that is there is replaced.")] = "runs/demo",
-    minutes: Annotated[float | None, option("Minutes to train the main model; unset, 80 seconds.")] = None,
+    minutes: Annotated[float | None, option("Minutes to train the main model; unset, 1.3.")] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -27,11 +27,11 @@ DEMO_SETTINGS: dict[str, Any] = {
 COMPARED = ("rnn", "lstm-attention", "lstm", "transformer")
 """The road of the lectures. With fewer cores than these only the last ones, two at least: one round is short enough."""
 COMPARISON_SETTINGS: dict[str, Any] = {
-    "data": {"tokenizer": "characters", "num_rows": 20_000},
+    "data": {"tokenizer": "characters", "num_rows": 10_000},
     "model": {"model_dim": 64, "dropout": 0.0},
     "train": {**DEMO_SETTINGS["train"], "average": 0.95, "warmup_steps": 20, "evaluate_every": 100},
 }
-_MINUTES = 4 / 3
+_MINUTES = 1.3
 _SHORT = 7
 """A compared model gets this fraction of the main one's time."""
 
