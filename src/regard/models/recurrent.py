@@ -244,8 +244,12 @@ class RecurrentDecoder(nn.Module):
             nn.init.zeros_(self.join.bias)
 
     def start(self, memory: RecurrentMemory) -> RecurrentState:
-        """Each layer goes on where the encoder's layer of that number ended; further ones where its last did."""
-        layers = [min(layer, len(memory.last[0]) - 1) for layer in range(self.config.decoder_depth)]
+        """Each layer goes on where the encoder's layer beside it ended; those of a deeper decoder where its last did.
+
+        Of a deeper encoder the last layers count: they have seen what the first ones saw.
+        """
+        depth, num_read = self.config.decoder_depth, len(memory.last[0])
+        layers = [min(layer + max(0, num_read - depth), num_read - 1) for layer in range(depth)]
         hidden = tuple(part[layers].contiguous() for part in memory.last)
         if self.lookup is None:
             return RecurrentState(hidden, None, None)
