@@ -9,7 +9,7 @@ from torch import nn
 from regard.config import to_toml
 from regard.models.convolutional import AddedPositions
 from regard.models.families import AnyConfig, AnyModel, make_model
-from regard.models.protocols import Decoder, Encoder, State
+from regard.models.protocols import Decoder, Encoder, Slots, State
 from regard.models.recurrent import RecurrentAttention
 from regard.nn.blocks import BlockOrder
 from regard.nn.feedforward import Activation
@@ -45,6 +45,9 @@ TRANSFORMER = [
     {"encoder_layers": 1, "decoder_layers": 3},
     {"encoder_positions": "rotary", "decoder_positions": "shaw"},
     {"encoder_positions": "none", "decoder_positions": "learned", "positions": "alibi"},
+    {"query_key_norm": True, "num_key_value_heads": 1, "positions": "rotary"},
+    {"query_key_norm": True, "score_cap": 1.7, "initialization": "zero", "block": "pre-norm"},
+    {"initialization": "gpt2"},
     {"attention_temperature": 0.3},
     {"attention_dropout": 0.3},
     {"retrieval": "hard"},
@@ -217,6 +220,36 @@ def test_a_selected_state_goes_on_as_the_rows_would(model: AnyModel, source, tar
     torch.testing.assert_close(scores[:, 0], model(target, source, LENGTHS)[rows, 3])
 
 
+def test_rows_of_slots_stand_where_they_were_put(model: AnyModel, source, target):
+    """Three rows with 4, 1 and 3 tokens behind them go on side by side, beside a slot that nobody uses."""
+    slots = model.slots(BATCH + 1, 11, source_length=SOURCE + 2)
+    assert isinstance(slots, Slots)
+    places, begun = [3, 0, 2], [3, 1, 2]
+    for slot, row, count in zip(places, range(BATCH), begun, strict=True):
+        memory = model.encode(source[row : row + 1, : LENGTHS[row]])
+        _, state = model.step(target[row : row + 1, :count], model.start(memory))
+        slots.put(slot, state)
+    expected = model(target, source, LENGTHS)
+    for more in range(2):
+        tokens = torch.zeros(BATCH + 1, 1, dtype=torch.long)
+        for slot, row, count in zip(places, range(BATCH), begun, strict=True):
+            tokens[slot] = target[row, count + more]
+        scores, slots = model.step(tokens, slots)
+        for slot, row, count in zip(places, range(BATCH), begun, strict=True):
+            torch.testing.assert_close(scores[slot, 0], expected[row, count + more])
+
+
+def test_reordered_slots_go_on_as_the_rows_would(model: AnyModel, source, target):
+    slots = model.slots(2, 11, source_length=SOURCE)
+    for slot in range(2):
+        _, state = model.step(target[slot : slot + 1, :3], model.start(model.encode(source[:1])))
+        slots.put(slot, state)
+    slots.reorder(torch.tensor([1, 1]))
+    scores, _ = model.step(target[:2, 3:4], slots)
+    rows = torch.cat([target[[1, 1], :3], target[:2, 3:4]], dim=1)
+    torch.testing.assert_close(scores[:, 0], model(rows, source[[0, 0]])[:, 3])
+
+
 def test_the_order_of_the_batch_does_not_matter(model: AnyModel, source, target):
     order = torch.tensor([2, 0, 1])
     expected = model(target, source, LENGTHS)[order]
@@ -254,6 +287,19 @@ def test_a_decoder_alone_is_a_causal_language_model(target, switch: dict):
         scores, state = model.step(token, state)
         parts.append(scores)
     torch.testing.assert_close(torch.cat(parts, dim=1), model(target))
+
+
+DOCUMENTS = torch.tensor([[0, 0, 0, 1, 1], [3, 4, 4, 4, 4], [7, 7, 7, 7, 7]])
+
+
+@pytest.mark.parametrize("positions", get_args(Positions))
+def test_documents_that_share_a_row_do_not_see_one_another(target, positions: str):
+    model = make({"family": "transformer", "positions": positions}, encoder_layers=0)
+    together = model.scores(model.states(target, documents=DOCUMENTS))
+    for row, numbers in enumerate(DOCUMENTS.tolist()):
+        for number in sorted(set(numbers)):
+            places = [place for place, other in enumerate(numbers) if other == number]
+            torch.testing.assert_close(together[row, places], model(target[row : row + 1, places])[0])
 
 
 @pytest.mark.parametrize("family", TINY)

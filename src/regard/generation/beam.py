@@ -27,7 +27,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.generation.config import GenerationConfig
-from regard.models.protocols import Decoder, State
+from regard.models.protocols import State, Stepper
 
 
 @dataclass
@@ -59,7 +59,7 @@ class _Sentence:
 
 @torch.inference_mode()
 def beam_search(
-    decoder: Decoder,
+    decoder: Stepper,
     state: State,
     prompt: Int[Tensor, "batch 1"],
     *,

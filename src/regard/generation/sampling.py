@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.generation.config import GenerationConfig
-from regard.models.protocols import Decoder, State
+from regard.models.protocols import State, Stepper
 
 
 def top_k(scores: Float[Tensor, "batch vocab"], k: int) -> Float[Tensor, "batch vocab"]:
@@ -62,7 +62,7 @@ def choose(
 
 @torch.inference_mode()
 def sample(
-    decoder: Decoder,
+    decoder: Stepper,
     state: State,
     prompt: Int[Tensor, "batch new"],
     *,

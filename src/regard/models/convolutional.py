@@ -96,15 +96,32 @@ class ConvolutionalConfig(Settings):
 
 @dataclass
 class ConvolutionalState:
-    """Each decoder block's newest inputs, its view of the encoder's output, and the positions so far."""
+    """Each decoder block's newest inputs, its view of the encoder's output, and each row's positions so far.
+
+    Its size does not grow, so it has slots as well.
+    """
 
     histories: list[History]
     seen: list[Seen] | None
-    length: int
+    lengths: Int[Tensor, " batch"]
 
     def select(self, rows: Int[Tensor, " chosen"]) -> "ConvolutionalState":
         seen = None if self.seen is None else [each.select(rows) for each in self.seen]
-        return ConvolutionalState([history.select(rows) for history in self.histories], seen, self.length)
+        histories = [history.select(rows) for history in self.histories]
+        return ConvolutionalState(histories, seen, self.lengths.index_select(0, rows))
+
+    def put(self, slot: int, state: State) -> None:
+        assert isinstance(state, ConvolutionalState)
+        for own, new in zip(self.histories, state.histories, strict=True):
+            own.inputs[slot] = new.inputs[0]
+        self.lengths[slot] = state.lengths[0]
+        for seen, new in zip(self.seen or (), state.seen or (), strict=True):
+            seen.put(slot, new)
+
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        for history in self.histories:
+            history.inputs.copy_(history.inputs.index_select(0, rows))
+        self.lengths.copy_(self.lengths.index_select(0, rows))
 
 
 class Convolutional(nn.Module):
@@ -146,35 +163,56 @@ class Convolutional(nn.Module):
     def decode(
         self, target: Int[Tensor, "batch time"], memory: Memory | None = None
     ) -> Float[Tensor, "batch time vocab"]:
+        return self.scores(self.states(target, memory))
+
+    def states(
+        self,
+        target: Int[Tensor, "batch time"],
+        memory: Memory | None = None,
+        *,
+        documents: Int[Tensor, "batch time"] | None = None,
+    ) -> Float[Tensor, "batch time model"]:
+        assert documents is None, "a window of neighbours knows no documents"
         # Padding needs no mask here: it stands behind the end, where a causal window cannot reach.
-        decoder, output = self._decoder()
-        return output(decoder(self._embed(target), seen=decoder.see(memory)))
+        decoder = self._decoder()
+        return decoder(self._embed(target), seen=decoder.see(memory))
+
+    def scores(self, states: Float[Tensor, "*batch model"]) -> Float[Tensor, "*batch vocab"]:
+        assert self.output is not None
+        return self.output(states)
 
     def start(self, memory: Memory | None = None, *, batch_size: int = 1) -> ConvolutionalState:
-        decoder, _ = self._decoder()
+        decoder = self._decoder()
         if memory is None:
             like = self.embedding.weight.new_empty(batch_size, 0, self.config.model_dim)
         else:
             like = memory.states
-        return ConvolutionalState(decoder.start(like), decoder.see(memory), 0)
+        lengths = torch.zeros(like.size(0), dtype=torch.long, device=like.device)
+        return ConvolutionalState(decoder.start(like), decoder.see(memory), lengths)
+
+    def slots(self, num_slots: int, capacity: int, *, source_length: int = 0) -> ConvolutionalState:
+        state = self.start(batch_size=num_slots)
+        if source_length:
+            k = self.embedding.weight.new_zeros(num_slots, 1, source_length, self.config.model_dim)
+            mask = torch.zeros(num_slots, 1, 1, source_length, dtype=torch.bool, device=k.device)
+            state.seen = [Seen(k.clone(), k.clone(), mask.clone()) for _ in state.histories]
+        return state
 
     def step(
         self, tokens: Int[Tensor, "batch new"], state: State
     ) -> tuple[Float[Tensor, "batch new vocab"], ConvolutionalState]:
         assert isinstance(state, ConvolutionalState)
-        decoder, output = self._decoder()
-        x = decoder(self._embed(tokens), seen=state.seen, histories=state.histories, start=state.length)
-        state.length += tokens.size(1)
-        return output(x), state
+        states = self._decoder()(self._embed(tokens), seen=state.seen, histories=state.histories, lengths=state.lengths)
+        state.lengths.add_(tokens.size(1))
+        return self.scores(states), state
 
     def _embed(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time model"]:
         # Scaled, so that a table small enough to be the output projection is large enough to be read.
         return self.embedding(tokens) * math.sqrt(self.config.model_dim)
 
-    def _decoder(self) -> "tuple[ConvolutionalStack, nn.Linear]":
+    def _decoder(self) -> "ConvolutionalStack":
         assert self.decoder is not None, "this convolutional network has no decoder"
-        assert self.output is not None
-        return self.decoder, self.output
+        return self.decoder
 
 
 class ConvolutionalStack(nn.Module):
@@ -211,10 +249,10 @@ class ConvolutionalStack(nn.Module):
         *,
         seen: Sequence[Seen] | None = None,
         histories: Sequence[History] | None = None,
-        start: int = 0,
+        lengths: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch time model"]:
-        """The states of the last block; with `histories`, `x` holds the newest positions only, from `start` on."""
-        x = self.dropout(self._placed(x, start))
+        """The states of the last block; with `histories`, `x` holds each row's positions behind its `lengths` only."""
+        x = self.dropout(self._placed(x, lengths))
         for index, block in enumerate(self.blocks):
             x = block(x, mask, seen=seen[index] if seen else None, history=histories[index] if histories else None)
         return self.final_norm(x)
@@ -227,15 +265,20 @@ class ConvolutionalStack(nn.Module):
         """What each block remembers before the first position."""
         return [block.convolution.start(like) for block in self._blocks()]
 
-    def _placed(self, x: Float[Tensor, "batch time model"], start: int) -> Float[Tensor, "batch time model"]:
+    def _placed(
+        self, x: Float[Tensor, "batch time model"], lengths: Int[Tensor, " batch"] | None
+    ) -> Float[Tensor, "batch time model"]:
         if self.positions is None:
             return x
-        end = start + x.size(1)
-        if isinstance(self.positions, Learned) and end > self.context_length:
-            raise ConfigError(
-                f"learned positions reach to context_length={self.context_length}, the sequence has {end} positions"
-            )
-        positions = torch.arange(start, end, device=x.device)
+        positions = torch.arange(x.size(1), device=x.device)
+        if lengths is not None:
+            positions = lengths[:, None] + positions
+        if isinstance(self.positions, Learned):
+            end = x.size(1) if lengths is None else int(lengths.max()) + x.size(1)
+            if end > self.context_length:
+                raise ConfigError(
+                    f"learned positions reach to context_length={self.context_length}, the sequence has {end} positions"
+                )
         return x + self.positions(positions, positions).added.to(x.dtype)
 
     def _blocks(self) -> "list[ConvolutionalBlock]":

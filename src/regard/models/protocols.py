@@ -4,7 +4,8 @@ An *encoder* turns inputs into a `Memory`. A *decoder* turns a prefix, and the
 memory where there is one, into scores for the next token: all positions at
 once for training (`decode`), or step by step from a `State` (`start`, `step`).
 Every generator works through `start`, `step` and `State.select`, and so works
-for every family.
+for every family. Where sequences come and go while others are being written,
+the state has `Slots`: rows of fixed size, each at a place of its own.
 
 Dimensions: `batch` sequences, `time` positions, `model` width, `vocab` tokens.
 """
@@ -35,6 +36,22 @@ class State(Protocol):
 
 
 @runtime_checkable
+class Slots(State, Protocol):
+    """A state of fixed size whose rows are filled and left one by one.
+
+    `step` changes it in place, so that a step can be recorded and replayed.
+    """
+
+    def put(self, slot: int, state: State) -> None:
+        """Let row `slot` go on where the one row of `state` stands."""
+        ...
+
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        """Let row i go on where row `rows[i]` stands. Both rows look at the same memory."""
+        ...
+
+
+@runtime_checkable
 class Encoder(Protocol):
     """Turns inputs into states."""
 
@@ -44,22 +61,48 @@ class Encoder(Protocol):
 
 
 @runtime_checkable
-class Decoder(Protocol):
-    """Turns a prefix into scores (logits) for the next token."""
+class Stepper(Protocol):
+    """Reads token after token, and says after each what may come next: all that a generator needs."""
+
+    def step(self, tokens: Int[Tensor, "batch new"], state: State) -> tuple[Float[Tensor, "batch new vocab"], State]:
+        """Read new tokens; the scores (logits) after each, and the state behind them.
+
+        The state handed in is used up: its memory may be overwritten.
+        """
+        ...
+
+
+@runtime_checkable
+class Decoder(Stepper, Protocol):
+    """Turns a prefix into scores for the next token."""
+
+    def states(
+        self,
+        target: Int[Tensor, "batch time"],
+        memory: Memory | None = None,
+        *,
+        documents: Int[Tensor, "batch time"] | None = None,
+    ) -> Float[Tensor, "batch time model"]:
+        """What the scores after each prefix of `target` are computed from; position t sees tokens 0..t only.
+
+        With `documents`, t sees those tokens only that have the same number as its own.
+        """
+        ...
+
+    def scores(self, states: Float[Tensor, "*batch model"]) -> Float[Tensor, "*batch vocab"]:
+        """The scores that belong to `states`."""
+        ...
 
     def decode(
         self, target: Int[Tensor, "batch time"], memory: Memory | None = None
     ) -> Float[Tensor, "batch time vocab"]:
-        """The scores after each prefix of `target`, in one go; position t sees tokens 0..t only."""
+        """The scores after each prefix of `target`, in one go."""
+        ...
+
+    def slots(self, num_slots: int, capacity: int, *, source_length: int = 0) -> Slots:
+        """Room for so many sequences of up to `capacity` tokens, and for memories of up to `source_length`."""
         ...
 
     def start(self, memory: Memory | None = None, *, batch_size: int = 1) -> State:
         """The state before the first token; `batch_size` counts where there is no memory to tell."""
-        ...
-
-    def step(self, tokens: Int[Tensor, "batch new"], state: State) -> tuple[Float[Tensor, "batch new vocab"], State]:
-        """Read new tokens; the scores after each, and the state behind them.
-
-        The state handed in is used up: its memory may be overwritten.
-        """
         ...

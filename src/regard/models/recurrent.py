@@ -128,6 +128,33 @@ class RecurrentState:
         return RecurrentState(hidden, seen, None if self.found is None else self.found.index_select(0, rows))
 
 
+@dataclass
+class RecurrentSlots(RecurrentState):
+    """A state whose rows are filled one by one, and which a step changes in place."""
+
+    def put(self, slot: int, state: State) -> None:
+        assert isinstance(state, RecurrentState)
+        for own, new in zip(self.hidden, state.hidden, strict=True):
+            own[:, slot] = new[:, 0]
+        if self.seen is not None and state.seen is not None:
+            self.seen.put(slot, state.seen)
+        if self.found is not None and state.found is not None:
+            self.found[slot] = state.found[0]
+
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        for own in self.hidden:
+            own.copy_(own.index_select(1, rows))
+        if self.found is not None:
+            self.found.copy_(self.found.index_select(0, rows))
+
+    def take(self, state: RecurrentState) -> None:
+        """Go on as `state`, which stands a step further."""
+        for own, new in zip(self.hidden, state.hidden, strict=True):
+            own.copy_(new)
+        if self.found is not None and state.found is not None:
+            self.found.copy_(state.found)
+
+
 class Recurrent(nn.Module):
     """Token ids in, scores for the next token out.
 
@@ -163,27 +190,58 @@ class Recurrent(nn.Module):
     def decode(
         self, target: Int[Tensor, "batch time"], memory: Memory | None = None
     ) -> Float[Tensor, "batch time vocab"]:
-        return self.step(target, self.start(memory, batch_size=target.size(0)))[0]
+        return self.scores(self.states(target, memory))
+
+    def states(
+        self,
+        target: Int[Tensor, "batch time"],
+        memory: Memory | None = None,
+        *,
+        documents: Int[Tensor, "batch time"] | None = None,
+    ) -> Float[Tensor, "batch time model"]:
+        assert documents is None, "a state that is carried on knows no documents"
+        decoder = self._decoder()
+        return self.dropout(decoder(self._embed(target), self.start(memory, batch_size=target.size(0)))[0])
+
+    def scores(self, states: Float[Tensor, "*batch model"]) -> Float[Tensor, "*batch vocab"]:
+        assert self.output is not None
+        return self.output(states)
 
     def start(self, memory: Memory | None = None, *, batch_size: int = 1) -> RecurrentState:
-        assert self.decoder is not None, "this recurrent network has no decoder"
+        decoder = self._decoder()
         if memory is None:
-            return RecurrentState(self.decoder.stack.initial(batch_size), None, None)
+            return RecurrentState(decoder.stack.initial(batch_size), None, None)
         assert isinstance(memory, RecurrentMemory)
-        return self.decoder.start(memory)
+        return decoder.start(memory)
+
+    def slots(self, num_slots: int, capacity: int, *, source_length: int = 0) -> RecurrentSlots:
+        decoder, config = self._decoder(), self.config
+        hidden = tuple(torch.zeros_like(part) for part in decoder.stack.initial(num_slots))
+        seen = found = None
+        if decoder.lookup is not None and source_length:
+            values = hidden[0].new_zeros(num_slots, 1, source_length, config.model_dim)
+            mask = torch.zeros(num_slots, 1, 1, source_length, dtype=torch.bool, device=values.device)
+            seen = Seen(torch.zeros_like(decoder.lookup.prepare(values)), values, mask)
+            found = torch.zeros_like(hidden[0][-1])[:, None] if config.input_feeding else None
+        return RecurrentSlots(hidden, seen, found)
 
     def step(
         self, tokens: Int[Tensor, "batch new"], state: State
     ) -> tuple[Float[Tensor, "batch new vocab"], RecurrentState]:
         assert isinstance(state, RecurrentState)
-        assert self.decoder is not None, "this recurrent network has no decoder"
-        assert self.output is not None
-        states, new_state = self.decoder(self._embed(tokens), state)
-        return self.output(self.dropout(states)), new_state
+        states, new_state = self._decoder()(self._embed(tokens), state)
+        if isinstance(state, RecurrentSlots):
+            state.take(new_state)
+            new_state = state
+        return self.scores(self.dropout(states)), new_state
 
     def _embed(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time model"]:
         # Scaled, so that a table small enough to be the output projection is large enough to be read.
         return self.dropout(self.embedding(tokens) * self.config.model_dim**0.5)
+
+    def _decoder(self) -> "RecurrentDecoder":
+        assert self.decoder is not None, "this recurrent network has no decoder"
+        return self.decoder
 
 
 class RecurrentEncoder(nn.Module):

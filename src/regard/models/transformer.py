@@ -25,10 +25,10 @@ from regard.errors import ConfigError
 from regard.models.protocols import Memory, State
 from regard.nn.attention import Lookup, Mask, Retrieval
 from regard.nn.blocks import Block, BlockOrder
-from regard.nn.cache import KeyValues, Seen
+from regard.nn.cache import Cache, KeyValues, Seen, StaticKeyValues
 from regard.nn.dropout import Dropout
 from regard.nn.feedforward import Activation, FeedForward
-from regard.nn.masks import padding_mask
+from regard.nn.masks import document_mask, padding_mask, places_within
 from regard.nn.multihead import MultiHeadAttention
 from regard.nn.norms import Norm, make_norm
 from regard.nn.positions import (
@@ -43,6 +43,11 @@ from regard.nn.positions import (
 )
 from regard.nn.shaped import ShapedLookup
 from regard.nn.similarity import SimilarityName, make_similarity
+
+
+_GPT2_STD = 0.02
+
+Initialization = Literal["glorot", "gpt2", "zero"]
 
 
 class TransformerConfig(Settings):
@@ -102,6 +107,12 @@ class TransformerConfig(Settings):
     """Use the token embedding, transposed, as the output projection."""
     scale_embeddings: bool = True
     """Multiply embeddings by the square root of model_dim."""
+    query_key_norm: bool = False
+    """Normalise queries and keys, so that the scores of attention cannot grow without bound."""
+    score_cap: float | None = Field(default=None, gt=0.0)
+    """Let the scores of tokens approach this number and its negative, and never pass them."""
+    initialization: Initialization = "glorot"
+    """glorot; gpt2: small normal numbers; or zero: glorot, but each sub-layer adds nothing at first."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TransformerConfig":
@@ -164,6 +175,43 @@ class TransformerState:
         return TransformerState([cache.select(rows) for cache in self.caches], seen)
 
 
+@dataclass
+class TransformerSlots:
+    """Room for keys and values of fixed size; each row of the batch has a length of its own."""
+
+    caches: list[StaticKeyValues]
+    lengths: Int[Tensor, " batch"]
+    """Positions of each row that are filled."""
+    seen: list[Seen] | None
+
+    @property
+    def capacity(self) -> int:
+        return self.caches[0].keys.size(2)
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> "TransformerSlots":
+        caches = [
+            StaticKeyValues(cache.keys.index_select(0, rows), cache.values.index_select(0, rows))
+            for cache in self.caches
+        ]
+        seen = None if self.seen is None else [each.select(rows) for each in self.seen]
+        return TransformerSlots(caches, self.lengths.index_select(0, rows), seen)
+
+    def put(self, slot: int, state: State) -> None:
+        assert isinstance(state, TransformerState)
+        for own, new in zip(self.caches, state.caches, strict=True):
+            own.keys[slot, :, : new.length] = new.keys[0, :, : new.length]
+            own.values[slot, :, : new.length] = new.values[0, :, : new.length]
+        self.lengths[slot] = state.caches[0].length
+        for seen, new in zip(self.seen or (), state.seen or (), strict=True):
+            seen.put(slot, new)
+
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        for cache in self.caches:
+            cache.keys.copy_(cache.keys.index_select(0, rows))
+            cache.values.copy_(cache.values.index_select(0, rows))
+        self.lengths.copy_(self.lengths.index_select(0, rows))
+
+
 class Transformer(nn.Module):
     """Token ids in, scores for the next token out.
 
@@ -183,6 +231,8 @@ class Transformer(nn.Module):
         )
         self.output = nn.Linear(config.model_dim, vocab_size, bias=False) if has_decoder else None
         self.apply(_initialize)
+        if config.initialization != "glorot":
+            _initialize_residual(self, config)
         if self.output is not None and config.tie_embeddings:
             self.output.weight = self.embedding.weight
 
@@ -203,12 +253,27 @@ class Transformer(nn.Module):
     def decode(
         self, target: Int[Tensor, "batch time"], memory: Memory | None = None
     ) -> Float[Tensor, "batch time vocab"]:
+        return self.scores(self.states(target, memory))
+
+    def states(
+        self,
+        target: Int[Tensor, "batch time"],
+        memory: Memory | None = None,
+        *,
+        documents: Int[Tensor, "batch time"] | None = None,
+    ) -> Float[Tensor, "batch time model"]:
         # Padding needs no mask here: it stands behind the end, where causal attention cannot look.
-        decoder, output = self._decoder()
-        return output(decoder(self._embed(target), seen=decoder.see(memory)))
+        decoder = self._decoder()
+        mask, positions = (None, None) if documents is None else (document_mask(documents), places_within(documents))
+        return decoder(self._embed(target), mask, seen=decoder.see(memory), positions=positions)
+
+    def scores(self, states: Float[Tensor, "*batch model"]) -> Float[Tensor, "*batch vocab"]:
+        assert self.output is not None
+        scores, cap = self.output(states), self.config.score_cap
+        return scores if cap is None else cap * torch.tanh(scores / cap)
 
     def start(self, memory: Memory | None = None, *, batch_size: int = 1) -> TransformerState:
-        decoder, _ = self._decoder()
+        decoder = self._decoder()
         if memory is not None:
             batch_size = memory.states.size(0)
         config = self.config
@@ -218,21 +283,41 @@ class Transformer(nn.Module):
             like = like.to(memory.states.dtype)
         return TransformerState([KeyValues.empty(like) for _ in decoder.blocks], decoder.see(memory))
 
-    def step(
-        self, tokens: Int[Tensor, "batch new"], state: State
-    ) -> tuple[Float[Tensor, "batch new vocab"], TransformerState]:
-        assert isinstance(state, TransformerState)
-        decoder, output = self._decoder()
-        return output(decoder(self._embed(tokens), seen=state.seen, caches=state.caches)), state
+    def slots(self, num_slots: int, capacity: int, *, source_length: int = 0) -> TransformerSlots:
+        config, weight = self.config, self.embedding.weight
+        shared = config.num_key_value_heads or config.num_heads
+
+        def room(length: int) -> tuple[Tensor, Tensor]:
+            keys = weight.new_zeros(num_slots, shared, length, config.head_dim)
+            return keys, torch.zeros_like(keys)
+
+        blocks = self._decoder().blocks
+        nothing = torch.zeros(num_slots, 1, 1, source_length, dtype=torch.bool, device=weight.device)
+        seen = [Seen(*room(source_length), nothing.clone()) for _ in blocks] if source_length else None
+        lengths = torch.zeros(num_slots, dtype=torch.long, device=weight.device)
+        return TransformerSlots([StaticKeyValues(*room(capacity)) for _ in blocks], lengths, seen)
+
+    def step(self, tokens: Int[Tensor, "batch new"], state: State) -> tuple[Float[Tensor, "batch new vocab"], State]:
+        decoder = self._decoder()
+        if isinstance(state, TransformerState):
+            return self.scores(decoder(self._embed(tokens), seen=state.seen, caches=state.caches)), state
+        assert isinstance(state, TransformerSlots)
+        num_new, capacity = tokens.size(1), state.capacity
+        # A row that is full, because nobody uses it, writes over its last position for ever.
+        places = (state.lengths[:, None] + torch.arange(num_new, device=tokens.device)).clamp(max=capacity - 1)
+        mask = torch.arange(capacity, device=tokens.device) <= places[:, None, :, None]
+        caches = [cache.at(places) for cache in state.caches]
+        scores = self.scores(decoder(self._embed(tokens), mask, seen=state.seen, caches=caches, positions=places))
+        state.lengths.add_(num_new).clamp_(max=capacity)
+        return scores, state
 
     def _embed(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time model"]:
         scale = math.sqrt(self.config.model_dim) if self.config.scale_embeddings else 1.0
         return self.embedding(tokens) * scale
 
-    def _decoder(self) -> "tuple[Stack, nn.Linear]":
+    def _decoder(self) -> "Stack":
         assert self.decoder is not None, "this Transformer has no decoder"
-        assert self.output is not None
-        return self.decoder, self.output
+        return self.decoder
 
 
 class Stack(nn.Module):
@@ -269,10 +354,14 @@ class Stack(nn.Module):
         mask: Mask | None = None,
         *,
         seen: Sequence[Seen] | None = None,
-        caches: Sequence[KeyValues] | None = None,
+        caches: Sequence[Cache] | None = None,
+        positions: Int[Tensor, "batch query"] | None = None,
     ) -> Float[Tensor, "batch query model"]:
-        """The states of the last block; with `caches`, `x` holds the newest positions only."""
-        placement = self._place(caches[0].length if caches else 0, x.size(1), x.device)
+        """The states of the last block; with `caches`, `x` holds the newest positions only.
+
+        `positions` are where the rows of `x` stand, where that is not one behind the other.
+        """
+        placement = self._place(x, caches[0] if caches else None, positions)
         if placement.added is not None:
             x = x + placement.added.to(x.dtype)
         x = self.dropout(x)
@@ -286,16 +375,19 @@ class Stack(nn.Module):
             return None
         return [block.see(memory.states, memory.mask) for block in self.blocks if isinstance(block, Block)]
 
-    def _place(self, start: int, num_queries: int, device: torch.device) -> Placement:
+    def _place(self, x: Tensor, cache: Cache | None, positions: Tensor | None) -> Placement:
         if self.positions is None:
             return Placement()
-        end = start + num_queries
+        start = cache.length if isinstance(cache, KeyValues) else 0
+        end = cache.keys.size(2) if isinstance(cache, StaticKeyValues) else start + x.size(1)
         if isinstance(self.positions, Learned) and end > self.context_length:
             raise ConfigError(
                 f"learned positions reach to context_length={self.context_length}, the sequence has {end} positions"
             )
-        positions = torch.arange(end, device=device)
-        return self.positions(positions[start:], positions)
+        everywhere = torch.arange(end, device=x.device)
+        if positions is None:
+            return self.positions(everywhere[start:], everywhere)
+        return self.positions(positions, positions if cache is None else everywhere.expand(x.size(0), -1))
 
 
 def make_positions(config: TransformerConfig, positions: Positions, *, is_causal: bool) -> nn.Module | None:
@@ -336,6 +428,7 @@ def make_attention(config: TransformerConfig, *, is_causal: bool = False, is_cro
         num_key_value_heads=config.num_key_value_heads,
         make_lookup=make_lookup,
         bias=config.bias,
+        has_norm=config.query_key_norm,
         has_values=config.value_projection,
         has_output=config.output_projection,
     )
@@ -352,3 +445,21 @@ def _initialize(module: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
         case nn.Embedding():
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+
+
+def _initialize_residual(model: Transformer, config: TransformerConfig) -> None:
+    """What each sub-layer adds starts small or at zero, so that a deep stack starts out as its embeddings.
+
+    gpt2: Radford et al. (2019), section 2.3. zero: Zhang et al. (2019), arXiv 1901.09321, section 3.
+    """
+    num_added = 2 * max(config.encoder_depth, config.decoder_depth)
+    if config.initialization == "gpt2":
+        for module in model.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=_GPT2_STD)
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention | FeedForward) and isinstance(module.output, nn.Linear):
+            if config.initialization == "zero":
+                nn.init.zeros_(module.output.weight)
+            else:
+                nn.init.normal_(module.output.weight, std=_GPT2_STD / math.sqrt(num_added))

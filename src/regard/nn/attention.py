@@ -152,8 +152,9 @@ class Lookup(nn.Module):
         dropout: float = 0.0,
         watcher: Callable[[Tensor], None] | None = None,
     ) -> Float[Tensor, "batch heads query value"]:
-        # A single query is the newest position and may see all there is.
-        is_causal = self.is_causal and q.size(2) > 1
+        # A single query is the newest position and may see all there is, and a mask that has a row for each
+        # query says itself who comes after whom; one row for all of them only says where padding is.
+        is_causal = self.is_causal and q.size(2) > 1 and (mask is None or mask.size(2) == 1)
         is_fused = watcher is None and self.retrieval == "soft" and isinstance(self.similarity, DotProduct)
         if is_causal and not (is_fused and mask is None and bias is None and q.size(2) == k.size(2)):
             causal = causal_mask(q.size(2), k.size(2), q.device)

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.nn.attention import Mask
-from regard.nn.cache import KeyValues, Seen
+from regard.nn.cache import Cache, Seen
 from regard.nn.dropout import Dropout
 from regard.nn.feedforward import FeedForward
 from regard.nn.multihead import MultiHeadAttention
@@ -67,7 +67,7 @@ class Block(nn.Module):
         placement: Placement | None = None,
         *,
         seen: Seen | None = None,
-        cache: KeyValues | None = None,
+        cache: Cache | None = None,
     ) -> Float[Tensor, "batch query model"]:
         def look_around(y: Tensor) -> Tensor:
             return self.attention(y, mask=mask, placement=placement, cache=cache)

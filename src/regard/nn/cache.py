@@ -53,6 +53,38 @@ class KeyValues:
         return new
 
 
+@dataclass
+class StaticKeyValues:
+    """Keys and values in a room of fixed size, each row of the batch with a length of its own.
+
+    Nothing changes its place or size, so a step can be recorded once and
+    replayed; rows come and go without moving the others. What stands behind a
+    row's end is left over, and a mask must keep queries from it.
+    """
+
+    keys: Float[Tensor, "batch heads capacity head"]
+    values: Float[Tensor, "batch heads capacity head"]
+    places: Int[Tensor, "batch new"] | None = None
+    """Where the new positions of this step go."""
+
+    def at(self, places: Int[Tensor, "batch new"]) -> "StaticKeyValues":
+        """The same room, with places for new positions."""
+        return StaticKeyValues(self.keys, self.values, places)
+
+    def append(
+        self, k: Float[Tensor, "batch heads new head"], v: Float[Tensor, "batch heads new head"]
+    ) -> tuple[Float[Tensor, "batch heads capacity head"], Float[Tensor, "batch heads capacity head"]]:
+        """Put new positions in their places; returns all there is room for."""
+        assert self.places is not None, "where do they go"
+        places = self.places[:, None, :, None].expand(k.shape)
+        self.keys.scatter_(2, places, k.to(self.keys.dtype))
+        self.values.scatter_(2, places, v.to(self.values.dtype))
+        return self.keys, self.values
+
+
+Cache = KeyValues | StaticKeyValues
+
+
 class Seen(NamedTuple):
     """An encoder's output as one attention sees it: prepared keys, values, and where it may look."""
 
@@ -64,3 +96,12 @@ class Seen(NamedTuple):
         """The same for these rows of the batch, in this order."""
         mask = None if self.mask is None else self.mask.index_select(0, rows)
         return Seen(self.k.index_select(0, rows), self.v.index_select(0, rows), mask)
+
+    def put(self, slot: int, other: "Seen") -> None:
+        """Let row `slot`, which has a mask and room enough, see what the one row of `other` sees."""
+        assert self.mask is not None, "rows of different length need a mask"
+        length = other.k.size(2)
+        self.k[slot, :, :length] = other.k[0]
+        self.v[slot, :, :length] = other.v[0]
+        self.mask[slot] = False
+        self.mask[slot, :, :, :length] = True if other.mask is None else other.mask[0]

@@ -32,7 +32,7 @@ class History:
     def append(self, x: Float[Tensor, "batch new model"]) -> Float[Tensor, "batch known model"]:
         """Remember new inputs, and forget as many old ones; returns the old with the new behind them."""
         known = torch.cat([self.inputs, x], dim=1)
-        self.inputs = known[:, x.size(1) :]
+        self.inputs.copy_(known[:, x.size(1) :])
         return known
 
     def select(self, rows: Int[Tensor, " chosen"]) -> "History":

@@ -31,3 +31,27 @@ def padding_mask(lengths: Int[Tensor, " batch"], num_keys: int) -> Bool[Tensor, 
     """
     positions = torch.arange(num_keys, device=lengths.device)
     return (positions < lengths[:, None])[:, None, None]
+
+
+def document_mask(documents: Int[Tensor, "batch time"]) -> Bool[Tensor, "batch 1 time time"]:
+    """Each position sees those of its own document up to itself, where several documents share a row.
+
+    Example:
+        >>> document_mask(torch.tensor([[0, 0, 1]])).int()[0, 0].tolist()
+        [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
+    """
+    same = documents[:, None, :, None] == documents[:, None, None, :]
+    return same & causal_mask(documents.size(1), documents.size(1), documents.device)
+
+
+def places_within(documents: Int[Tensor, "batch time"]) -> Int[Tensor, "batch time"]:
+    """Each position counted from the start of its document, of which a row holds one behind the other.
+
+    Example:
+        >>> places_within(torch.tensor([[4, 4, 4, 5, 5]])).tolist()
+        [[0, 1, 2, 0, 1]]
+    """
+    places = torch.arange(documents.size(1), device=documents.device).expand_as(documents)
+    is_first = torch.ones_like(documents, dtype=torch.bool)
+    is_first[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return places - places.where(is_first, 0).cummax(dim=1).values

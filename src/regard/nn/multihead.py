@@ -4,6 +4,7 @@ Vaswani et al., "Attention Is All You Need" (2017), section 3.2.2.
 https://arxiv.org/abs/1706.03762
 Ainslie et al., "GQA" (2023): several query heads share one key/value head.
 https://arxiv.org/abs/2305.13245
+Henry et al., "Query-Key Normalization for Transformers" (2020). https://arxiv.org/abs/2010.04245
 
 Dimensions: see `regard.nn.attention`.
 """
@@ -16,8 +17,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.nn.attention import Bias, Lookup, Mask
-from regard.nn.cache import KeyValues
+from regard.nn.attention import Lookup, Mask
+from regard.nn.cache import Cache
+from regard.nn.norms import make_norm
 from regard.nn.positions import Placement, rotate
 from regard.nn.shaped import ShapedLookup
 from regard.nn.similarity import make_similarity
@@ -29,6 +31,8 @@ class MultiHeadAttention(nn.Module):
     The queries come from `x` and the keys and values from `memory`; leave
     `memory` out for self-attention. Without `has_values` a head's values are its
     slice of what it looks at; without `has_output` the heads are joined and no more.
+    With `has_norm` the queries and keys of each head are normalised by their root
+    mean square and given a learned gain.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class MultiHeadAttention(nn.Module):
         num_key_value_heads: int | None = None,
         make_lookup: Callable[[int, int], Lookup | ShapedLookup] | None = None,
         bias: bool = True,
+        has_norm: bool = False,
         has_values: bool = True,
         has_output: bool = True,
     ) -> None:
@@ -60,6 +65,8 @@ class MultiHeadAttention(nn.Module):
         self.key = nn.Linear(model_dim, shared * self.head_dim, bias=bias)
         self.value = nn.Linear(model_dim, shared * self.head_dim, bias=bias) if has_values else nn.Identity()
         self.output = nn.Linear(model_dim, model_dim, bias=bias) if has_output else nn.Identity()
+        self.query_norm = make_norm("rms", self.head_dim) if has_norm else None
+        self.key_norm = make_norm("rms", self.head_dim) if has_norm else None
         self.lookup = (make_lookup or scaled_dot_lookup)(self.head_dim, shared)
 
     def forward(
@@ -69,7 +76,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | None = None,
         *,
         placement: Placement | None = None,
-        cache: KeyValues | None = None,
+        cache: Cache | None = None,
     ) -> Float[Tensor, "batch query model"]:
         """Look, and mix what was seen; with a `cache`, also at what earlier calls put there."""
         placement = placement or Placement()
@@ -78,19 +85,23 @@ class MultiHeadAttention(nn.Module):
         else:
             q = self._split(self.query(x))
             k, v = (self._split(y) for y in project(memory, [self.key, self.value]))
+        q, k = self._normed(q, self.query_norm), self._normed(k, self.key_norm)
         if placement.rotation is not None:
             q, k = rotate(q, placement.rotation), rotate(k, placement.rotation)
-        k = self.lookup.prepare(k)
+        k, own = self.lookup.prepare(k), v
         if cache is not None:
             k, v = cache.append(k, v)
-        return self._mix(q, k, v, mask, placement.bias_for(q))
+        bias = placement.bias_for(q)
+        if isinstance(self.lookup, ShapedLookup):
+            return self._joined(self.lookup(q, k, v, mask, bias, own=own))
+        return self._joined(self.lookup(q, k, v, mask, bias))
 
     def keys_values(
         self, memory: Float[Tensor, "batch key model"]
     ) -> tuple[Float[Tensor, "batch shared key head"], Float[Tensor, "batch shared key head"]]:
         """What is there to look at, ready to be looked at again and again."""
         k, v = project(memory, [self.key, self.value])
-        return self.lookup.prepare(self._split(k)), self._split(v)
+        return self.lookup.prepare(self._normed(self._split(k), self.key_norm)), self._split(v)
 
     def look(
         self,
@@ -99,18 +110,21 @@ class MultiHeadAttention(nn.Module):
         v: Float[Tensor, "batch shared key head"],
         mask: Mask | None = None,
     ) -> Float[Tensor, "batch query model"]:
-        """Answer the queries of `x` from keys and values already computed."""
-        return self._mix(self._split(self.query(x)), k, v, mask)
+        """Answer the queries of `x` from keys and values already computed.
 
-    def _mix(
-        self,
-        q: Float[Tensor, "batch heads query head"],
-        k: Float[Tensor, "batch shared key head"],
-        v: Float[Tensor, "batch shared key head"],
-        mask: Mask | None = None,
-        bias: Bias | None = None,
-    ) -> Float[Tensor, "batch query model"]:
-        return self.output(self.lookup(q, k, v, mask, bias).transpose(1, 2).flatten(2))
+        Several rows of `x`, standing together, may share a row of keys: the
+        hypotheses of a beam look at one source.
+        """
+        shared = k.size(0)
+        q = self._normed(self._split(self.query(x.reshape(shared, -1, x.size(2)))), self.query_norm)
+        return self._joined(self.lookup(q, k, v, mask)).reshape(x.shape)
+
+    def _joined(self, found: Float[Tensor, "batch heads query head"]) -> Float[Tensor, "batch query model"]:
+        return self.output(found.transpose(1, 2).flatten(2))
+
+    def _normed(self, x: Float[Tensor, "batch heads time head"], norm: nn.Module | None) -> Tensor:
+        # In the type of the others: autocast leaves a norm in full precision.
+        return x if norm is None else norm(x).to(x.dtype)
 
     def _split(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch heads time head"]:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

@@ -9,9 +9,10 @@
                 the queries meet beside the keys
 
 Each scheme is a module that says, for the positions of the queries and of the
-keys, what is to be added, turned or biased: a `Placement`.
+keys, what is to be added, turned or biased: a `Placement`. The positions are
+those of all rows of a batch, or, in two dimensions, each row's own.
 
-Dimensions: see `regard.nn.attention`.
+Dimensions: see `regard.nn.attention`; `*rows` is nothing, or the batch.
 """
 
 import math
@@ -29,24 +30,27 @@ Positions = Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "sha
 class Rotation(NamedTuple):
     """The cosine and the sine of each position's angles."""
 
-    cosine: Float[Tensor, "time half"]
-    sine: Float[Tensor, "time half"]
+    cosine: Float[Tensor, "*rows time half"]
+    sine: Float[Tensor, "*rows time half"]
 
 
 class Placement(NamedTuple):
     """What a scheme has to say about some positions; what it has not is None."""
 
-    added: Float[Tensor, "query model"] | None = None
+    added: Float[Tensor, "*rows query model"] | None = None
     rotation: Rotation | None = None
-    bias: Float[Tensor, "1 heads query key"] | None = None
-    relative_keys: Float[Tensor, "query key head"] | None = None
+    bias: Float[Tensor, "*rows heads query key"] | None = None
+    relative_keys: Float[Tensor, "*rows query key head"] | None = None
 
     def bias_for(self, q: Float[Tensor, "batch heads query head"]) -> Float[Tensor, "#batch heads query key"] | None:
         """What is to be added to the scores of these queries."""
+        bias = self.bias[None] if self.bias is not None and self.bias.dim() == 3 else self.bias
         if self.relative_keys is None:
-            return self.bias
-        met = torch.einsum("bhqd,qkd->bhqk", q, self.relative_keys.to(q.dtype)) / math.sqrt(q.size(-1))
-        return met if self.bias is None else met + self.bias
+            return bias
+        relative_keys = self.relative_keys.to(q.dtype)
+        rows = "b" if relative_keys.dim() == 4 else ""
+        met = torch.einsum(f"bhqd,{rows}qkd->bhqk", q, relative_keys) / math.sqrt(q.size(-1))
+        return met if bias is None else met + bias
 
 
 class Sinusoidal(nn.Module):
@@ -62,7 +66,9 @@ class Sinusoidal(nn.Module):
         _require_even("model_dim", model_dim)
         self.model_dim, self.base = model_dim, base
 
-    def forward(self, query_positions: Int[Tensor, " query"], key_positions: Int[Tensor, " key"]) -> Placement:
+    def forward(
+        self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
+    ) -> Placement:
         angles = _angles(query_positions, self.model_dim, self.base)
         return Placement(added=torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2))
 
@@ -74,7 +80,9 @@ class Learned(nn.Module):
         super().__init__()
         self.table = nn.Embedding(context_length, model_dim)
 
-    def forward(self, query_positions: Int[Tensor, " query"], key_positions: Int[Tensor, " key"]) -> Placement:
+    def forward(
+        self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
+    ) -> Placement:
         return Placement(added=self.table(query_positions))
 
 
@@ -91,7 +99,9 @@ class Rotary(nn.Module):
         _require_even("head_dim", head_dim)
         self.head_dim, self.base = head_dim, base
 
-    def forward(self, query_positions: Int[Tensor, " query"], key_positions: Int[Tensor, " key"]) -> Placement:
+    def forward(
+        self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
+    ) -> Placement:
         angles = _angles(query_positions, self.head_dim, self.base)
         return Placement(rotation=Rotation(angles.cos(), angles.sin()))
 
@@ -111,11 +121,13 @@ class RelativeBias(nn.Module):
         self.is_causal, self.num_buckets, self.max_distance = is_causal, num_buckets, max_distance
         self.table = nn.Embedding(num_buckets, num_heads)
 
-    def forward(self, query_positions: Int[Tensor, " query"], key_positions: Int[Tensor, " key"]) -> Placement:
-        buckets = self.bucket(key_positions[None, :] - query_positions[:, None])
-        return Placement(bias=self.table(buckets).permute(2, 0, 1)[None])
+    def forward(
+        self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
+    ) -> Placement:
+        buckets = self.bucket(_offsets(query_positions, key_positions))
+        return Placement(bias=self.table(buckets).movedim(-1, -3))
 
-    def bucket(self, offset: Int[Tensor, "query key"]) -> Int[Tensor, "query key"]:
+    def bucket(self, offset: Int[Tensor, "*rows query key"]) -> Int[Tensor, "*rows query key"]:
         """The bucket of each offset, key position minus query position."""
         num_buckets = self.num_buckets
         if self.is_causal:
@@ -141,10 +153,12 @@ class ALiBi(nn.Module):
         super().__init__()
         self.num_heads = num_heads
 
-    def forward(self, query_positions: Int[Tensor, " query"], key_positions: Int[Tensor, " key"]) -> Placement:
-        distance = (key_positions[None, :] - query_positions[:, None]).abs()
+    def forward(
+        self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
+    ) -> Placement:
+        distance = _offsets(query_positions, key_positions).abs()
         slopes = torch.tensor(alibi_slopes(self.num_heads), device=distance.device)
-        return Placement(bias=-slopes[None, :, None, None] * distance)
+        return Placement(bias=-slopes[:, None, None] * distance[..., None, :, :])
 
 
 class RelativeKeys(nn.Module):
@@ -159,8 +173,10 @@ class RelativeKeys(nn.Module):
         self.max_distance = max_distance
         self.table = nn.Embedding(2 * max_distance + 1, head_dim)
 
-    def forward(self, query_positions: Int[Tensor, " query"], key_positions: Int[Tensor, " key"]) -> Placement:
-        offset = key_positions[None, :] - query_positions[:, None]
+    def forward(
+        self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
+    ) -> Placement:
+        offset = _offsets(query_positions, key_positions)
         return Placement(
             relative_keys=self.table(offset.clamp(-self.max_distance, self.max_distance) + self.max_distance)
         )
@@ -181,15 +197,22 @@ def alibi_slopes(num_heads: int) -> list[float]:
 
 def rotate(x: Float[Tensor, "batch heads time head"], rotation: Rotation) -> Float[Tensor, "batch heads time head"]:
     """Turn each plane (i, i + head/2) of `x` by its position's angle."""
-    cosine, sine = (part.to(x.dtype).repeat(1, 2) for part in rotation)
+    # One more dimension in front of the positions: every head turns alike.
+    cosine, sine = (torch.cat([part, part], dim=-1).to(x.dtype).unsqueeze(-3) for part in rotation)
     first, second = x.chunk(2, dim=-1)
     return torch.addcmul(x * cosine, torch.cat([-second, first], dim=-1), sine)
 
 
-def _angles(positions: Int[Tensor, " time"], dim: int, base: float) -> Float[Tensor, "time half"]:
+def _offsets(
+    query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
+) -> Int[Tensor, "*rows query key"]:
+    return key_positions[..., None, :] - query_positions[..., :, None]
+
+
+def _angles(positions: Int[Tensor, "*rows time"], dim: int, base: float) -> Float[Tensor, "*rows time half"]:
     # Default precision, whatever the weights' is: in bfloat16 position 257 would equal 256.
     exponents = torch.arange(0, dim, 2, device=positions.device) / dim
-    return positions[:, None] / base**exponents
+    return positions[..., None] / base**exponents
 
 
 def _require_even(name: str, value: int) -> None:

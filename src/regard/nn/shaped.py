@@ -24,8 +24,8 @@ from regard.nn.attention import Bias, Lookup, Mask
 class ShapedLookup(nn.Module):
     """A look-up among one's own positions, shaped; three learned numbers for each head.
 
-    The queries must be the newest positions of the keys, as in self-attention.
-    A watcher of the inner look-up is handed the weights $A$.
+    `own` are the values of the positions that look. A watcher of
+    the inner look-up is handed the weights $A$.
     """
 
     def __init__(self, lookup: Lookup, num_heads: int) -> None:
@@ -43,8 +43,10 @@ class ShapedLookup(nn.Module):
         v: Float[Tensor, "batch shared key head"],
         mask: Mask | None = None,
         bias: Bias | None = None,
+        *,
+        own: Float[Tensor, "batch shared query head"],
     ) -> Float[Tensor, "batch heads query head"]:
-        own = v[:, :, v.size(2) - q.size(2) :].repeat_interleave(q.size(1) // v.size(1), dim=1)
+        own = own.repeat_interleave(q.size(1) // own.size(1), dim=1)
         found = self.lookup(q, k, v, mask, bias)
         unasked = self.lookup.find_unasked(q, k, v, mask, bias)
         return self.identity * own + self.attention * found - self.average * unasked
