@@ -1,6 +1,7 @@
 """Tests of tests: how often they cry wolf, what they find, and whether they equal their definitions."""
 
 import math
+from collections.abc import Callable
 from itertools import chain, combinations, product
 
 import numpy as np
@@ -8,48 +9,22 @@ import pytest
 import scipy.stats
 
 from regard.errors import ConfigError, DataError
-from regard.evaluation import bootstrap, paired
-from regard.evaluation.bootstrap import bootstrap_interval, clopper_pearson
-from regard.evaluation.metrics import bleu, chrf, exact_match
-from regard.evaluation.paired import ComparedPair, compare_all, holm, paired_test, score_over_seeds
-from regard.evaluation.tallies import Tally, share, tally, tally_bleu, tally_perplexity
+from regard.evaluation import bootstrap, paired, seeds
+from regard.evaluation.bootstrap import bootstrap_interval
+from regard.evaluation.metrics import bleu, chrf
+from regard.evaluation.paired import ComparedPair, compare_all, holm, paired_test
+from regard.evaluation.seeds import stream
+from regard.evaluation.tallies import Tally, tally, tally_bleu, tally_perplexity
 
 NUM_SIMULATIONS = 300
-WORDS = ["der", "hund", "rennt", "und", "bellt", "laut", "weil", "drei", "katzen", "über", "straße", "sah"]
+MakeTally = Callable[[np.ndarray], Tally]
+Spread = Callable[..., list[np.ndarray]]
+Translate = Callable[..., tuple[list[str], list[str]]]
 
 
-def proportion(right: np.ndarray) -> Tally:
-    """The tally of examples that were right or wrong."""
-    statistics = np.stack([right, np.ones_like(right)], axis=1).astype(np.int64)
-    return Tally(name="exact_match", statistics=statistics, compute=share, settings={})
-
-
-def mean(values: np.ndarray) -> Tally:
-    """The tally of a mean: a score that is no proportion, and without ties."""
-    statistics = np.stack([values, np.ones_like(values)], axis=1)
-    return Tally(name="mean", statistics=statistics, compute=lambda sums: float(sums[0] / sums[1]), settings={})
-
-
-def spread(
-    rng: np.random.Generator, *, num_seeds: int, num_examples: int, skill: float = 0.0, seed_deviation: float = 0.0
-) -> list[np.ndarray]:
-    """For each training seed its errors on examples: its own skill, and noise."""
-    skills = skill + seed_deviation * rng.normal(size=num_seeds)
-    return [rng.normal(seed_skill, 1.0, size=num_examples) for seed_skill in skills]
-
-
-def translations(error_rate: float, *, seed: int) -> tuple[list[str], list[str]]:
-    """The same references for every seed, and predictions with some of their words exchanged."""
-    references_rng, rng = np.random.default_rng(1), np.random.default_rng([2, seed])
-    references = [" ".join(references_rng.choice(WORDS, size=references_rng.integers(4, 13))) for _ in range(61)]
-    predictions = [
-        " ".join(str(rng.choice(WORDS)) if rng.random() < error_rate else word for word in reference.split())
-        for reference in references
-    ]
-    return predictions, references
-
-
-def three_models() -> dict[str, list[Tally]]:
+@pytest.fixture
+def models(proportion: MakeTally) -> dict[str, list[Tally]]:
+    """One weak and two equally strong ones, of two seeds each."""
     rng = np.random.default_rng(14)
     rates = {"weak": 0.7, "strong": 0.9, "equal": 0.9}
     return {name: [proportion(rng.random(307) < rate) for _ in range(2)] for name, rate in rates.items()}
@@ -102,7 +77,7 @@ def test_holm_refuses_what_is_no_probability(wrong: float):
         holm([0.5, wrong])
 
 
-def test_the_randomization_equals_all_swaps_written_out():
+def test_the_randomization_equals_all_swaps_written_out(mean: MakeTally, spread: Spread):
     rng = np.random.default_rng(2)
     a, b = (spread(rng, num_seeds=2, num_examples=11, skill=skill) for skill in (0.5, 0.0))
     differences = (np.mean(a, axis=0) - np.mean(b, axis=0)) / 11
@@ -113,10 +88,10 @@ def test_the_randomization_equals_all_swaps_written_out():
     assert p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 20_000))
 
 
-def test_the_randomization_of_bleu_equals_swapped_predictions():
+def test_the_randomization_of_bleu_equals_swapped_predictions(translations: Translate):
     """The sums that a swap moves are those of texts that were swapped."""
     (good, references), (poor, _) = translations(0.1, seed=0), translations(0.4, seed=1)
-    rng = paired._stream(5)
+    rng = stream(5)
     expected = []
     for _ in range(23):
         swap = rng.random(61) < 0.5
@@ -129,7 +104,7 @@ def test_the_randomization_of_bleu_equals_swapped_predictions():
 
 
 @pytest.mark.parametrize(("only_a", "only_b"), [(13, 5), (9, 7), (6, 0), (11, 11)])
-def test_the_randomization_of_exact_match_is_mcnemars_exact_test(only_a: int, only_b: int):
+def test_the_randomization_of_exact_match_is_mcnemars_exact_test(only_a: int, only_b: int, proportion: MakeTally):
     both, neither = 31, 17
     a = np.repeat([1, 0, 1, 0], [only_a, only_b, both, neither])
     b = np.repeat([0, 1, 1, 0], [only_a, only_b, both, neither])
@@ -140,7 +115,7 @@ def test_the_randomization_of_exact_match_is_mcnemars_exact_test(only_a: int, on
 
 
 @pytest.mark.parametrize("num_seeds", [1, 3])
-def test_the_randomization_cries_wolf_as_often_as_it_says(num_seeds: int):
+def test_the_randomization_cries_wolf_as_often_as_it_says(num_seeds: int, mean: MakeTally):
     rng = np.random.default_rng(3)
     p_values = []
     for simulation in range(NUM_SIMULATIONS):
@@ -153,7 +128,7 @@ def test_the_randomization_cries_wolf_as_often_as_it_says(num_seeds: int):
         assert low <= calls <= high, f"{calls} of {NUM_SIMULATIONS} at {level}"
 
 
-def test_the_randomization_of_exact_match_cries_wolf_at_most_as_often_as_it_says():
+def test_the_randomization_of_exact_match_cries_wolf_at_most_as_often_as_it_says(proportion: MakeTally):
     """Ties count as extreme, so of a score with many ties p-values lie above uniform ones."""
     rng = np.random.default_rng(4)
     p_values = []
@@ -167,7 +142,9 @@ def test_the_randomization_of_exact_match_cries_wolf_at_most_as_often_as_it_says
         assert calls <= scipy.stats.binom.ppf(0.999, NUM_SIMULATIONS, level), f"{calls} of {NUM_SIMULATIONS} at {level}"
 
 
-def test_equal_recipes_with_unequal_seeds_fool_the_randomization_and_less_the_bootstrap():
+def test_equal_recipes_with_unequal_seeds_fool_the_randomization_and_less_the_bootstrap(
+    mean: MakeTally, spread: Spread
+):
     """The swaps take the trained models as they are, and these do differ."""
     rng = np.random.default_rng(4)
     called = {"randomization": 0, "bootstrap": 0}
@@ -181,7 +158,7 @@ def test_equal_recipes_with_unequal_seeds_fool_the_randomization_and_less_the_bo
 
 
 @pytest.mark.parametrize("method", ["randomization", "bootstrap"])
-def test_a_clear_difference_is_found(method):
+def test_a_clear_difference_is_found(method, proportion: MakeTally):
     rng = np.random.default_rng(5)
     a, b = ([proportion(rng.random(401) < rate) for _ in range(3)] for rate in (0.95, 0.8))
     test = paired_test(a, b, method=method)
@@ -191,7 +168,7 @@ def test_a_clear_difference_is_found(method):
 
 
 @pytest.mark.parametrize("method", ["randomization", "bootstrap"])
-def test_the_paired_test_agrees_with_students_on_many_examples(method):
+def test_the_paired_test_agrees_with_students_on_many_examples(method, mean: MakeTally):
     a, b = np.random.default_rng(6).normal(size=(2, 997))
     a += np.mean(b - a) + 2.5 * np.std(b - a, ddof=1) / np.sqrt(997)
     exact = scipy.stats.ttest_rel(a, b).pvalue
@@ -201,7 +178,7 @@ def test_the_paired_test_agrees_with_students_on_many_examples(method):
 
 
 @pytest.mark.parametrize("method", ["randomization", "bootstrap"])
-def test_b_against_a_is_a_against_b_turned_round(method):
+def test_b_against_a_is_a_against_b_turned_round(method, mean: MakeTally, spread: Spread):
     rng = np.random.default_rng(7)
     a, b = ([mean(x) for x in spread(rng, num_seeds=3, num_examples=41, skill=s)] for s in (0.2, 0.0))
     one, other = paired_test(a, b, method=method), paired_test(b, a, method=method)
@@ -211,13 +188,13 @@ def test_b_against_a_is_a_against_b_turned_round(method):
 
 
 @pytest.mark.parametrize("method", ["randomization", "bootstrap"])
-def test_a_model_does_not_differ_from_itself(method):
+def test_a_model_does_not_differ_from_itself(method, mean: MakeTally, spread: Spread):
     model = [mean(x) for x in spread(np.random.default_rng(8), num_seeds=2, num_examples=31)]
     test = paired_test(model, model, method=method)
     assert (test.difference, test.interval, test.p) == (0.0, (0.0, 0.0), 1.0)
 
 
-def test_equal_sums_of_other_seeds_are_ties_in_spite_of_rounding():
+def test_equal_sums_of_other_seeds_are_ties_in_spite_of_rounding(proportion: MakeTally):
     """On every example as many seeds of the one are right as of the other, but not the same seeds."""
     right = np.random.default_rng(0).random((3, 13)) < 0.5
     a = [proportion(row) for row in np.vstack([right, np.ones((1, 13), dtype=bool)])]
@@ -226,7 +203,7 @@ def test_equal_sums_of_other_seeds_are_ties_in_spite_of_rounding():
 
 
 @pytest.mark.parametrize(("name", "metric"), [("bleu", bleu), ("chrf", chrf)])
-def test_the_difference_is_that_of_the_metrics(name: str, metric):
+def test_the_difference_is_that_of_the_metrics(name: str, metric, translations: Translate):
     good, poor = ([translations(rate, seed=seed) for seed in range(2)] for rate in (0.1, 0.3))
     test = paired_test([tally(name, *texts) for texts in good], [tally(name, *texts) for texts in poor])
     values = [[metric(*texts, num_resamples=1).value for texts in texts_of_seeds] for texts_of_seeds in (good, poor)]
@@ -236,8 +213,10 @@ def test_the_difference_is_that_of_the_metrics(name: str, metric):
     assert test.settings["resamples"] == 2000
 
 
-def test_the_interval_of_one_seed_is_the_bootstrap_of_the_difference(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(paired, "_stream", lambda seed: np.random.Generator(np.random.PCG64(seed)))
+def test_the_interval_of_one_seed_is_the_bootstrap_of_the_difference(
+    monkeypatch: pytest.MonkeyPatch, translations: Translate
+):
+    monkeypatch.setattr(seeds, "stream", lambda seed: np.random.Generator(np.random.PCG64(seed)))
     (a, references), (b, _) = translations(0.1, seed=0), translations(0.3, seed=1)
     counted = [tally("bleu", predictions, references) for predictions in (a, b)]
 
@@ -251,7 +230,9 @@ def test_the_interval_of_one_seed_is_the_bootstrap_of_the_difference(monkeypatch
 
 
 @pytest.mark.parametrize("draws_at_once", [1, 100, 37 * 13])
-def test_the_size_of_the_chunks_changes_nothing(draws_at_once: int, monkeypatch: pytest.MonkeyPatch):
+def test_the_size_of_the_chunks_changes_nothing(
+    draws_at_once: int, monkeypatch: pytest.MonkeyPatch, mean: MakeTally, spread: Spread
+):
     a, b = ([mean(x) for x in spread(np.random.default_rng(s), num_seeds=3, num_examples=37)] for s in (1, 2))
     expected = paired_test(a, b, num_resamples=101)
     monkeypatch.setattr(paired, "_SWAPS_AT_ONCE", draws_at_once)
@@ -261,14 +242,14 @@ def test_the_size_of_the_chunks_changes_nothing(draws_at_once: int, monkeypatch:
     assert test.interval == pytest.approx(expected.interval, rel=1e-12)
 
 
-def test_a_seed_fixes_the_draws():
+def test_a_seed_fixes_the_draws(mean: MakeTally, spread: Spread):
     a, b = ([mean(x) for x in spread(np.random.default_rng(s), num_seeds=3, num_examples=37)] for s in (1, 2))
     assert paired_test(a, b, seed=1) == paired_test(a, b, seed=1)
     assert paired_test(a, b, seed=1).interval != paired_test(a, b, seed=2).interval
     assert paired_test(a, b, seed=1).p != paired_test(a, b, seed=2).p
 
 
-def test_predictions_simulated_from_the_same_seed_do_not_meet_their_own_coins():
+def test_predictions_simulated_from_the_same_seed_do_not_meet_their_own_coins(proportion: MakeTally):
     """Such predictions would make the first swaps look like the difference itself."""
     rng = np.random.default_rng(0)
     right = rng.random((6, 1999)) < np.repeat([0.9, 0.932], 3)[:, None]
@@ -276,20 +257,20 @@ def test_predictions_simulated_from_the_same_seed_do_not_meet_their_own_coins():
     assert paired_test(a, b, seed=0).p == 1 / 10_001
 
 
-def test_the_signature_of_a_paired_test_says_how_it_was_made():
+def test_the_signature_of_a_paired_test_says_how_it_was_made(proportion: MakeTally):
     test = paired_test([proportion(np.arange(9) % 2)] * 3, [proportion(np.arange(9) % 3)] * 3, seed=7)
     expected = "confidence:0.95|interval:two-level-bootstrap|n:9|resamples:10000|seed:7|seeds:3|test:randomization|"
     assert test.signature.startswith(expected)
     assert test.name == "exact_match"
 
 
-def test_different_numbers_of_seeds_are_refused():
+def test_different_numbers_of_seeds_are_refused(proportion: MakeTally):
     model = proportion(np.arange(7) % 2)
     with pytest.raises(DataError, match="equally many seeds, got 3 and 2"):
         paired_test([model] * 3, [model] * 2)
 
 
-def test_different_examples_or_metrics_are_refused():
+def test_different_examples_or_metrics_are_refused(translations: Translate):
     a = tally("bleu", *translations(0.1, seed=0))
     with pytest.raises(DataError, match=r"equally many examples, got bleu \(.*\) over 61 and bleu \(.*\) over 60"):
         paired_test([a], [a.subset(range(60))])
@@ -313,13 +294,13 @@ def test_perplexities_over_other_tokens_are_refused():
         ({"method": "randomisation"}, "unknown method 'randomisation'; did you mean randomization?"),
     ],
 )
-def test_a_paired_test_refuses_what_lies_out_of_range(arguments: dict, message: str):
+def test_a_paired_test_refuses_what_lies_out_of_range(arguments: dict, message: str, proportion: MakeTally):
     model = [proportion(np.arange(7) % 2)]
     with pytest.raises(ConfigError, match=message):
         paired_test(model, model, **arguments)
 
 
-def test_nothing_and_a_single_example_are_refused():
+def test_nothing_and_a_single_example_are_refused(proportion: MakeTally):
     with pytest.raises(DataError, match="at least 1 tally for each model, got 0"):
         paired_test([], [])
     one = [proportion(np.ones(1))]
@@ -327,134 +308,7 @@ def test_nothing_and_a_single_example_are_refused():
         paired_test(one, one)
 
 
-def test_the_interval_over_seeds_equals_its_definition():
-    """The readable version: draw seeds, draw examples, score each drawn seed on them, take the mean."""
-    counted = [tally("chrf", *translations(rate, seed=seed)) for seed, rate in enumerate((0.1, 0.2, 0.4))]
-    rng = paired._stream(5)
-    seeds = rng.integers(3, size=(101, 3))
-    scores = []
-    for drawn_seeds in seeds:
-        rows = rng.integers(61, size=61)
-        scores.append(np.mean([counted[number].subset(rows).value for number in drawn_seeds]))
-    score = score_over_seeds(counted, confidence=0.9, num_resamples=101, seed=5)
-    assert score.interval == pytest.approx(tuple(np.quantile(scores, [0.05, 0.95])), rel=1e-12)
-    assert score.value == pytest.approx(np.mean([seed.value for seed in counted]), rel=1e-15)
-    made = {"n": 61, "seeds": 3, "interval": "two-level-bootstrap", "confidence": 0.9, "resamples": 101, "seed": 5}
-    assert score.settings == {**counted[0].settings, **made}
-    assert score.digits == 2
-
-
-def test_one_seed_is_the_score_of_its_examples():
-    predictions, references = translations(0.1, seed=0)
-    for name, metric in {"exact_match": exact_match, "bleu": bleu}.items():
-        expected = metric(predictions, references)
-        score = score_over_seeds([tally(name, predictions, references)])
-        assert (score.name, score.value, score.interval) == (name, expected.value, expected.interval)
-        assert score.settings == {**expected.settings, "seeds": 1}
-        assert "|seeds:1|" in score.signature
-
-
-@pytest.mark.parametrize("num_seeds", [2, 5])
-def test_all_right_is_not_certainty(num_seeds: int):
-    score = score_over_seeds([proportion(np.ones(59))] * num_seeds)
-    assert score.value == 1.0
-    assert score.interval == pytest.approx((0.025 ** (1 / 59), 1.0))
-    assert score.settings["interval"] == "two-level-bootstrap+clopper-pearson"
-
-
-def test_one_more_error_never_raises_the_lower_end():
-    """What a guard for the case of no errors alone would get wrong."""
-    lows = []
-    for num_wrong in range(7):
-        right = np.ones((3, 211))
-        right.ravel()[: 2 * num_wrong : 2] = 0
-        score = score_over_seeds([proportion(row) for row in right])
-        assert score.interval is not None
-        assert score.interval[0] < score.value < score.interval[1] or num_wrong == 0
-        lows.append(score.interval[0])
-    assert np.all(np.diff(lows) <= 0)
-
-
-def test_the_guard_rounds_the_mean_number_right_outwards():
-    """With 7 of 11 and 8 of 11 right, its ends are those of 7 and of 8."""
-    right = np.array([[1] * 7 + [0] * 4, [1] * 8 + [0] * 3])
-    ends = paired._clopper_pearson_of_mean([proportion(row) for row in right], 0.95)
-    assert ends == (clopper_pearson(7, 11)[0], clopper_pearson(8, 11)[1])
-
-
-def test_seeds_that_vary_widen_the_interval():
-    rng = np.random.default_rng(10)
-    values = spread(rng, num_seeds=5, num_examples=211, seed_deviation=0.3)
-    both = score_over_seeds([mean(x) for x in values]).interval
-    examples_only = score_over_seeds([mean(np.mean(values, axis=0))]).interval
-    assert both is not None
-    assert examples_only is not None
-    assert both[1] - both[0] > 2 * (examples_only[1] - examples_only[0])
-
-
-def test_seeds_that_do_not_vary_change_nothing():
-    model = mean(np.random.default_rng(11).normal(size=101))
-    several, one = score_over_seeds([model] * 3, num_resamples=4000), score_over_seeds([model], num_resamples=4000)
-    # Other draws: a quantile of 4 000 of them is off by about 4 % of the standard error of the mean.
-    assert several.interval == pytest.approx(one.interval, abs=0.16 / np.sqrt(101))
-
-
-@pytest.mark.parametrize(
-    ("num_seeds", "seed_deviation", "fewest", "most"),
-    [
-        (8, 0.1, 0.92, 0.999),  # examples and seeds matter alike
-        (8, 0.5, 0.83, 0.97),  # seeds decide
-        (3, 0.5, 0.65, 0.9),  # few seeds decide: less than it says, as documented
-    ],
-)
-def test_the_interval_over_seeds_covers_the_truth(num_seeds: int, seed_deviation: float, fewest: float, most: float):
-    rng = np.random.default_rng(12)
-    covered = 0
-    for simulation in range(NUM_SIMULATIONS):
-        hardness = rng.normal(size=101)
-        values = spread(rng, num_seeds=num_seeds, num_examples=101, seed_deviation=seed_deviation)
-        interval = score_over_seeds([mean(x + hardness) for x in values], num_resamples=199, seed=simulation).interval
-        assert interval is not None
-        covered += interval[0] <= 0.0 <= interval[1]
-    assert fewest <= covered / NUM_SIMULATIONS <= most, covered / NUM_SIMULATIONS
-
-
-@pytest.mark.parametrize("rate", [0.6, 0.995])
-def test_the_interval_of_a_proportion_covers_the_truth_at_the_edge_too(rate: float):
-    """Half of what makes an example wrong is the example, and half the seed."""
-    rng = np.random.default_rng(13)
-    covered = 0
-    for simulation in range(NUM_SIMULATIONS):
-        example = rng.random(101) < np.sqrt(rate)
-        seeds = [proportion(example & (rng.random(101) < np.sqrt(rate))) for _ in range(3)]
-        interval = score_over_seeds(seeds, num_resamples=199, seed=simulation).interval
-        assert interval is not None
-        covered += interval[0] <= rate <= interval[1]
-    assert covered >= scipy.stats.binom.ppf(0.001, NUM_SIMULATIONS, 0.95)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"confidence": 0.0}, r"confidence must lie in \(0, 1\), got 0.0"),
-        ({"num_resamples": 0}, "num_resamples=0"),
-        ({"seed": -1}, "seed=-1"),
-    ],
-)
-def test_a_score_over_seeds_refuses_what_lies_out_of_range(arguments: dict, message: str):
-    with pytest.raises(ConfigError, match=message):
-        score_over_seeds([mean(np.arange(7.0))] * 2, **arguments)
-
-
-def test_tallies_that_are_not_alike_are_refused():
-    with pytest.raises(DataError, match="at least 1 tally"):
-        score_over_seeds([])
-    with pytest.raises(DataError, match=r"exact_match \(\) over 7 and exact_match \(\) over 5"):
-        score_over_seeds([proportion(np.ones(7)), proportion(np.ones(5))])
-
-
-def test_each_pair_is_a_paired_test_with_holms_correction():
-    models = three_models()
+def test_each_pair_is_a_paired_test_with_holms_correction(models: dict[str, list[Tally]]):
     comparisons = compare_all(models, seed=3)
     assert [(one.a, one.b) for one in comparisons] == [("weak", "strong"), ("weak", "equal"), ("strong", "equal")]
     tests = [paired_test(models[one.a], models[one.b], seed=3) for one in comparisons]
@@ -466,8 +320,8 @@ def test_each_pair_is_a_paired_test_with_holms_correction():
 
 
 @pytest.mark.parametrize("method", ["randomization", "bootstrap"])
-def test_a_comparison_says_which_differences_are_real(method):
-    assert [one.is_real for one in compare_all(three_models(), method=method)] == [True, True, False]
+def test_a_comparison_says_which_differences_are_real(method, models: dict[str, list[Tally]]):
+    assert [one.is_real for one in compare_all(models, method=method)] == [True, True, False]
 
 
 def test_a_real_difference_is_one_by_the_corrected_p_and_by_the_interval_over_seeds():
@@ -477,7 +331,7 @@ def test_a_real_difference_is_one_by_the_corrected_p_and_by_the_interval_over_se
     assert ComparedPair(**fields, p=0.04, interval=(0.1, 1.9)).is_real
 
 
-def test_of_many_equal_models_seldom_any_is_called_better():
+def test_of_many_equal_models_seldom_any_is_called_better(proportion: MakeTally):
     """Uncorrected, ten pairs would raise a false alarm in about one experiment of four."""
     rng = np.random.default_rng(15)
     alarms = 0
@@ -487,8 +341,7 @@ def test_of_many_equal_models_seldom_any_is_called_better():
     assert alarms <= scipy.stats.binom.ppf(0.999, 100, 0.05)
 
 
-def test_models_that_cannot_be_compared_are_refused():
-    models = three_models()
+def test_models_that_cannot_be_compared_are_refused(models: dict[str, list[Tally]]):
     with pytest.raises(DataError, match="at least 2 models, got 1"):
         compare_all({"weak": models["weak"]})
     with pytest.raises(DataError, match=r"equally many seeds, got \{'weak': 2, 'strong': 1, 'equal': 2\}"):
@@ -497,7 +350,7 @@ def test_models_that_cannot_be_compared_are_refused():
         compare_all({**models, "equal": [seed.subset(range(300)) for seed in models["equal"]]})
 
 
-def test_resamples_too_few_for_the_pairs_are_refused():
+def test_resamples_too_few_for_the_pairs_are_refused(models: dict[str, list[Tally]]):
     with pytest.raises(ConfigError, match=r"must lie below 0.05, got 3 / \(59 \+ 1\)"):
-        compare_all(three_models(), num_resamples=59)
-    assert len(compare_all(three_models(), num_resamples=60)) == 3
+        compare_all(models, num_resamples=59)
+    assert len(compare_all(models, num_resamples=60)) == 3

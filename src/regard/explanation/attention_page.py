@@ -21,5 +21,5 @@ def write_attention_page(maps: AttentionMaps | Sequence[AttentionMaps], path: st
         title=several if len(examples) > 1 else f"Attention: {first.source} → {first.prediction}",
         data=[example.to_dict() for example in examples],
         styles=["style.css"],
-        scripts=["common.js", "attention.js"],
+        scripts=["common.js", "attention.js", "attention_start.js"],
     )

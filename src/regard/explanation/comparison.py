@@ -69,7 +69,7 @@ def write_comparison(path: str | os.PathLike[str], comparison: Mapping[str, Any]
         title=data["title"],
         data=data,
         styles=["style.css", "report.css", "compare.css"],
-        scripts=["common.js", "charts.js", "report.js", "model_charts.js", "compare.js"],
+        scripts=["common.js", "charts.js", "report.js", "model_charts.js", "compare.js", "compare_start.js"],
     )
 
 

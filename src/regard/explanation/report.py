@@ -53,7 +53,7 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         title=report.title,
         data=data,
         styles=["style.css", "report.css"],
-        scripts=["common.js", "attention.js", "charts.js", "report.js"],
+        scripts=["common.js", "attention.js", "charts.js", "report.js", "report_start.js"],
     )
 
 

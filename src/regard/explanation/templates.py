@@ -1,4 +1,4 @@
-"""Pages that stand alone: a template with its style, its scripts and its data inside."""
+"""Pages that stand alone: one skeleton for all, with a body, its style, its scripts and its data inside."""
 
 import html
 import json
@@ -24,17 +24,17 @@ ICON = (
 
 
 def write_page(
-    path: str | os.PathLike[str], template: str, *, title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]
+    path: str | os.PathLike[str], body: str, *, title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]
 ) -> None:
-    """Fill a template of the folder `pages` and write it whole: a reader never sees half a page.
+    """Fill the skeleton of the folder `pages` and write it whole: a reader never sees half a page.
 
     Args:
         path: Where the page goes.
-        template: The name of the template.
+        body: The name of the file of its body.
         title: Text for the title bar.
         data: What the page's scripts read: anything JSON can hold, and numpy's numbers.
         styles: The names of its style sheets, in order.
-        scripts: The names of its scripts, in order.
+        scripts: The names of its scripts, in order; the last of them starts the others.
     """
     parts = {
         "title": html.escape(title),
@@ -43,8 +43,9 @@ def write_page(
         "script": "\n".join(map(_page_file, scripts)),
         "data": embed(data),
     }
+    template = _page_file("skeleton.html").replace("{{body}}", _page_file(body).strip())
     # One pass, so that braces inside a part are never taken for places to fill.
-    text = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _page_file(template))
+    text = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
     path = Path(path)
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(text, encoding="utf-8", errors="replace", newline="\n")

@@ -29,13 +29,11 @@ from functools import partial
 
 import torch
 from jaxtyping import Float, Int
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from regard.lab import STUDIES
-from regard.lab.drawing import COLORS, MUTED, label, legend, panels, smooth
 from regard.lab.exercises import Batch, Course, count_right, fit, loss_of, recall
+from regard.lab.gradients_figure import Profile, compose
 from regard.lab.study import Study, Table
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.progress import say
@@ -69,8 +67,6 @@ class Sizes:
 
 QUICK = Sizes(length=20, num_sequences=64, steps=300, clipped_steps=400, num_seeds=3)
 FULL = Sizes(length=50, num_sequences=512, steps=2_000, clipped_steps=1_000, num_seeds=8)
-
-Profile = Float[Tensor, " distance"]
 
 
 class Recurrent(nn.Module):
@@ -130,6 +126,14 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Radius:
+    """Gradients through recurrent matrices of one spectral radius."""
+
+    linear: Profile
+    tanh: Profile
+
+
+@dataclass(frozen=True)
 class Clipping:
     """Trainings of the same network from the same seeds, clipped or not."""
 
@@ -154,7 +158,14 @@ def investigate(sizes: Sizes, *, seed: int) -> Study:
         claim=STUDIES["gradients"],
         findings=[*_findings(outcomes, sizes), _radius_finding(radii, sizes), *_clipping_findings(clipping, sizes)],
         tables=[_table(outcomes, sizes), _radius_table(radii), _clipping_table(clipping, sizes)],
-        figure=_draw(outcomes, radii, clipping, sizes),
+        figure=compose(
+            before={name: outcome.before for name, outcome in outcomes.items()},
+            after={name: outcome.after for name, outcome in outcomes.items()},
+            radii={radius: (profiles.linear, profiles.tanh) for radius, profiles in radii.items()},
+            free=clipping[math.inf].courses,
+            clipped=clipping[sizes.clip_norm].courses,
+            clip_norm=sizes.clip_norm,
+        ),
         settings=asdict(sizes),
     )
 
@@ -246,14 +257,6 @@ def train_clipped(clip_norm: float, sizes: Sizes, seeds: Sequence[int]) -> Clipp
         accuracies.append(count_right(model, fresh) / len(fresh.inputs))
         say(f"RNN {what}, seed {seed}: {accuracies[-1]:.2f} right after {sizes.clipped_steps} steps")
     return Clipping(courses, accuracies)
-
-
-@dataclass(frozen=True)
-class Radius:
-    """Gradients through recurrent matrices of one spectral radius."""
-
-    linear: Profile
-    tanh: Profile
 
 
 def _profiles_of(radius: float, sizes: Sizes, *, seed: int) -> Radius:
@@ -358,64 +361,3 @@ def _clipping_table(clipping: Mapping[float, Clipping], sizes: Sizes) -> Table:
         rows=rows,
         note=f"Norms of the whole gradient over all steps of {sizes.num_seeds} seed(s); right: mean and range.",
     )
-
-
-def _draw(
-    outcomes: Mapping[str, Outcome], radii: Mapping[float, Radius], clipping: Mapping[float, Clipping], sizes: Sizes
-) -> Figure:
-    figure, (before, after, radius, norms, losses) = panels(3, 2)
-    for i, (name, outcome) in enumerate(outcomes.items()):
-        for axes, profile in ((before, outcome.before), (after, outcome.after)):
-            # Dashes, so that of two lines that run together both are seen.
-            axes.semilogy(profile / profile[0], "-" if i % 2 == 0 else "--", color=COLORS[i], label=name)
-    lowest = min(float((outcome.before / outcome.before[0]).min()) for outcome in outcomes.values())
-    for axes in (before, after):
-        axes.set_ylim(max(lowest / 10, 1e-12), 30)
-    for color, (value, profiles) in zip((COLORS[1], COLORS[2], COLORS[0]), radii.items(), strict=True):
-        radius.semilogy(profiles.linear / profiles.linear[0], ":", color=color)
-        radius.semilogy(profiles.tanh / profiles.tanh[0], color=color, label=f"radius {value:g}")
-    relative = "gradient / that at the last position"
-    label(before, "Untrained", "distance from the last position", relative)
-    label(after, "Trained to recall the first symbol", "distance from the last position", relative)
-    label(radius, "A recurrent matrix: tanh; dotted, linear", "distance from the last position", relative)
-    legend(before, loc="lower left", fontsize=7.5)
-    legend(radius, loc="lower left")
-    _draw_norms(norms, clipping, sizes)
-    _draw_losses(losses, clipping)
-    return figure
-
-
-def _draw_norms(axes: Axes, clipping: Mapping[float, Clipping], sizes: Sizes) -> None:
-    """Histograms of the gradient's length, on a logarithmic axis."""
-    free, clipped = (
-        torch.tensor([norm for course in clipping[clip_norm].courses for norm in course.norms]).clamp(1e-4, 1e4)
-        for clip_norm in (math.inf, sizes.clip_norm)
-    )
-    both = torch.cat([free, clipped]).log10()
-    bins = torch.logspace(float(both.min()) - 0.1, float(both.max()) + 0.1, 45).tolist()
-    axes.hist(free, bins=bins, color=COLORS[1], alpha=0.55, label="trained without clipping")
-    axes.hist(clipped, bins=bins, color=COLORS[0], alpha=0.55, label="trained with it: before a gradient is clipped")
-    axes.hist(
-        clipped.clamp_max(sizes.clip_norm),
-        bins=bins,
-        histtype="step",
-        color=COLORS[0],
-        linewidth=1.2,
-        label="... after",
-    )
-    axes.set_xscale("log")
-    axes.set_ylim(top=1.45 * axes.get_ylim()[1])
-    label(axes, "Length of the gradient, step by step", "length of the whole gradient", "steps")
-    legend(axes, loc="upper left")
-
-
-def _draw_losses(axes: Axes, clipping: Mapping[float, Clipping]) -> None:
-    for (clip_norm, trained), color in zip(clipping.items(), (COLORS[1], COLORS[0]), strict=True):
-        steps, runs = smooth(torch.tensor([course.losses for course in trained.courses]))
-        for run in runs:
-            axes.plot(steps, run, color=color, alpha=0.35, linewidth=0.9)
-        name = "without clipping" if math.isinf(clip_norm) else f"clipped to {clip_norm:g}"
-        axes.plot(steps, runs.mean(dim=0), color=color, label=name)
-    axes.axhline(0, color=MUTED, linewidth=0.8)
-    label(axes, "Training by plain gradient descent", "step", "loss, nats")
-    legend(axes, loc="upper right")

@@ -144,7 +144,7 @@ def bias_by_distance(module: nn.Module, num_distances: int) -> Float[Tensor, "he
     """What a scheme adds to the score of a query with a key so many places back."""
     bias = _place(module, num_distances).bias
     assert bias is not None
-    return bias[0, :, -1].flip(-1)
+    return bias[:, -1].flip(-1)
 
 
 def keys_by_distance(module: nn.Module, num_distances: int) -> Float[Tensor, "distance head"]:

@@ -94,7 +94,7 @@ class Study:
                 title=self.title,
                 data=page,
                 styles=["style.css", "report.css", "study.css"],
-                scripts=["common.js", "study.js"],
+                scripts=["common.js", "study.js", "study_start.js"],
             )
             unfinished[2].write_text(numbers, encoding="utf-8")
             for path in unfinished:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from regard.evaluation.paired import compare_all, score_over_seeds
+from regard.evaluation.paired import compare_all
+from regard.evaluation.seeds import score_over_seeds
 from regard.evaluation.tallies import Tally, tally
 from regard.progress import say
 from regard.runs.job import Job

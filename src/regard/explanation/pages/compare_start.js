@@ -1,0 +1,1 @@
+showComparison(document.getElementById("comparison"), readData());

@@ -1,0 +1,1 @@
+showReport(document.getElementById("report"), readData());

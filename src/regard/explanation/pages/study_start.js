@@ -1,0 +1,1 @@
+showStudy(document.getElementById("study"), readData());
