@@ -52,19 +52,17 @@ def test_the_folder_stands_alone(compared):
 
 
 def test_runs_of_one_seed_see_the_data_in_the_same_order(compared):
-    from regard.data.batches import BatchSampler
-    from regard.data.preparation import prepare
-    from regard.data.sources import open_source
     from regard.tasks import find_task
     from regard.training.folder import RunFolder
 
     samplers = []
     for name in ("lstm-attention-1", "transformer-1"):
         settings = RunFolder(compared[0] / name).read_settings()
-        roles = find_task(settings.task).roles
-        data = prepare(open_source(settings.data, roles), settings.data, roles)
-        assert settings.train.batch_tokens is not None
-        samplers.append(BatchSampler(data.train, batch_tokens=settings.train.batch_tokens, seed=settings.train.seed))
+        task, train = find_task(settings.task), settings.train
+        assert train.batch_tokens is not None
+        data = task.prepare(settings.data)
+        batches = task.batches(data, settings.data, batch_tokens=train.batch_tokens, seed=train.seed)
+        samplers.append(batches.sampler)
     for step in range(5):
         assert samplers[0].rows(step).tolist() == samplers[1].rows(step).tolist()
 

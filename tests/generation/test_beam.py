@@ -1,15 +1,19 @@
-"""Beam search against a search through everything."""
+"""Beam search against a search through everything, and against the same search in plain lists."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import pytest
 import torch
+from torch import nn
 
-from regard.generation.beam import beam_search
+from regard.generation.beam import BeamSearch, Hypothesis, beam_search, best_extensions
 from regard.generation.config import GenerationConfig
 from regard.generation.sampling import sample
-from regard.models.transformer import Transformer
+from regard.models.families import AnyModel, make_model
+from regard.models.transformer import Transformer, TransformerState
+from regard.training.settings import RunSettings
 
 VOCAB, START, END, LIMIT = 5, 1, 2, 4
 
@@ -130,3 +134,149 @@ def test_a_sentence_that_never_ends_gives_its_best_open_hypothesis(model: Transf
     found = beam_search(model, state, torch.tensor([[START]]), end=nowhere, limits=[6], config=config)[0]
     assert len(found) == 1
     assert len(found[0].tokens) == 6
+
+
+def search_in_lists(
+    log_probabilities: Callable[[list[int]], list[float]], *, end: int, limit: int, config: GenerationConfig
+) -> list[Hypothesis]:
+    """Beam search for one sentence, as one would tell it: the specification of the one in tensors."""
+    beam, alpha = config.beam_size, config.length_penalty
+    going: list[tuple[list[int], float]] = [([], 0.0)]
+    finished: list[Hypothesis] = []
+    for length in range(1, limit + 1):
+        extensions = [
+            (tokens, token, total + more)
+            for tokens, total in going
+            for token, more in enumerate(log_probabilities(tokens))
+        ]
+        going = []
+        for tokens, token, total in sorted(extensions, key=lambda extension: -extension[2])[: 2 * beam]:
+            if token == end:
+                finished.append(Hypothesis(tokens, total / length**alpha))
+            elif len(going) < beam:
+                going.append(([*tokens, token], total))
+        if not going:
+            break
+        needed, reach = (1, limit) if config.stopping == "exact" else (beam, length + 1)
+        best_open = going[0][1]
+        if len(finished) >= needed and max(h.score for h in finished) >= best_open / reach**alpha:
+            break
+    if not finished:
+        tokens, total = going[0]
+        return [Hypothesis(tokens, total / len(tokens) ** alpha)]
+    return sorted(finished, key=lambda h: -h.score)[:beam]
+
+
+SOURCES = torch.tensor([[3, 9, 4, 10, 6], [7, 2, 0, 0, 0], [5, 5, 3, 8, 0]])
+LENGTHS, LIMITS = torch.tensor([5, 2, 4]), [3, 11, 7]
+WORDS = 11
+
+
+def make(values: dict) -> AnyModel:
+    """A model whose next token is hard to guess, so that hypotheses overtake one another."""
+    model = make_model(RunSettings.read({"model": {"num_layers": 2, "model_dim": 12, **values}}).model, WORDS)
+    for name, parameter in model.named_parameters():
+        nn.init.normal_(parameter, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.4)
+    return model.eval()
+
+
+@torch.no_grad()
+def expected_of(model: AnyModel, limits: Sequence[int], config: GenerationConfig) -> list[list[Hypothesis]]:
+    found = []
+    for row, (length, limit) in enumerate(zip(LENGTHS.tolist(), limits, strict=True)):
+        source = SOURCES[row : row + 1, :length]
+
+        def after(tokens: list[int], source: torch.Tensor = source) -> list[float]:
+            return model(torch.tensor([[START, *tokens]]), source)[0, -1].log_softmax(-1).tolist()
+
+        found.append(search_in_lists(after, end=END, limit=limit, config=config))
+    return found
+
+
+def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+    assert [[h.tokens for h in row] for row in found] == [[h.tokens for h in row] for row in expected]
+    for some, others in zip(found, expected, strict=True):
+        assert [h.score for h in some] == pytest.approx([h.score for h in others])
+
+
+def started(model: AnyModel, device: str = "cpu"):
+    with torch.inference_mode():
+        state = model.start(model.encode(SOURCES.to(device), LENGTHS.to(device)))
+    return state, torch.full((len(SOURCES), 1), START, device=device)
+
+
+TRANSFORMER = {"family": "transformer", "num_heads": 2, "feedforward_dim": 13, "context_length": 64}
+MODELS = [
+    *({**TRANSFORMER, "positions": p} for p in ("sinusoidal", "learned", "rotary", "relative", "alibi", "shaw")),
+    {**TRANSFORMER, "num_key_value_heads": 1, "similarity": "additive", "block": "pre-norm", "bias": False},
+    {**TRANSFORMER, "shaped_attention": True, "query_key_norm": True},
+    {"family": "recurrent", "cell": "gru"},
+    {"family": "recurrent", "cell": "lstm", "attention": "luong", "input_feeding": True},
+    {"family": "convolutional", "kernel_size": 3},
+]
+
+
+def named(values: dict) -> str:
+    return ",".join(str(value) for value in values.values())
+
+
+@pytest.mark.parametrize("stopping", ["enough", "exact"])
+@pytest.mark.parametrize(("beam", "alpha"), [(1, 1.0), (2, 0.0), (3, 0.6), (5, 2.0)])
+@pytest.mark.parametrize("values", MODELS, ids=named)
+def test_the_search_in_tensors_is_the_one_in_lists(values: dict, beam: int, alpha: float, stopping: str):
+    model = make(values)
+    config = GenerationConfig(beam_size=beam, length_penalty=alpha, stopping=stopping)
+    expected = expected_of(model, LIMITS, config)
+    state, prompt = started(model)
+    search = BeamSearch(model, end=END, config=config)
+    assert_same(search.search_by_selection(state, prompt, LIMITS), expected)
+    if values["family"] == "transformer":
+        assert_same(search.search_in_place(started(model)[0], prompt, LIMITS), expected)
+
+
+def test_a_search_in_place_starts_anew_with_each_batch():
+    model, config = make(TRANSFORMER), GenerationConfig(beam_size=3)
+    search = BeamSearch(model, end=END, config=config)
+    for limits in ([3, 11, 7], [9, 2, 1], [40, 5, 33]):  # the last needs more room
+        state, prompt = started(model)
+        assert_same(search.search_in_place(state, prompt, limits), expected_of(model, limits, config))
+
+
+@pytest.mark.parametrize(("beam", "vocab"), [(1, 1031), (3, 1031), (3, 1024), (5, 131)])
+def test_looking_at_groups_of_tokens_first_finds_the_same_extensions(beam: int, vocab: int):
+    sums, log_probabilities = torch.randn(7, beam), torch.randn(7, beam, vocab).log_softmax(-1)
+    sums[2, 1:] = -torch.inf
+    totals, parents, tokens = best_extensions(sums, log_probabilities, 2 * beam)
+    expected = (sums[:, :, None] + log_probabilities).flatten(1).topk(2 * beam)
+    assert torch.equal(totals, expected.values)
+    assert torch.equal(parents * vocab + tokens, expected.indices)
+
+
+def test_hypotheses_of_a_sentence_share_what_they_see():
+    state, _ = started(make(TRANSFORMER))
+    assert isinstance(state, TransformerState)
+    assert state.seen is not None
+    wide = state.select(torch.arange(3).repeat_interleave(2))
+    assert wide.seen is not None
+    assert wide.seen[0].k is state.seen[0].k
+    within = wide.select(torch.tensor([1, 1, 2, 3, 5, 4]))
+    assert within.seen is wide.seen
+    without_the_second = wide.select(torch.tensor([0, 1, 5, 4]))
+    assert without_the_second.seen is not None
+    torch.testing.assert_close(without_the_second.seen[0].k, state.seen[0].k[[0, 2]])
+    mixed = wide.select(torch.tensor([0, 4, 4]))
+    assert mixed.seen is not None
+    torch.testing.assert_close(mixed.seen[0].k, state.seen[0].k[[0, 2, 2]])
+
+
+@pytest.mark.parametrize("values", [TRANSFORMER, {"family": "recurrent"}], ids=named)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_finds_the_same(values: dict, caplog: pytest.LogCaptureFixture):
+    model = make(values)
+    config = GenerationConfig(beam_size=3)
+    search = BeamSearch(model.cuda(), end=END, config=config)
+    for limits in ([19, 11, 7], [9, 2, 30]):  # the second time by what the first one recorded
+        found = search.search(*started(model.cuda(), "cuda"), limits)
+        with caplog.at_level(logging.WARNING):
+            assert_same(found, expected_of(model.cpu(), limits, config))
+    assert not caplog.records

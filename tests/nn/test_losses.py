@@ -1,15 +1,40 @@
-"""Our cross-entropy against PyTorch's, value and gradient."""
+"""Our cross-entropies against PyTorch's, value and gradient."""
+
+import importlib.util
+import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
-from regard.nn.losses import IGNORED, cross_entropy
+from regard.nn import losses
+from regard.nn.losses import IGNORED, cross_entropy, linear_cross_entropy, linear_log_likelihoods
 
-TOKENS, VOCAB = 13, 7
+TOKENS, VOCAB, MODEL = 13, 7, 5
+
+CHUNKS = pytest.mark.parametrize("chunk_size", [1, 3, TOKENS, 100, None])
+SMOOTHINGS = pytest.mark.parametrize("smoothing", [0.0, 0.1])
+CAPS = pytest.mark.parametrize("cap", [None, 2.0])
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def states_weight_targets() -> tuple[Tensor, Tensor, Tensor]:
+    """Two of the targets do not count."""
+    states, weight = torch.randn(TOKENS, MODEL, requires_grad=True), torch.randn(VOCAB, MODEL, requires_grad=True)
+    targets = torch.randint(VOCAB, (TOKENS,))
+    targets[[2, 5]] = IGNORED
+    return states, weight, targets
+
+
+def scores_of(states: Tensor, weight: Tensor, cap: float | None) -> Tensor:
+    scores = states @ weight.T
+    return scores if cap is None else cap * torch.tanh(scores / cap)
+
+
+@SMOOTHINGS
 def test_value_and_gradient_are_pytorchs(smoothing: float):
     scores = torch.randn(TOKENS, VOCAB, requires_grad=True)
     targets = torch.randint(VOCAB, (TOKENS,))
@@ -38,3 +63,203 @@ def test_half_precision_scores_are_summed_in_single_precision():
     torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=0.0)
     ours.backward()
     assert scores.grad.dtype == torch.bfloat16
+
+
+@CHUNKS
+@SMOOTHINGS
+@CAPS
+def test_chunk_by_chunk_the_value_and_both_gradients_are_those_of_all_scores(chunk_size, smoothing: float, cap):
+    states, weight, targets = states_weight_targets()
+    ours = linear_cross_entropy(states, weight, targets, label_smoothing=smoothing, cap=cap, chunk_size=chunk_size)
+    plain = cross_entropy(scores_of(states, weight, cap), targets, label_smoothing=smoothing)
+    torch.testing.assert_close(ours, plain)
+    of_states, of_weight = torch.autograd.grad(3 * ours, (states, weight))
+    expected_of_states, expected_of_weight = torch.autograd.grad(3 * plain, (states, weight))
+    torch.testing.assert_close(of_states, expected_of_states)
+    torch.testing.assert_close(of_weight, expected_of_weight)
+    assert (of_states[[2, 5]] == 0).all()
+
+
+@SMOOTHINGS
+@CAPS
+def test_the_gradients_of_states_and_weight_are_those_of_finite_differences(smoothing: float, cap):
+    states, weight, targets = states_weight_targets()
+
+    def loss(states: Tensor, weight: Tensor) -> Tensor:
+        return linear_cross_entropy(states, weight, targets, label_smoothing=smoothing, cap=cap, chunk_size=3)
+
+    assert torch.autograd.gradcheck(loss, (states, weight))
+
+
+def test_a_second_backward_gives_the_same_and_a_second_derivative_is_refused():
+    states, weight, targets = states_weight_targets()
+    loss = linear_cross_entropy(states, weight, targets, label_smoothing=0.1, chunk_size=3)
+    once = torch.autograd.grad(7 * loss, (states, weight), retain_graph=True)
+    again = torch.autograd.grad(7 * loss, (states, weight), retain_graph=True)
+    assert all(torch.equal(one, other) for one, other in zip(once, again, strict=True))
+    (slope,) = torch.autograd.grad(loss.square(), states, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+@pytest.mark.parametrize("is_frozen", [(True, False), (False, True)])
+def test_a_gradient_that_is_not_needed_is_left_out(is_frozen: tuple[bool, bool]):
+    states, weight, targets = states_weight_targets()
+    (trained,) = torch.autograd.grad(
+        linear_cross_entropy(states, weight, targets, chunk_size=3), weight if is_frozen[0] else states
+    )
+    frozen_states, frozen_weight = (
+        x.detach().requires_grad_(not is_fixed) for x, is_fixed in zip((states, weight), is_frozen, strict=True)
+    )
+    linear_cross_entropy(frozen_states, frozen_weight, targets, chunk_size=3).backward()
+    fixed, free = (frozen_states, frozen_weight) if is_frozen[0] else (frozen_weight, frozen_states)
+    assert fixed.grad is None
+    assert torch.equal(free.grad, trained)
+
+
+def test_a_tied_weight_gets_the_sum_of_both_gradients():
+    _, table, targets = states_weight_targets()
+    tokens = torch.randint(VOCAB, (TOKENS,))
+    mixer = torch.randn(MODEL, MODEL)
+
+    def states() -> Tensor:
+        return torch.tanh(F.embedding(tokens, table) @ mixer)
+
+    (ours,) = torch.autograd.grad(linear_cross_entropy(states(), table, targets, chunk_size=3), table)
+    (expected,) = torch.autograd.grad(cross_entropy(states() @ table.T, targets), table)
+    torch.testing.assert_close(ours, expected)
+
+
+@SMOOTHINGS
+@CAPS
+def test_without_gradients_the_value_is_the_same(smoothing: float, cap):
+    states, weight, targets = states_weight_targets()
+    expected = linear_cross_entropy(states, weight, targets, label_smoothing=smoothing, cap=cap, chunk_size=3)
+    with torch.no_grad():
+        silent = linear_cross_entropy(states, weight, targets, label_smoothing=smoothing, cap=cap, chunk_size=3)
+    frozen = linear_cross_entropy(
+        states.detach(), weight.detach(), targets, label_smoothing=smoothing, cap=cap, chunk_size=3
+    )
+    assert not silent.requires_grad
+    assert not frozen.requires_grad
+    assert torch.equal(silent, expected)
+    assert torch.equal(frozen, expected)
+
+
+@CAPS
+def test_under_autocast_products_are_in_half_precision_and_sums_are_not(cap):
+    states = torch.randn(TOKENS, 31, dtype=torch.float32, requires_grad=True)
+    weight = torch.randn(10_007, 31, dtype=torch.float32).div(31**0.5).requires_grad_()
+    targets = torch.randint(10_007, (TOKENS,))
+    targets[3] = IGNORED
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = linear_cross_entropy(states, weight, targets, label_smoothing=0.1, cap=cap, chunk_size=5)
+    full = linear_cross_entropy(states, weight, targets, label_smoothing=0.1, cap=cap, chunk_size=5)
+    assert half.dtype == torch.float32
+    assert half != full
+    # bfloat16 has 8 binary digits: factors and products are off by 1/256 at most, and sums of them by less.
+    torch.testing.assert_close(half, full, rtol=1e-3, atol=0.0)
+    for x in (states, weight):
+        (rounded,), (exact,) = (
+            torch.autograd.grad(half, x, retain_graph=True),
+            torch.autograd.grad(full, x, retain_graph=True),
+        )
+        assert rounded.dtype == torch.float32
+        assert (rounded - exact).norm() < exact.norm() / 128
+
+
+def test_autocast_leaves_double_precision_alone():
+    states, weight, targets = states_weight_targets()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = linear_cross_entropy(states, weight, targets, chunk_size=3)
+    torch.testing.assert_close(ours, cross_entropy(states @ weight.T, targets))
+
+
+@CHUNKS
+@CAPS
+def test_log_likelihoods_are_pytorchs(chunk_size, cap):
+    states, weight, targets = states_weight_targets()
+    ours = linear_log_likelihoods(states, weight, targets, cap=cap, chunk_size=chunk_size)
+    expected = -F.cross_entropy(scores_of(states, weight, cap), targets, ignore_index=IGNORED, reduction="none")
+    torch.testing.assert_close(ours, expected.detach())
+    assert not ours.requires_grad
+
+
+def test_no_tokens_cost_nothing():
+    states, weight, targets = states_weight_targets()
+    loss = linear_cross_entropy(states[:0], weight, targets[:0])
+    loss.backward()
+    assert loss == 0
+    assert (weight.grad == 0).all()
+    assert linear_log_likelihoods(states[:0], weight, targets[:0]).shape == (0,)
+
+
+def test_a_state_that_does_not_count_may_be_anything():
+    states, weight, targets = states_weight_targets()
+    spoilt = states.detach().clone()
+    spoilt[2] = torch.nan
+    spoilt.requires_grad_()
+    expected = linear_cross_entropy(states, weight, targets, label_smoothing=0.1)
+    loss = linear_cross_entropy(spoilt, weight, targets, label_smoothing=0.1)
+    assert torch.equal(loss, expected)
+    loss.backward()
+    assert torch.equal(spoilt.grad, torch.autograd.grad(expected, states)[0])
+
+
+def test_no_product_is_computed_twice_and_none_that_is_not_needed():
+    states, weight, targets = states_weight_targets()
+    product = 2 * TOKENS * VOCAB * MODEL
+    for some_states, some_weight, factor in (
+        (states, weight, 3),
+        (states, weight.detach(), 2),
+        (states.detach(), weight, 2),
+        (states.detach(), weight.detach(), 1),
+    ):
+        with FlopCounterMode(display=False) as counter:
+            loss = linear_cross_entropy(some_states, some_weight, targets, label_smoothing=0.1, chunk_size=3)
+            if loss.requires_grad:
+                loss.backward()
+        assert counter.get_total_flops() == factor * product
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        linear_cross_entropy(states, weight, targets, chunk_size=3)
+    assert counter.get_total_flops() == product
+
+
+class LargestTensor(TorchDispatchMode):
+    """Watches how many numbers the largest tensor has."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.size = max([self.size, *(x.numel() for x in tree_leaves(result) if isinstance(x, Tensor))])
+        return result
+
+
+@CAPS
+def test_the_scores_are_never_held_all_at_once(cap):
+    states, weight, targets = states_weight_targets()
+    with LargestTensor() as largest:
+        linear_cross_entropy(states, weight, targets, label_smoothing=0.1, cap=cap, chunk_size=3).backward()
+        linear_log_likelihoods(states, weight, targets, cap=cap, chunk_size=3)
+    assert largest.size == TOKENS * MODEL < TOKENS * VOCAB
+
+
+@CAPS
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the compiler does so itself
+def test_the_compiler_takes_it_whole(cap, monkeypatch: pytest.MonkeyPatch):
+    # The compiler cannot see through the checks of shapes that tests put around each function.
+    specification = importlib.util.spec_from_file_location("unchecked_losses", losses.__file__)
+    unchecked = importlib.util.module_from_spec(specification)
+    monkeypatch.setitem(sys.modules, "unchecked_losses", unchecked)
+    specification.loader.exec_module(unchecked)
+    states, weight, targets = states_weight_targets()
+
+    def loss(states: Tensor, weight: Tensor) -> Tensor:
+        return unchecked.linear_cross_entropy(2 * states, weight, targets, label_smoothing=0.1, cap=cap, chunk_size=5)
+
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)(states, weight)
+    torch.testing.assert_close(compiled, loss(states, weight))
+    for x in (states, weight):
+        (ours,) = torch.autograd.grad(compiled, x, retain_graph=True)
+        torch.testing.assert_close(ours, torch.autograd.grad(loss(states, weight), x)[0])

@@ -1,5 +1,7 @@
 """Tokenizers: what goes in comes out, whatever the kind."""
 
+import json
+
 import pytest
 import tokenizers
 from hypothesis import given
@@ -75,6 +77,26 @@ def test_text_that_spells_a_special_token_is_text_all_the_same():
     ids = BPE.encode(["a </s> b"])
     assert 2 not in ids[0]
     assert BPE.decode(ids) == ["a </s> b"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_keep_their_ids_where_the_text_spells_them(kind: str):
+    texts = ["a </s> b <s> <pad> c <unk> d </s>", "the <unk> cat"] * 7
+    tokenizer = train_tokenizer(texts, kind, 300)
+    vocabulary = json.loads(tokenizer.to_json())["added_tokens"]
+    assert {token["content"]: token["id"] for token in vocabulary} == {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3}
+    ids = tokenizer.encode(texts)
+    assert not {0, 1, 2} & {token for some in ids for token in some}
+    assert max(map(max, ids)) < tokenizer.vocab_size
+
+
+def test_an_unknown_word_and_the_word_unk_are_one():
+    tokenizer = train_tokenizer(["the <unk> cat <unk> sat </s>"] * 3, "words", 300)
+    assert tokenizer.vocab_size == 4 + len({"the", "cat", "sat"})
+    ids = tokenizer.encode(["the <unk> dog sat </s>"])
+    assert ids[0][1:3] == [3, 3]
+    assert tokenizer.count_unknown(ids) == 3
+    assert tokenizer.decode(ids) == ["the <unk> <unk> sat <unk>"]
 
 
 def test_what_is_unknown_is_counted():

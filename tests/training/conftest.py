@@ -15,10 +15,11 @@ from regard.models.transformer import TransformerConfig
 from regard.tasks import find_task
 from regard.training.loop import Trainer
 from regard.training.precision import choose_hardware
-from regard.training.settings import TrainConfig
+from regard.training.settings import RunSettings
 
 SHAPE = {"num_layers": 1, "model_dim": 22, "num_heads": 1, "feedforward_dim": 31, "block": "pre-norm"}
-TRAIN = {"max_steps": 20, "learning_rate": 0.003, "warmup_steps": 3, "batch_tokens": 200, "device": "cpu"}
+TRAIN = {"max_steps": 20, "learning_rate": 0.003, "warmup_steps": 3, "batch_tokens": 200, "device": "cpu",
+         "optimizer": "adamw", "label_smoothing": 0.1}  # fmt: skip
 
 
 @pytest.fixture
@@ -42,11 +43,11 @@ def make_trainer(prepared: Prepared) -> Callable[..., Trainer]:
     """A trainer from seed 0, with the settings of `TRAIN` but for those given."""
 
     def make(*, dropout: float = 0.1, **settings: Any) -> Trainer:
-        config = TrainConfig.read({**TRAIN, **settings})
+        run = RunSettings.read({"train": {**TRAIN, **settings}})
         torch.manual_seed(0)
         task = find_task("translation")
         model = task.build_model(TransformerConfig.read({**SHAPE, "dropout": dropout}), prepared.tokenizer)
-        return Trainer(model, task, prepared, config, choose_hardware("cpu", "float32", 22))
+        return Trainer(model, task, prepared, run, choose_hardware("cpu", "float32", 22))
 
     return make
 

@@ -15,7 +15,7 @@ def test_the_average_follows_its_formula():
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += torch.randn_like(parameter)
-        average.update(model, step)
+        average.update(model, average.decay_at(step))
         decay = min(0.9, (1 + step) / (10 + step))
         expected = [decay * a + (1 - decay) * p.detach() for a, p in zip(expected, model.parameters(), strict=True)]
     torch.testing.assert_close(list(average.tensors().values()), expected)
@@ -26,7 +26,7 @@ def test_the_swap_is_exact_there_and_back():
     average = WeightAverage(model, 0.9)
     with torch.no_grad():
         model.weight += 1 / 3
-    average.update(model, 1)
+    average.update(model, average.decay_at(1))
     own, averaged = model.weight.detach().clone(), average.tensors()["weight"].clone()
     with average.applied():
         assert torch.equal(model.weight, averaged)
@@ -50,7 +50,7 @@ def test_a_decay_of_zero_is_the_weights_themselves():
     model = nn.Linear(3, 5)
     average = WeightAverage(model, 0.0)
     own = model.weight.detach().clone()
-    average.update(model, 1)
+    average.update(model, average.decay_at(1))
     with average.applied():
         assert torch.equal(model.weight, own)
     assert average.tensors() == {}
@@ -63,3 +63,13 @@ def test_the_average_is_given_back():
     for name, tensor in first.tensors().items():
         assert torch.equal(tensor, second.tensors()[name])
         assert tensor.data_ptr() != second.tensors()[name].data_ptr()
+
+
+def test_a_decay_that_only_the_device_knows_does_the_same():
+    model = nn.Linear(3, 5)
+    one, other = WeightAverage(model, 0.9), WeightAverage(model, 0.9)
+    for step in range(1, 4):
+        nn.init.normal_(model.weight)
+        one.update(model, one.decay_at(step))
+        other.update(model, torch.tensor(other.decay_at(step)))
+    torch.testing.assert_close(one.tensors(), other.tensors())

@@ -16,7 +16,7 @@ from regard.training.checkpoints import load_checkpoint, save_checkpoint
 def test_a_run_stopped_in_an_epoch_goes_on_bit_by_bit(make_trainer, watch, folder: Path, stop_at: int):
     settings = {"accumulate": 2, "evaluate_every": 7, "checkpoint_every": 100}
     whole, first, second = (make_trainer(**settings) for _ in range(3))
-    assert 2 * stop_at % whole.sampler.batches_per_epoch, "this would be the end of an epoch"
+    assert 2 * stop_at % whole.batches.per_epoch, "this would be the end of an epoch"
     undisturbed, before, after = watch(), watch(stop_at=stop_at), watch()
     undisturbed.fit(whole)
 
@@ -42,10 +42,10 @@ def test_two_accumulated_batches_are_one_step_over_their_union(make_trainer):
     """Normalised by tokens, not by batches: batches of unequal length would show the difference."""
     settings = {"dropout": 0.0, "clip_norm": 0.0, "batch_tokens": 100, "epsilon": 1e-3}
     parted, whole = make_trainer(accumulate=2, **settings), make_trainer(**settings)
-    rows = [parted.sampler.rows(number) for number in (0, 1)]
-    tokens = [parted._batch(number).num_targets for number in (0, 1)]
+    rows = [parted.batches.sampler.rows(number) for number in (0, 1)]
+    tokens = [parted.batches.batch(number).num_targets for number in (0, 1)]
     assert tokens[0] != tokens[1]
-    whole.sampler.rows = lambda number: np.concatenate(rows)
+    whole.batches.sampler.rows = lambda number: np.concatenate(rows)
     one, two = (trainer._step(1) for trainer in (parted, whole))
     torch.testing.assert_close(one[0], two[0])
     assert one[1:] == two[1:]
@@ -55,8 +55,8 @@ def test_two_accumulated_batches_are_one_step_over_their_union(make_trainer):
 
 def test_steps_of_several_batches_meet_every_row_once_an_epoch(make_trainer):
     trainer = make_trainer(accumulate=3, batch_tokens=60)
-    asked, rows = [], trainer.sampler.rows
-    trainer.sampler.rows = lambda number: asked.append(number) or rows(number)
+    asked, rows = [], trainer.batches.sampler.rows
+    trainer.batches.sampler.rows = lambda number: asked.append(number) or rows(number)
     for step in range(1, 8):
         trainer._step(step)
     assert asked == list(range(21))
@@ -89,7 +89,7 @@ def test_budgets_in_steps_epochs_and_minutes(make_trainer, watch):
     assert trainer.progress.step == 11
     trainer = make_trainer(max_steps=None, max_epochs=1.5, accumulate=2)
     watch().fit(trainer)
-    assert trainer.progress.step == math.ceil(1.5 * trainer.sampler.batches_per_epoch / 2)
+    assert trainer.progress.step == math.ceil(1.5 * trainer.batches.per_epoch / 2)
     trainer = make_trainer(max_steps=None, minutes=0.2 / 60, evaluate_every=10**6)
     watch().fit(trainer)
     assert 0.2 <= trainer.progress.seconds < 5.0
@@ -133,13 +133,13 @@ def test_validation_looks_at_the_averaged_weights_and_leaves_the_others(make_tra
     trainer = make_trainer(max_steps=5, average=0.5)
     watch().fit(trainer)
     before = [p.detach().clone() for p in trainer.model.parameters()]
-    losses, counts = trainer.validate()
+    found = trainer.validate()
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
     with torch.no_grad():
         for name, parameter in trainer.model.named_parameters():
             parameter.copy_(trainer.average.tensors()[name])
     trainer.average._averages = []
-    assert (losses, counts) == trainer.validate()
+    assert found == trainer.validate()
 
 
 def test_a_checkpoint_of_something_else_is_refused(make_trainer):

@@ -10,7 +10,7 @@ def attention(
     run: RunPath,
     text: Annotated[str, argument("TEXT", "An input for the model.")],
     out: Annotated[str | None, option("Draw to this .html, .png or .svg; unset, in the terminal.")] = None,
-    kind: Annotated[str, option("encoder, decoder or cross.")] = "cross",
+    kind: Annotated[str | None, option("encoder, decoder or cross; unset, cross where there is any.")] = None,
     layer: Annotated[int | None, option("Counted from 0; unset, their average.", min=0)] = None,
     head: Annotated[int | None, option("Counted from 0; unset, their average.", min=0)] = None,
     beam: Beam = None,
@@ -37,6 +37,7 @@ def attention(
     from regard.runs.run import load
 
     maps: AttentionMaps = load(run, device=device).attention(text, **({} if beam is None else {"beam_size": beam}))
+    kind = kind or maps.kinds[-1]
     maps.select(kind, layer, head)  # a kind, layer or head that is not there is told before anything is drawn
     try:
         if out is not None and out.lower().endswith(".html"):

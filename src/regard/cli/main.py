@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from regard.cli import attention, compare, data, demo, evaluate, lab, predict, settings, train
+from regard.cli import attention, compare, data, demo, evaluate, generate, lab, predict, settings, train
 from regard.cli.output import fail
 from regard.errors import RegardError
 
@@ -25,6 +25,8 @@ app.command("demo", short_help="Learn dates in two minutes, and look inside.")(d
 app.command("train", short_help="Train a model on a file, and report.")(train.train)
 app.command("compare", short_help="Train several models, and say which is better.")(compare.compare)
 app.command("predict", short_help="Print the model's output for each input.")(predict.predict)
+app.command("generate", short_help="Let a language model go on from a prompt.")(generate.generate)
+app.command("score", short_help="Print how probable a language model holds a text.")(generate.score)
 app.command("evaluate", short_help="Score a run on a file.")(evaluate.evaluate)
 app.command("test", short_help="Score a run on its own test rows.")(evaluate.test)
 app.command("attention", short_help="Draw who looked at whom.")(attention.attention)

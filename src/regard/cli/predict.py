@@ -71,12 +71,12 @@ def _chunks_of_stdin() -> Iterator[list[str]]:
     if sys.stdin.isatty():
         print("reading lines from the terminal; end with Ctrl-D", file=sys.stderr)
         at_once = 1
-    lines = _lines_of_stdin()
+    lines = lines_of_stdin()
     while chunk := list(islice(lines, at_once)):
         yield chunk
 
 
-def _lines_of_stdin() -> Iterator[str]:
+def lines_of_stdin() -> Iterator[str]:
     """Lines as files of data have them: UTF-8, whatever the locale, and ended by nothing but a line feed."""
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:

@@ -21,10 +21,10 @@ _REMEDIES: dict[type[RegardError], str] = {
 
 
 def train(
-    data: Annotated[Given, argument("DATA...", "A file, two aligned files, a folder, or a built-in name.")] = None,
+    data: Annotated[Given, argument("DATA...", "A file, several files, a folder, or a built-in name.")] = None,
     out: Annotated[str | None, option("The run folder. Unset: a fresh one under runs/.")] = None,
     model: Annotated[str | None, option("A kind, or a kind and a size: transformer, lstm-small.")] = None,
-    task: Annotated[str | None, option("What the rows are for; so far, translation.")] = None,
+    task: Annotated[str | None, option("translation or language; unset, read off the data.")] = None,
     columns: Annotated[str | None, option("Source and target columns, by name or position: de,en")] = None,
     valid: Annotated[Given, option("A file of validation rows; twice for two aligned files.")] = None,
     test: Annotated[Given, option("A file of test rows; twice for two aligned files.")] = None,
@@ -36,13 +36,14 @@ def train(
     device: Annotated[str | None, option("auto, cpu, cuda or cuda:N.")] = None,
     settings: Annotated[Path | None, option("A TOML file of settings; see regard settings.", dir_okay=False)] = None,
     set_: Annotated[Given, option("Any setting: --set model.num_layers=6", "--set", metavar="NAME=VALUE")] = None,
+    no_auto_batch: Annotated[bool, typer.Option("--no-auto-batch", help="Stop where memory runs out.")] = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Go on without rows that cannot be read.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Train a model on a file of pairs, and write a run folder with a report.
+    """Train a model on a file of pairs, or on running text, and write a run folder with a report.
 
     Examples:
 
@@ -51,6 +52,8 @@ def train(
       regard train train.de.gz train.en.gz --valid val.de --valid val.en --out runs/de-en
 
       regard train pairs.csv --columns german,english --model small --set train.learning_rate=1e-3
+
+      regard train shakespeare.txt --tokenizer characters --minutes 3 --out runs/shakespeare
 
       regard train --out runs/de-en --resume
     """
@@ -62,7 +65,8 @@ def train(
     options = {
         "data": {"columns": [name.strip() for name in columns.split(",")] if columns else None, "valid": valid,
                  "test": test, "tokenizer": tokenizer, "skip_bad": skip_bad or None},
-        "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device},
+        "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device,
+                  "auto_batch": False if no_auto_batch else None},
     }  # fmt: skip
     values = joined(settings, set_ or [], options) | ({} if task is None else {"task": task})
     with remedies():

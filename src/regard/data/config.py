@@ -1,6 +1,6 @@
 """Settings of the data: where it is, how it is read, split and cut into tokens."""
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,33 +12,48 @@ class DataConfig(Settings):
     """Where the rows come from and how they become tokens."""
 
     train: list[str] = Field(default_factory=list)
-    """The file, two aligned files or folder of rows to learn from, or the name of a built-in data set."""
+    """The file, two aligned files or folder of rows to learn from, or the name of a built-in data set; for running
+    text one file, several, or a folder of them."""
     valid: list[str] = Field(default_factory=list)
     """A file (or two aligned ones) of rows to choose the model by; unset, part of the training rows."""
     test: list[str] = Field(default_factory=list)
     """A file (or two aligned ones) of rows to judge the chosen model by; unset, part of the training rows,
     unless a validation file is given."""
     columns: list[str] = Field(default_factory=list)
-    """Source and target columns, by name or by position from 1; unset, they are guessed and said."""
+    """Source and target columns, or that of the text, by name or by position from 1; unset, they are guessed and
+    said."""
     format: str | None = None
     """tsv, csv, jsonl, parquet or aligned; unset, told by the file's name and first lines."""
     header: bool | None = None
     """Whether the first row names the columns; unset, guessed and said."""
     skip_bad: bool = False
     """Go on without the rows that cannot be read, and say how many there were."""
+    documents: Literal["auto", "file", "lines"] = "auto"
+    """How a plain text falls into documents: the whole file is one, or each line; auto: lines where the tokenizer is
+    words, else the file."""
+    isolate: bool | None = None
+    """Whether a document is read by itself; unset: true for rows of a table and for many files, false where lines or
+    one file run on."""
+    window: int | None = Field(default=None, ge=2)
+    """Positions of a training window of running text; unset, chosen for the model and the device."""
+    stride: int | None = Field(default=None, ge=1)
+    """How far apart the windows start that running text is scored by: less gives each token more to go by, and takes
+    longer; unset, side by side."""
     num_rows: int | None = Field(default=None, ge=1)
     """Rows to generate of a built-in data set."""
     train_rows: int | None = Field(default=None, ge=1)
     """Learn from so many of the training rows only, chosen by hash: fewer are always among more."""
     splits: list[float] = Field(default_factory=list)
-    """Shares of train, validation and test rows; unset, 5 % each for the last two, at most 2,000 rows."""
+    """Shares of train, validation and test rows; unset, 5 % each for the last two, at most 2,000 rows, or 1,000,000
+    characters of running text."""
     split_seed: int = 0
     """Another number gives another split, and other rows of a built-in data set."""
     tokenizer: str | None = None
     """bpe, unigram, characters, bytes or words, learned from the training rows; or the path of a tokenizer.json.
     Unset: bpe, but characters for the built-in dates."""
     vocab_size: int | None = Field(default=None, ge=5)
-    """The most tokens in the vocabulary; unset, one for each 400 characters of data, 512 to 32,000."""
+    """The most tokens in the vocabulary; unset, one for each 400 characters of data, 512 to 32,000; but of running
+    text every character, or each of its 50,000 commonest words."""
     max_length: int = Field(default=512, ge=1)
     """Training rows with more tokens than this on a side are left out, and counted."""
 

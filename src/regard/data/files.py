@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from regard.errors import DataError
 
@@ -54,6 +54,31 @@ def open_text(path: AnyPath, *, keep_carriage_returns: bool = False) -> Generato
     """
     path = check_file(path)
     return _lines(path, keep_carriage_returns)
+
+
+def read_text(path: AnyPath, *, block_length: int) -> Generator[str]:
+    """The text of a file in blocks of at most so many characters, as it stands but that `\\r\\n` becomes `\\n`.
+
+    A block ends where a line ends, unless the line alone is longer: then it is cut
+    anywhere, so that a file of a single line takes no more memory than another.
+    The path is checked at once, the content while it is read, as by `open_text`.
+    """
+    path = check_file(path)
+    return _short_blocks(path, block_length)
+
+
+def cut_text(text: str, *, block_length: int) -> Iterator[str]:
+    """A text in blocks of at most so many characters, which end where a line ends, unless the line alone is longer.
+
+    >>> list(cut_text("one\\ntwo\\nthree\\n", block_length=8))
+    ['one\\ntwo\\n', 'three\\n']
+    """
+    start = 0
+    while len(text) - start > block_length:
+        end = text.rfind("\n", start, start + block_length) + 1 or start + block_length
+        yield text[start:end]
+        start = end
+    yield text[start:]
 
 
 def content_hash(paths: AnyPath | Sequence[AnyPath]) -> str:
@@ -138,23 +163,28 @@ def _lines(path: Path, keep_carriage_returns: bool) -> Generator[str]:
         yield from lines
 
 
-def _text_blocks(path: Path) -> Iterator[str]:
-    """The text in pieces that end where a line ends, the last one perhaps excepted."""
-    line = 1
+def _short_blocks(path: Path, block_length: int) -> Generator[str]:
+    for text in _text_blocks(path, cuts_lines=True):
+        yield from cut_text(text.replace("\r\n", "\n"), block_length=block_length)
+
+
+def _text_blocks(path: Path, *, cuts_lines: bool = False) -> Iterator[str]:
+    """The text in pieces that end where a line ends, the last one and very long lines perhaps excepted."""
+    place = _Place(line=1, byte=1)
     is_empty = True
-    for block in _byte_blocks(path):
-        text = _decode(block, path, line)
-        if line == 1:
+    for block in _byte_blocks(path, cuts_lines=cuts_lines):
+        text = _decode(block, path, place)
+        if place.is_beginning:
             text = text.removeprefix("\ufeff")
         if text:
             is_empty = False
             yield text
-        line += block.count(b"\n")
+        place = place.after(block)
     if is_empty:
         raise DataError(f"{path} is empty")
 
 
-def _byte_blocks(path: Path) -> Iterator[bytes]:
+def _byte_blocks(path: Path, *, cuts_lines: bool) -> Iterator[bytes]:
     pending: list[bytes] = []
     for chunk in _byte_chunks(path):
         end = chunk.rfind(b"\n") + 1
@@ -163,8 +193,21 @@ def _byte_blocks(path: Path) -> Iterator[bytes]:
             pending = []
         if end < len(chunk):
             pending.append(chunk[end:])
+        if cuts_lines and sum(map(len, pending)) > _CHUNK:
+            line = b"".join(pending)
+            end = _last_character(line)
+            yield line[:end]
+            pending = [line[end:]]
     if pending:
         yield b"".join(pending)
+
+
+def _last_character(line: bytes) -> int:
+    """Where the last character begins: before it no character is cut, nor a `\\r` from its `\\n`."""
+    start = len(line) - 1
+    while start > len(line) - 4 and line[start] & 0xC0 == 0x80:  # a byte within a character
+        start -= 1
+    return start
 
 
 def _byte_chunks(path: Path) -> Iterator[bytes]:
@@ -241,23 +284,35 @@ class _ZstandardFile:
         return out
 
 
-def _decode(block: bytes, path: Path, first_line: int) -> str:
+class _Place(NamedTuple):
+    """Where a block begins, or a byte lies: line and byte of the line, both counted from 1."""
+
+    line: int
+    byte: int
+
+    @property
+    def is_beginning(self) -> bool:
+        return self == (1, 1)
+
+    def after(self, block: bytes) -> "_Place":
+        """The place behind a block that begins here."""
+        num_lines = block.count(b"\n")
+        return _Place(self.line + num_lines, len(block) - block.rfind(b"\n") + (0 if num_lines else self.byte - 1))
+
+    def __str__(self) -> str:
+        return f"line {self.line:,}, byte {self.byte:,}"
+
+
+def _decode(block: bytes, path: Path, start: _Place) -> str:
     if b"\0" in block:
-        place = _place(block, block.index(0), first_line)
-        raise DataError(f"{path} is not text: {place} is NUL{_kind_hint(block, first_line)}")
+        place = start.after(block[: block.index(0)])
+        raise DataError(f"{path} is not text: {place} is NUL{_kind_hint(block, start)}")
     try:
         return block.decode("utf-8")
     except UnicodeDecodeError as error:
-        place = _place(block, error.start, first_line)
-        hint = _kind_hint(block, first_line) or _encoding_hint(block, error)
+        place = start.after(block[: error.start])
+        hint = _kind_hint(block, start) or _encoding_hint(block, error)
         raise DataError(f"{path} is not UTF-8: {place} is 0x{block[error.start]:02x}{hint}") from error
-
-
-def _place(block: bytes, offset: int, first_line: int) -> str:
-    """Line and byte of an offset into a block, both counted from 1."""
-    line = first_line + block.count(b"\n", 0, offset)
-    newline = block.rfind(b"\n", 0, offset)
-    return f"line {line:,}, byte {offset - newline:,}"
 
 
 _UTF_16 = "looks like UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
@@ -273,9 +328,9 @@ _BEGINNINGS = {
 }
 
 
-def _kind_hint(block: bytes, first_line: int) -> str:
+def _kind_hint(block: bytes, start: _Place) -> str:
     """What kind of file it may be instead of text, judged by its first bytes."""
-    if first_line > 1:
+    if not start.is_beginning:
         return ""
     for beginning, looks in _BEGINNINGS.items():
         if block.startswith(beginning):

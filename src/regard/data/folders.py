@@ -1,9 +1,11 @@
 """Folders that hold a data set already split: train, valid and test.
 
 Either each split is one table, `train.tsv` and `valid.tsv`, or it is one file of
-lines for each column, `train.de` and `train.en`. Each file may be compressed.
+lines for each column, `train.de` and `train.en`. Of running text it is one file or
+several, as `wiki.train.tokens`. Each file may be compressed.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +17,8 @@ TABLE_SUFFIXES = ("tsv", "tab", "csv", "jsonl", "ndjson", "json", "parquet", "pq
 """What the name of a table may end in, before its compression."""
 
 _VALID_STEMS = ("valid", "val", "dev", "validation")
+_SPLIT_OF = {"train": "train", **dict.fromkeys(_VALID_STEMS, "valid"), "test": "test"}
+_NOT_DATA = re.compile(r"\.|readme|licen[cs]e", re.IGNORECASE)
 
 
 def split_files(folder: AnyPath, columns: Sequence[str] | None = None) -> dict[str, tuple[Path, ...]]:
@@ -50,6 +54,49 @@ def split_files(folder: AnyPath, columns: Sequence[str] | None = None) -> dict[s
         for split, found in candidates.items()
         if found
     }
+
+
+def text_files(folder: AnyPath) -> dict[str, tuple[Path, ...]]:
+    """The files of each split of a folder of text, under `train`, `valid` and `test`.
+
+    A split is told by a part of the name between dots, hyphens and underscores, as in
+    `ptb.train.txt` and `wiki.valid.tokens`, and may lie in several files, as
+    `train-1.txt` and `train-2.txt`. Where no name says what is for training, it is
+    whatever is not for another split: in a folder of essays, all of them. Hidden files
+    and those called README or LICENSE are no data.
+
+    Raises:
+        DataError: If there is nothing to train on, or more than one way to see it.
+    """
+    folder = Path(folder)
+    by_split: dict[str, dict[str, Path]] = {"train": {}, "valid": {}, "test": {}}
+    others: dict[str, Path] = {}
+    for name, path in _files_by_plain_name(folder).items():
+        if not _NOT_DATA.match(name):
+            split = next((_SPLIT_OF[part] for part in _parts(name) if part in _SPLIT_OF), None)
+            (others if split is None else by_split[split])[name] = path
+    if not by_split["train"]:
+        if not others:
+            raise DataError(f"{folder} has nothing to train on: it needs files of text, as train.txt and valid.txt")
+        by_split["train"] = others
+    elif len({_kind(name) for name in by_split["train"]}) > 1:
+        raise DataError(f"{folder} has more than one text to train on: {listing(list(by_split['train']))}")
+    kind = _kind(next(iter(by_split["train"])))
+    alike = {split: [found[name] for name in found if _kind(name) == kind] for split, found in by_split.items()}
+    return {
+        split: tuple((split != "train" and alike[split]) or found.values())
+        for split, found in by_split.items()
+        if found
+    }
+
+
+def _parts(name: str) -> list[str]:
+    return re.split(r"[._-]", name.lower())
+
+
+def _kind(name: str) -> tuple[str, ...]:
+    """What a name says besides the split and numbers: files alike in it are parts of one data set."""
+    return tuple(part for part in _parts(name) if part not in _SPLIT_OF and not part.isdigit())
 
 
 def _files_by_plain_name(folder: Path) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""From rows of text to token ids on disk, once for each content and setting.
+"""From rows or running text to token ids on disk, once for each content and setting.
 
 The result lies in a cache folder keyed by the hash of the content and of the
 settings that matter, so a second run on the same data starts at once.
@@ -8,53 +8,84 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Generic, TypeVar, get_args
 
+from regard.data.columns import count_of
 from regard.data.config import DataConfig
+from regard.data.divisions import Division, divide
+from regard.data.documents import ROLES, Piece, Texts, TextSource, as_pieces, join_pieces
+from regard.data.permutation import mix
 from regard.data.sources import Source, usual_tokenizer
 from regard.data.splits import Survey, row_hash, survey
 from regard.data.store import TokenStore, write_store
+from regard.data.stream import TokenStream, count_tokens, write_stream
 from regard.data.tables import Table
 from regard.errors import DataError, DeviceError
 from regard.progress import say, track, warn
-from regard.text.tokenizer import Tokenizer, TokenizerKind, load_tokenizer, train_tokenizer
+from regard.text.tokenizer import SPECIALS, Tokenizer, TokenizerKind, load_tokenizer, train_tokenizer
 
 _LAYOUT = 2
 """Changes when what lies in the cache changes its form."""
 _CHARACTERS_PER_TOKEN_KIND, _FEWEST_TOKENS, _MOST_TOKENS = 400, 512, 32_000
+_MOST_OF_ROWS = {"characters": _MOST_TOKENS}
+_MOST_OF_TEXT = {"characters": sys.maxunicode, "words": 50_000 + len(SPECIALS)}
+"""Tokens of the vocabularies that are to hold whatever there is, by kind; other kinds go by the amount of data."""
+_SAMPLE_CHARACTERS = 1 << 26
+"""Running text that a tokenizer learns from, where it need not see all of it."""
 
 HeldOut = dict[str, list[tuple[str, ...]]]
+Store = TypeVar("Store", TokenStore, TokenStream)
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Everything a training loop needs of the data."""
+class Prepared(Generic[Store]):
+    """Everything a training loop needs of the data: rows in a `TokenStore`, running text in a `TokenStream`."""
 
     tokenizer: Tokenizer
-    train: TokenStore
-    valid: TokenStore
+    train: Store
+    valid: Store
     held_out: HeldOut
-    """The rows of the validation and of the test set, as text."""
+    """The rows of the validation and of the test set, as text; of running text the documents, or their parts."""
     content_hash: str
     notes: list[str]
     """What was guessed, left out, or found in two sets."""
+    is_isolated: bool = False
+    """Whether a document of a stream is read by itself, or runs on into the next."""
 
 
-def prepare(source: Source, config: DataConfig, roles: Sequence[str]) -> Prepared:
-    """Split, tokenize and store, or find that this was done before."""
+def prepare(source: Source, config: DataConfig, roles: Sequence[str]) -> Prepared[TokenStore]:
+    """Split, tokenize and store rows, or find that this was done before."""
     config = config.changed(tokenizer=usual_tokenizer(config))
+    return _prepare(source, _matters(config), roles, TokenStore, lambda folder: _build(folder, source, config, roles))
+
+
+def prepare_text(source: TextSource, config: DataConfig) -> Prepared[TokenStream]:
+    """Split, tokenize and store running text, or find that this was done before."""
+    config = config.changed(tokenizer=usual_tokenizer(config))
+    matters = _matters(config) | {"max_length": None, "documents": source.train.form, "isolate": source.is_isolated}
+    return _prepare(source, matters, ROLES, TokenStream, lambda folder: _build_text(folder, source, config))
+
+
+def _prepare(
+    source: Source | TextSource,
+    matters: dict[str, Any],
+    roles: Sequence[str],
+    store: type[Store],
+    build: Callable[[Path], None],
+) -> Prepared[Store]:
     for guess in source.guesses:
         say(guess)
     content = source.content_hash()
-    folder = cache_folder() / _key(content, config, roles)
-    found = _read(folder)
+    folder = cache_folder() / _key(content, matters, roles)
+    found = _read(folder, store)
     if found is None:
         _require_space(folder, source.train)
-        _build_whole(folder, source, config, roles)
-        found = _read(folder)
+        _build_whole(folder, build)
+        found = _read(folder, store)
     if found is None:
         raise DeviceError(f"what was written to {folder} cannot be read back")
     tokenizer, train, valid, record = found
@@ -69,6 +100,7 @@ def prepare(source: Source, config: DataConfig, roles: Sequence[str]) -> Prepare
         held_out={role: [tuple(row) for row in rows] for role, rows in record["held_out"].items()},
         content_hash=content,
         notes=[*source.guesses, *record["notes"], *record["warnings"]],
+        is_isolated=isinstance(source, TextSource) and source.is_isolated,
     )
 
 
@@ -79,26 +111,26 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "regard"
 
 
-def _read(folder: Path) -> tuple[Tokenizer, TokenStore, TokenStore, dict[str, Any]] | None:
+def _read(folder: Path, store: type[Store]) -> tuple[Tokenizer, Store, Store, dict[str, Any]] | None:
     """What lies in the cache, or None if there is nothing, or if what there is was damaged and is now removed."""
     if not folder.exists():
         return None
     try:
         record = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
         tokenizer = load_tokenizer(folder / "tokenizer.json")
-        return tokenizer, TokenStore(folder / "train"), TokenStore(folder / "valid"), record
+        return tokenizer, store(folder / "train"), store(folder / "valid"), record
     except (OSError, ValueError):  # among the latter, JSON that is none and a store that is not whole
         warn(f"the prepared data in {folder} is damaged: it is prepared anew")
         shutil.rmtree(folder, ignore_errors=True)
         return None
 
 
-def _build_whole(folder: Path, source: Source, config: DataConfig, roles: Sequence[str]) -> None:
+def _build_whole(folder: Path, build: Callable[[Path], None]) -> None:
     """Build under another name and rename, so that what is there is whole, also with two at work at once."""
     work = folder.with_name(f"{folder.name}.{os.getpid()}.part")
     try:
         shutil.rmtree(work, ignore_errors=True)
-        _build(work, source, config, roles)
+        build(work)
         try:
             os.replace(work, folder)
         except OSError:
@@ -116,7 +148,9 @@ def _build_whole(folder: Path, source: Source, config: DataConfig, roles: Sequen
 def _build(folder: Path, source: Source, config: DataConfig, roles: Sequence[str]) -> None:
     rows = (row.values for row in track(source.train, f"reading {source.train.name}"))
     found = survey(rows, config, has_valid=source.valid is not None, has_test=source.test is not None)
-    tokenizer, tokenizer_note = _make_tokenizer(config, found)
+    texts = (text for row in found.sample for text in row)
+    vocab_size = _vocab_size(config, found.num_characters, _MOST_OF_ROWS)
+    tokenizer, tokenizer_note = _make_tokenizer(config, texts, vocab_size, "rows")
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
     held_out: HeldOut = {"valid": [], "test": []}
@@ -133,8 +167,52 @@ def _build(folder: Path, source: Source, config: DataConfig, roles: Sequence[str
         f"{len(held_out['test']):,} for the test",
         tokenizer_note,
     ]
-    record = {"notes": notes, "warnings": _warnings(source, train, held_out, config), "held_out": held_out}
+    _write_record(folder, notes, _warnings(source, train, held_out, config), held_out)
+
+
+def _build_text(folder: Path, source: TextSource, config: DataConfig) -> None:
+    found = divide(source, config)
+    texts = _texts_to_learn_from(found, is_whole=config.tokenizer in _MOST_OF_TEXT)
+    vocab_size = _vocab_size(config, found.num_characters, _MOST_OF_TEXT)
+    tokenizer, tokenizer_note = _make_tokenizer(config, texts, vocab_size, "text")
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
+    kept: dict[str, list[Piece]] = {"valid": [], "test": []}
+    train = write_stream(folder / "train", _route_pieces(track(found.pieces(), "cutting into tokens"), kept), tokenizer)
+    for role, given in (("valid", source.valid), ("test", source.test)):
+        kept[role] += given or ()
+    documents = {role: list(join_pieces(pieces)) for role, pieces in kept.items()}
+    held_out: HeldOut = {role: [(document,) for document in some] for role, some in documents.items()}
+    valid = write_stream(folder / "valid", as_pieces(documents["valid"]), tokenizer)
+    notes = [
+        f"{count_of(found.num_characters, 'character')} in {count_of(found.num_documents, 'document')}: "
+        f"{train.num_text_tokens:,} tokens to train on, {valid.num_text_tokens:,} for validation, "
+        f"{count_tokens(as_pieces(documents['test']), tokenizer):,} for the test",
+        tokenizer_note,
+    ]
+    _write_record(folder, notes, _text_warnings(source, held_out), held_out)
+
+
+def _write_record(folder: Path, notes: list[str], warnings: list[str], held_out: HeldOut) -> None:
+    record = {"notes": notes, "warnings": warnings, "held_out": held_out}
     (folder / "prepared.json").write_text(json.dumps(record, ensure_ascii=False), encoding="utf-8")
+
+
+def _route_pieces(pieces: Iterable[tuple[str, Piece]], kept: dict[str, list[Piece]]) -> Iterator[Piece]:
+    """Hand on the pieces to train on, and keep the others."""
+    for role, piece in pieces:
+        if role == "train":
+            yield piece
+        elif role != "unused":
+            kept[role].append(piece)
+
+
+def _texts_to_learn_from(found: Division, *, is_whole: bool) -> Iterator[str]:
+    """The training text, or enough of it from every part: of its pieces each has the same chance."""
+    share = 1.0 if is_whole else min(1.0, _SAMPLE_CHARACTERS / found.num_characters)
+    for number, piece in enumerate(found.training_pieces()):
+        if share == 1.0 or mix(number) < share * (1 << 64):
+            yield piece.text
 
 
 def _write_held_out(folder: Path, rows: list[tuple[str, ...]], tokenizer: Tokenizer, roles: Sequence[str]) -> None:
@@ -153,19 +231,19 @@ def _route(table: Iterable, found: Survey, held_out: HeldOut) -> Iterator[tuple[
             held_out[role].append(row.values)
 
 
-def _make_tokenizer(config: DataConfig, found: Survey) -> tuple[Tokenizer, str]:
+def _vocab_size(config: DataConfig, num_characters: int, most: Mapping[str, int]) -> int:
+    by_amount = min(_MOST_TOKENS, max(_FEWEST_TOKENS, num_characters // _CHARACTERS_PER_TOKEN_KIND))
+    return config.vocab_size or most.get(config.tokenizer or "", by_amount)
+
+
+def _make_tokenizer(config: DataConfig, texts: Iterable[str], vocab_size: int, what: str) -> tuple[Tokenizer, str]:
     assert config.tokenizer is not None, "a tokenizer is chosen before it is made"
     if config.tokenizer not in get_args(TokenizerKind) and Path(config.tokenizer).suffix == ".json":
         tokenizer = load_tokenizer(Path(config.tokenizer))
         return tokenizer, f"tokenizer {config.tokenizer}: {tokenizer.vocab_size:,} tokens"
-    wanted = config.vocab_size or min(
-        _MOST_TOKENS, max(_FEWEST_TOKENS, found.num_characters // _CHARACTERS_PER_TOKEN_KIND)
-    )
-    if config.tokenizer == "characters" and config.vocab_size is None:
-        wanted = _MOST_TOKENS
-    texts = (text for row in found.sample for text in row)
-    tokenizer = train_tokenizer(texts, config.tokenizer, wanted)  # pyright: ignore[reportArgumentType]  checked inside
-    return tokenizer, f"tokenizer {config.tokenizer}: {tokenizer.vocab_size:,} tokens, learned from the training rows"
+    kind: Any = config.tokenizer  # checked inside
+    tokenizer = train_tokenizer(texts, kind, vocab_size)
+    return tokenizer, f"tokenizer {kind}: {tokenizer.vocab_size:,} tokens, learned from the training {what}"
 
 
 def _warnings(source: Source, train: TokenStore, held_out: HeldOut, config: DataConfig) -> list[str]:
@@ -175,35 +253,50 @@ def _warnings(source: Source, train: TokenStore, held_out: HeldOut, config: Data
         warnings.append(
             f"left out of training: {train.num_left_out:,} rows with more than {config.max_length} tokens on a side"
         )
-    return warnings + _leaks(source, held_out)
+    given = {role: held_out[role] for role in held_out if getattr(source, role) is not None}
+    return warnings + _leaks((row.values for row in source.train), given, "rows")
 
 
-def _leaks(source: Source, held_out: HeldOut) -> list[str]:
+def _text_warnings(source: TextSource, held_out: HeldOut) -> list[str]:
+    texts = [texts for texts in (source.train, source.valid, source.test) if texts is not None]
+    warnings = [f"skipped: {table.bad_rows}" for some in texts for table in some.tables if table.bad_rows.total]
+    if not source.is_isolated:
+        return warnings
+    given = {role: held_out[role] for role in held_out if getattr(source, role) is not None}
+    return warnings + _leaks(((document,) for document in source.train.documents()), given, "documents")
+
+
+def _leaks(training_rows: Iterable[Sequence[str]], given: HeldOut, what: str) -> list[str]:
     """Held-out rows that are training rows too; a split by content has none, a file of one's own may."""
-    given = {role: rows for role, rows in held_out.items() if getattr(source, role) is not None}
     if not given:
         return []
     wanted = {row_hash(row) for rows in given.values() for row in rows}
-    seen = {key for row in source.train if (key := row_hash(row.values)) in wanted}
+    seen = {key for row in training_rows if (key := row_hash(row)) in wanted}
     counts = {role: sum(row_hash(row) in seen for row in rows) for role, rows in given.items()}
     return [
-        f"{count:,} of the {len(given[role]):,} {role} rows are training rows too: scores on them flatter the model"
+        f"{count:,} of the {len(given[role]):,} {role} {what} are training {what} too: scores on them flatter the model"
         for role, count in counts.items()
         if count
     ]
 
 
-def _key(content: str, config: DataConfig, roles: Sequence[str]) -> str:
-    matters = config.model_dump(exclude={"train", "valid", "test", "num_rows"})
+def _matters(config: DataConfig) -> dict[str, Any]:
+    """The settings that change what is stored, of rows; for the tokenizer in a file, what it says."""
+    elsewhere = {"train", "valid", "test", "num_rows", "documents", "isolate", "window", "stride"}
+    matters = config.model_dump(exclude=elsewhere)
     assert config.tokenizer is not None, "a tokenizer is chosen before it is made"
     tokenizer = Path(config.tokenizer)
     if tokenizer.is_file():
         matters["tokenizer"] = hashlib.sha256(tokenizer.read_bytes()).hexdigest()
+    return matters
+
+
+def _key(content: str, matters: dict[str, Any], roles: Sequence[str]) -> str:
     text = json.dumps([_LAYOUT, content, list(roles), matters], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _require_space(folder: Path, table: Table) -> None:
+def _require_space(folder: Path, table: Table | Texts) -> None:
     """Two bytes a token, eight a row and the order of rows come to about as much as the text itself."""
     needed = sum(path.stat().st_size for path in table.paths)
     existing = next(parent for parent in folder.parents if parent.exists())

@@ -1,6 +1,6 @@
 """Where rows come from: files, a built-in data set, or a list in memory; and which of the three sets each serves."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +38,7 @@ class Source:
 
 def usual_tokenizer(config: DataConfig) -> str:
     """What the settings say, or what a built-in data set asks for, or byte-level BPE."""
-    return config.tokenizer or (builtin(config.train[0]).tokenizer if _is_builtin(config) else "bpe")
+    return config.tokenizer or (builtin(config.train[0]).tokenizer if is_builtin(config) else "bpe")
 
 
 def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = None) -> Source:
@@ -52,7 +52,7 @@ def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = No
     name = config.train[0]
     if config.train == [IN_MEMORY]:
         raise DataError("this run was trained on rows in memory: hand in the same rows to go on")
-    if _is_builtin(config):
+    if is_builtin(config):
         return _builtin_source(config, roles)
     if len(config.train) == 1 and Path(name).is_dir():
         config = _with_folder(config, Path(name))
@@ -78,18 +78,17 @@ def _open(config: DataConfig, paths: Sequence[str], roles: Sequence[str]) -> Tab
 
 def _with_held_out(config: DataConfig, roles: Sequence[str], train: Table, hash_of_train: Callable[[], str]) -> Source:
     valid, test = (_open(config, paths, roles) if paths else None for paths in (config.valid, config.test))
-
-    def whole_hash() -> str:
-        # With its role: the same file is other data as validation rows than as test rows.
-        held_out = [
-            f"{role}:{content_hash(table.paths)}" for role, table in (("valid", valid), ("test", test)) if table
-        ]
-        return "+".join([hash_of_train(), *held_out])
-
-    return Source(train, valid, test, whole_hash)
+    held_out = {role: table.paths for role, table in (("valid", valid), ("test", test)) if table is not None}
+    return Source(train, valid, test, lambda: hash_with_held_out(hash_of_train(), held_out))
 
 
-def _is_builtin(config: DataConfig) -> bool:
+def hash_with_held_out(hash_of_train: str, held_out: Mapping[str, Sequence[Path]]) -> str:
+    """The hash of the training data, joined by that of the files for each other set."""
+    # With its role: the same file is other data as validation rows than as test rows.
+    return "+".join([hash_of_train, *(f"{role}:{content_hash(paths)}" for role, paths in held_out.items())])
+
+
+def is_builtin(config: DataConfig) -> bool:
     return len(config.train) == 1 and not Path(config.train[0]).exists() and config.train[0] in builtin_names()
 
 

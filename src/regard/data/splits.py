@@ -92,6 +92,18 @@ def survey(rows: Iterable[Sequence[str]], config: DataConfig, *, has_valid: bool
     return Survey(num_rows, num_characters, split, sample)
 
 
+def default_share(total: int, *, most: int) -> float:
+    """What is held back for validation, and as much for the test, where nobody says."""
+    return min(_DEFAULT_SHARE, most / total) if total else 0.0
+
+
+def held_out_shares(config: DataConfig, default: float, *, has_valid: bool, has_test: bool) -> tuple[float, float]:
+    """The shares of the training data to hold back for validation and for the test."""
+    valid, test = config.splits[1:] or (default, default)
+    # Whoever brings a validation file has a test file as well, or wants none made.
+    return (0.0 if has_valid else valid), (0.0 if has_valid or has_test else test)
+
+
 def _train_from(config: DataConfig, num_rows: int, largest: list[int]) -> int:
     """The hash from which on rows are trained on, where not all are."""
     if config.train_rows is None or config.train_rows >= num_rows:
@@ -102,10 +114,8 @@ def _train_from(config: DataConfig, num_rows: int, largest: list[int]) -> int:
 
 
 def _limits(config: DataConfig, num_rows: int, smallest: list[int], has_valid: bool, has_test: bool) -> tuple[int, int]:
-    default = min(_DEFAULT_SHARE, _DEFAULT_MOST / num_rows) if num_rows else 0.0
-    shares = config.splits[1:] or [default, default]
-    # Whoever brings a validation file has a test file as well, or wants none made.
-    valid, test = (0.0 if has_valid else shares[0]), (0.0 if has_valid or has_test else shares[1])
+    default = default_share(num_rows, most=_DEFAULT_MOST)
+    valid, test = held_out_shares(config, default, has_valid=has_valid, has_test=has_test)
     num_test, num_valid = (max(1, round(share * num_rows)) if share else 0 for share in (test, valid))
 
     def below(rank: int, start: int) -> int:

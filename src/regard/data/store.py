@@ -11,9 +11,10 @@ import mmap
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,23 +77,41 @@ def write_store(
     max_length: int,
 ) -> TokenStore:
     """Encode `rows` into a new store; rows with a column longer than `max_length` tokens are left out."""
+    with whole_folder(folder) as work:
+        _write_columns(work, rows, tokenizer, columns, max_length)
+    return TokenStore(folder)
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which gets its name when the block ends, and is removed if that raises an error."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = folder.with_name(f"{folder.name}.{os.getpid()}.part")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     try:
-        _write_columns(work, rows, tokenizer, columns, max_length)
+        yield work
         os.replace(work, folder)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
-    return TokenStore(folder)
+
+
+def dtype_for(tokenizer: Tokenizer) -> np.dtype:
+    """The smallest type that holds every id of the vocabulary."""
+    return np.dtype(np.uint16 if tokenizer.vocab_size <= np.iinfo(np.uint16).max + 1 else np.uint32)
+
+
+def flush(file: IO[bytes]) -> None:
+    """Have what was written reach the disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _write_columns(
     work: Path, rows: Iterable[Sequence[str]], tokenizer: Tokenizer, columns: Sequence[str], max_length: int
 ) -> None:
-    dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= np.iinfo(np.uint16).max + 1 else np.uint32)
+    dtype = dtype_for(tokenizer)
     num_rows = num_left_out = longest = 0
     with ExitStack() as files:
         writers = [_ColumnWriter(files, work, name, dtype) for name in columns]
@@ -132,9 +151,8 @@ class _ColumnWriter:
         self._end = int(ends[-1]) if len(ends) else self._end
 
     def flush(self) -> None:
-        for file in (self._ids, self._offsets):
-            file.flush()
-            os.fsync(file.fileno())
+        flush(self._ids)
+        flush(self._offsets)
 
 
 def _chunks(rows: Iterable[Sequence[str]], size: int) -> Iterator[list[Sequence[str]]]:

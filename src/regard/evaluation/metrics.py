@@ -10,6 +10,7 @@ https://aclanthology.org/W04-3250
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float, Real
@@ -21,6 +22,7 @@ from regard.evaluation.tallies import (
     References,
     Tally,
     tally_accuracy,
+    tally_bits_per_byte,
     tally_bleu,
     tally_chrf,
     tally_exact_match,
@@ -104,6 +106,7 @@ def perplexity(
     negative_log_likelihoods: Sequence[float],
     num_tokens: Sequence[int],
     *,
+    settings: Mapping[str, int] | None = None,
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> Score:
@@ -118,6 +121,7 @@ def perplexity(
     Args:
         negative_log_likelihoods: Of each whole sequence, in nats: $L_i$.
         num_tokens: How many tokens of each sequence were predicted: $T_i$, at least 1.
+        settings: What else it depended on, for the signature.
         num_resamples: How many test sets the bootstrap draws.
         seed: Of those draws.
 
@@ -126,7 +130,35 @@ def perplexity(
         5.0
     """
     counts = tally_perplexity(negative_log_likelihoods, num_tokens)
-    return score_tally(counts, num_resamples=num_resamples, seed=seed)
+    return score_tally(_with(counts, settings), num_resamples=num_resamples, seed=seed)
+
+
+def bits_per_byte(
+    negative_log_likelihoods: Sequence[float],
+    num_tokens: Sequence[int],
+    *,
+    num_bytes: int,
+    settings: Mapping[str, int] | None = None,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+) -> Score:
+    r"""How many bits a byte of text costs, were it compressed by the model; resampled by stretches of text.
+
+    $$ \frac{1}{B \ln 2} \sum_i L_i $$
+
+    with $B$ the bytes of the text in UTF-8. It compares between models whatever
+    their tokenizers, as long as none loses anything (an unknown token does).
+
+    Example:
+        >>> bits_per_byte([np.log(2) * 8], [1], num_bytes=4).value
+        2.0
+    """
+    counts = tally_bits_per_byte(negative_log_likelihoods, num_tokens, num_bytes)
+    return score_tally(_with(counts, settings), num_resamples=num_resamples, seed=seed)
+
+
+def _with(tally: Tally, settings: Mapping[str, int] | None) -> Tally:
+    return replace(tally, settings={**tally.settings, **(settings or {})})
 
 
 def score_tally(

@@ -149,6 +149,21 @@ def tally_perplexity(negative_log_likelihoods: Sequence[float], num_tokens: Sequ
     )
 
 
+def tally_bits_per_byte(negative_log_likelihoods: Sequence[float], num_tokens: Sequence[int], num_bytes: int) -> Tally:
+    """The nats and the tokens of each stretch of a text of `num_bytes` bytes, which its tokens are taken to share."""
+    if num_bytes < 1:
+        raise DataError(f"num_bytes must be at least 1, got {num_bytes}")
+    counts = tally_perplexity(negative_log_likelihoods, num_tokens)
+    tokens_per_byte = float(counts.statistics[:, 1].sum()) / num_bytes
+    return Tally(
+        name="bits_per_byte",
+        statistics=counts.statistics,
+        compute=lambda sums: float(sums[0] / sums[1]) * tokens_per_byte / math.log(2),
+        settings={**counts.settings, "bytes": num_bytes},
+        digits=4,
+    )
+
+
 def share(sums: Float[np.ndarray, " statistics"]) -> float:
     """How many were right, the first number, of how many there were, the second."""
     return float(sums[0] / sums[1])

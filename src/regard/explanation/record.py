@@ -48,10 +48,28 @@ def attends(model: nn.Module) -> bool:
 
 
 @torch.inference_mode()
+def explain_text(model: AnyModel, tokenizer: Tokenizer, text: str) -> AttentionMaps:
+    """Who looked at whom while a language model read `text`; rows are named for the token that came next."""
+    _require_attention(model)
+    device = next(model.parameters()).device
+    ids = tokenizer.encode([text])[0]
+    inputs, outputs = [tokenizer.start, *ids], [*ids, tokenizer.end]
+    with record_attention(model.eval()) as weights:
+        model(torch.tensor([inputs], device=device))
+    return AttentionMaps(
+        source_tokens=(),
+        target_tokens=_visible(tokenizer, outputs),
+        target_inputs=_visible(tokenizer, inputs),
+        weights={"decoder": np.stack([found[0].float().cpu().numpy() for found in weights.values()])},
+        source="",
+        prediction=text,
+    )
+
+
+@torch.inference_mode()
 def explain_pair(model: AnyModel, tokenizer: Tokenizer, source: str, prediction: str) -> AttentionMaps:
     """Who looked at whom while `prediction` was written for `source`."""
-    if not attends(model):
-        raise ConfigError(f"there is no attention to look at in this model: it is of family {model.config.family}")
+    _require_attention(model)
     device = next(model.parameters()).device
     read, written = tokenizer.encode([source, prediction])
     source_ids, inputs, outputs = [*read, tokenizer.end], [tokenizer.start, *written], [*written, tokenizer.end]
@@ -68,6 +86,11 @@ def explain_pair(model: AnyModel, tokenizer: Tokenizer, source: str, prediction:
         source=source,
         prediction=prediction,
     )
+
+
+def _require_attention(model: AnyModel) -> None:
+    if not attends(model):
+        raise ConfigError(f"there is no attention to look at in this model: it is of family {model.config.family}")
 
 
 def _kind(name: str) -> str:

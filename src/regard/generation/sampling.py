@@ -37,15 +37,10 @@ def min_p(scores: Float[Tensor, "batch vocab"], p: float) -> Float[Tensor, "batc
     return scores.masked_fill(probabilities < p * probabilities.amax(dim=-1, keepdim=True), -torch.inf)
 
 
-def choose(
-    scores: Float[Tensor, "batch vocab"], config: GenerationConfig, draws: Float[Tensor, " batch"]
-) -> Int[Tensor, " batch"]:
-    """The next token of each row; `draws` are uniform on [0, 1), one a row.
-
-    A draw picks the token at which the cumulative probability passes it.
-    """
+def distribution(scores: Float[Tensor, "batch vocab"], config: GenerationConfig) -> Float[Tensor, "batch vocab"]:
+    """The probabilities that tokens are drawn with; greedy, all of it is the likeliest one's."""
     if config.temperature == 0:
-        return scores.argmax(dim=-1)
+        return torch.zeros_like(scores).scatter(-1, scores.argmax(dim=-1, keepdim=True), 1.0)
     scores = scores / config.temperature
     if config.top_k is not None:
         scores = top_k(scores, config.top_k)
@@ -53,11 +48,32 @@ def choose(
         scores = top_p(scores, config.top_p)
     if config.min_p is not None:
         scores = min_p(scores, config.min_p)
-    cumulative = scores.softmax(dim=-1).cumsum(dim=-1)
+    return scores.softmax(dim=-1)
+
+
+def pick(probabilities: Float[Tensor, "batch vocab"], draws: Float[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+    """The token of each row at which the cumulative probability passes the row's draw, uniform on [0, 1)."""
+    cumulative = probabilities.cumsum(dim=-1)
     # Rounding can leave the total just below 1: scale the draw to the total there is.
-    passed = torch.searchsorted(cumulative, (draws * cumulative[:, -1])[:, None], right=True)[:, 0]
-    last_possible = scores.size(-1) - 1 - scores.isfinite().flip(-1).int().argmax(dim=-1)
-    return torch.minimum(passed, last_possible)
+    total = cumulative[:, -1:].contiguous()
+    passed = torch.searchsorted(cumulative, draws[:, None] * total, right=True)
+    # A draw that was rounded up to 1 passes nothing: it takes the last token that has a probability.
+    last_possible = torch.searchsorted(cumulative, total)
+    return torch.minimum(passed, last_possible)[:, 0].clamp(max=probabilities.size(-1) - 1)
+
+
+def choose(
+    scores: Float[Tensor, "batch vocab"], config: GenerationConfig, draws: Float[Tensor, " batch"]
+) -> Int[Tensor, " batch"]:
+    """The next token of each row; `draws` are uniform on [0, 1), one a row, and count for nothing when greedy."""
+    if config.temperature == 0:
+        return scores.argmax(dim=-1)
+    return pick(distribution(scores, config), draws)
+
+
+def precise(scores: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows vocab"]:
+    """Scores in a precision in which probabilities add up: at least float32."""
+    return scores if scores.dtype == torch.float64 else scores.float()
 
 
 @torch.inference_mode()
@@ -82,7 +98,7 @@ def sample(
     tokens = prompt
     while live:
         scores, state = decoder.step(tokens, state)
-        last = scores[:, -1].float() if scores.dtype != torch.float64 else scores[:, -1]
+        last = precise(scores[:, -1])
         uniform = [streams[row].random() if config.temperature > 0 else 0.0 for row in live]
         chosen = choose(last, config, torch.tensor(uniform, dtype=last.dtype, device=last.device))
         going = []

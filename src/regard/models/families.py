@@ -23,3 +23,11 @@ def make_model(config: AnyConfig, vocab_size: int) -> AnyModel:
             return Recurrent(config, vocab_size)
         case ConvolutionalConfig():
             return Convolutional(config, vocab_size)
+
+
+def longest_sequence(config: AnyConfig) -> int | None:
+    """The most positions that a sequence may have, where there is such a limit."""
+    if isinstance(config, RecurrentConfig):
+        return None
+    schemes = config.position_schemes if isinstance(config, TransformerConfig) else [config.positions]
+    return config.context_length if "learned" in schemes else None

@@ -8,6 +8,11 @@ not *where*. `small` is meant for tens of thousands of rows that are read many
 times, and drops 30 % out. The other kinds have about as many parameters at
 each size.
 
+`gpt`, `gpt2` and `llama` are decoders alone, for running text: a modern one that
+learns fast, the one of Radford et al. (2019), and that of Touvron et al. (2023),
+arXiv 2302.13971. The other kinds become language models by leaving out their
+encoder.
+
 A name is a kind (`lstm`), whose size is then chosen for the data and the
 machine; a kind and a size (`lstm-small`); or a size, which is a Transformer's.
 """
@@ -54,6 +59,46 @@ _SIMPLIFIED = {
     "shaped_attention": True,
 }
 
+_DECODER: dict[Size, dict[str, Any]] = {
+    "tiny": {"num_layers": 4, "model_dim": 128, "num_heads": 4},
+    "small": {"num_layers": 6, "model_dim": 384, "num_heads": 6, "dropout": 0.2},
+    "base": {"num_layers": 12, "model_dim": 768, "num_heads": 12},
+    "big": {"num_layers": 24, "model_dim": 1024, "num_heads": 16},
+}
+"""Of `base` and `big` the shapes are those of Radford et al. (2019), table 2: 124 and 355 million parameters."""
+
+
+def _decoder(feedforward: float | int, **same: Any) -> tuple[dict[Size, dict[str, Any]], dict[str, Any]]:
+    """A decoder alone, whose feed-forward network is so many times as wide as the model, rounded up to 32."""
+    sizes: dict[Size, dict[str, Any]] = {
+        size: {
+            "dropout": 0.0,
+            **shape,
+            "feedforward_dim": -(-round(feedforward * shape["model_dim"]) // 32) * 32,
+        }
+        for size, shape in _DECODER.items()
+    }
+    return sizes, {"family": "transformer", "encoder_layers": 0, "block": "pre-norm", **same}
+
+
+_GPT = {
+    "positions": "rotary",
+    "norm": "rms",
+    "activation": "squared-relu",
+    "query_key_norm": True,
+    "initialization": "zero",
+    "bias": False,
+}
+_GPT2 = {"positions": "learned", "activation": "gelu-tanh", "initialization": "gpt2", "scale_embeddings": False}
+_LLAMA = {
+    "positions": "rotary",
+    "norm": "rms",
+    "activation": "swiglu",
+    "initialization": "gpt2",
+    "scale_embeddings": False,
+    "bias": False,
+}
+
 KINDS: dict[str, tuple[dict[Size, dict[str, Any]], dict[str, Any]]] = {
     "transformer": (_TRANSFORMER, {"family": "transformer"}),
     "simplified": (_TRANSFORMER, {"family": "transformer", **_SIMPLIFIED}),
@@ -63,6 +108,9 @@ KINDS: dict[str, tuple[dict[Size, dict[str, Any]], dict[str, Any]]] = {
     "gru-attention": (_RECURRENT, {"family": "recurrent", "cell": "gru", "attention": "bahdanau"}),
     "lstm-attention": (_RECURRENT, {"family": "recurrent", "cell": "lstm", "attention": "luong"}),
     "convolution": (_CONVOLUTIONAL, {"family": "convolutional"}),
+    "gpt": _decoder(4, **_GPT),
+    "gpt2": _decoder(4, **_GPT2),
+    "llama": _decoder(8 / 3, **_LLAMA),
 }
 """For each kind its sizes, and what is the same in all of them."""
 
@@ -91,6 +139,12 @@ def preset(name: str, size: Size = "tiny") -> tuple[str, dict[str, Any]]:
     sizes, same = KINDS[kind]
     full_name = size if kind == "transformer" else f"{kind}-{size}"
     return full_name, {**sizes[size], **same}
+
+
+def without_encoder(model: dict[str, Any]) -> dict[str, Any]:
+    """The same shape as a language model: a decoder alone, which reads forwards."""
+    alone = {**model, "encoder_layers": 0}
+    return {**alone, "bidirectional": False, "attention": "none"} if model["family"] == "recurrent" else alone
 
 
 def has_size(name: str) -> bool:

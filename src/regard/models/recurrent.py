@@ -161,6 +161,8 @@ class Recurrent(nn.Module):
     Both sides share one vocabulary and one table of embeddings.
     """
 
+    score_cap: float | None = None
+
     def __init__(self, config: RecurrentConfig, vocab_size: int) -> None:
         super().__init__()
         self.config = config
@@ -200,8 +202,15 @@ class Recurrent(nn.Module):
         documents: Int[Tensor, "batch time"] | None = None,
     ) -> Float[Tensor, "batch time model"]:
         assert documents is None, "a state that is carried on knows no documents"
-        decoder = self._decoder()
-        return self.dropout(decoder(self._embed(target), self.start(memory, batch_size=target.size(0)))[0])
+        return self.running_states(target, self.start(memory, batch_size=target.size(0)))[0]
+
+    def running_states(
+        self, tokens: Int[Tensor, "batch time"], state: RecurrentState | None
+    ) -> tuple[Float[Tensor, "batch time model"], RecurrentState]:
+        """The `states` of a text that goes on where `state` ended, and the state behind it."""
+        start = self.start(batch_size=tokens.size(0)) if state is None else state
+        states, last = self._decoder()(self._embed(tokens), start)
+        return self.dropout(states), last
 
     def scores(self, states: Float[Tensor, "*batch model"]) -> Float[Tensor, "*batch vocab"]:
         assert self.output is not None

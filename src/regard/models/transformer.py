@@ -16,7 +16,7 @@ from functools import partial
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -25,7 +25,7 @@ from regard.errors import ConfigError
 from regard.models.protocols import Memory, State
 from regard.nn.attention import Lookup, Mask, Retrieval
 from regard.nn.blocks import Block, BlockOrder
-from regard.nn.cache import Cache, KeyValues, Seen, StaticKeyValues
+from regard.nn.cache import Cache, KeyValues, Seen, StaticKeyValues, select_seen
 from regard.nn.dropout import Dropout
 from regard.nn.feedforward import Activation, FeedForward
 from regard.nn.masks import document_mask, padding_mask, places_within
@@ -44,8 +44,9 @@ from regard.nn.positions import (
 from regard.nn.shaped import ShapedLookup
 from regard.nn.similarity import SimilarityName, make_similarity
 
-
 _GPT2_STD = 0.02
+_SOURCE_ROOM = 32
+"""Rooms for memories are multiples of this, so that one serves sources of about the same length."""
 
 Initialization = Literal["glorot", "gpt2", "zero"]
 
@@ -68,7 +69,7 @@ class TransformerConfig(Settings):
     feedforward_dim: int = Field(default=2048, ge=0)
     """Width of the hidden layer of each position's own network; 0 leaves the network out."""
     activation: Activation = "relu"
-    """relu, gelu, squared-relu, or swiglu (which has half as many weights again)."""
+    """relu, gelu, gelu-tanh (its approximation), squared-relu, or swiglu (which has half as many weights again)."""
     norm: Norm = "layer"
     """layer, rms or none."""
     block: BlockOrder = "post-norm"
@@ -169,10 +170,26 @@ class TransformerState:
 
     caches: list[KeyValues]
     seen: list[Seen] | None
+    """As many rows as the batch has, or fewer, each of which serves as many rows that stand together."""
 
     def select(self, rows: Int[Tensor, " chosen"]) -> "TransformerState":
-        seen = None if self.seen is None else [each.select(rows) for each in self.seen]
-        return TransformerState([cache.select(rows) for cache in self.caches], seen)
+        caches = [cache.select(rows) for cache in self.caches]
+        if self.seen is None:
+            return TransformerState(caches, None)
+        num_sharing = self.caches[0].keys.size(0) // self.seen[0].k.size(0)
+        return TransformerState(caches, select_seen(self.seen, rows // num_sharing))
+
+    def branches(self, width: int, capacity: int) -> "TransformerBranches":
+        """Room for `width` hypotheses of each row, of up to `capacity` tokens."""
+        like = self.caches[0].keys
+        batch, heads, _, head = like.shape
+        keys = like.new_zeros(batch, heads, capacity * width, head)
+        return TransformerBranches(
+            caches=[StaticKeyValues(keys.clone(), keys.clone()) for _ in self.caches],
+            seen=None if self.seen is None else [each.room(_SOURCE_ROOM) for each in self.seen],
+            ancestors=torch.zeros(batch, width, capacity * width, dtype=torch.bool, device=like.device),
+            length=torch.zeros((), dtype=torch.long, device=like.device),
+        )
 
 
 @dataclass
@@ -212,6 +229,62 @@ class TransformerSlots:
         self.lengths.copy_(self.lengths.index_select(0, rows))
 
 
+@dataclass
+class TransformerBranches:
+    """Several hypotheses of each row, side by side, as a tree whose branches have their trunk in common.
+
+    A step adds a position to each hypothesis, which sees the positions that it
+    descends from. When hypotheses change places, or one goes on as two, it is
+    only written down anew who descends from whom: no keys or values move.
+    """
+
+    caches: list[StaticKeyValues]
+    """Of step t, hypothesis b is at place t * width + b."""
+    seen: list[Seen] | None
+    ancestors: Bool[Tensor, "batch width key"]
+    """The places that each hypothesis descends from."""
+    length: Int[Tensor, ""]
+    """Steps taken."""
+
+    @property
+    def capacity(self) -> int:
+        """The most steps that can be taken."""
+        return self.ancestors.size(2) // self.ancestors.size(1)
+
+    def fits(self, state: State) -> bool:
+        """Whether it has as many rows as `state`, and about as much room for its memory as that needs."""
+        assert isinstance(state, TransformerState)
+        if self.ancestors.size(0) != state.caches[0].keys.size(0) or (self.seen is None) != (state.seen is None):
+            return False
+        pairs = zip(self.seen or (), state.seen or (), strict=True)
+        return all(0 <= own.k.size(2) - new.k.size(2) < _SOURCE_ROOM for own, new in pairs)
+
+    def fill(self, state: State) -> None:
+        """Start anew from `state`, before the first token."""
+        assert isinstance(state, TransformerState)
+        assert state.caches[0].length == 0, "hypotheses branch off behind their first token"
+        for own, new in zip(self.seen or (), state.seen or (), strict=True):
+            own.fill(new)
+        self.ancestors.fill_(False)
+        self.length.fill_(0)
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> "TransformerBranches":
+        """The same for these hypotheses, of whose rows all are chosen or none."""
+        width = self.ancestors.size(1)
+        batch = rows[::width] // width
+        caches = [
+            StaticKeyValues(cache.keys.index_select(0, batch), cache.values.index_select(0, batch))
+            for cache in self.caches
+        ]
+        seen = None if self.seen is None else [each.select(batch) for each in self.seen]
+        ancestors = self.ancestors.flatten(0, 1).index_select(0, rows).unflatten(0, (-1, width))
+        return TransformerBranches(caches, seen, ancestors, self.length.clone())
+
+    def reorder(self, rows: Int[Tensor, " batch"]) -> None:
+        """Let hypothesis i go on where `rows[i]` stands, which is one of the same row."""
+        self.ancestors.copy_(self.ancestors.flatten(0, 1).index_select(0, rows).view_as(self.ancestors))
+
+
 class Transformer(nn.Module):
     """Token ids in, scores for the next token out.
 
@@ -220,7 +293,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TransformerConfig, vocab_size: int) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.score_cap = config, config.score_cap
         self.embedding = nn.Embedding(vocab_size, config.model_dim)
         has_encoder, has_decoder = config.encoder_depth > 0, config.decoder_depth > 0
         self.encoder = Stack(config, config.encoder_depth) if has_encoder else None
@@ -269,7 +342,7 @@ class Transformer(nn.Module):
 
     def scores(self, states: Float[Tensor, "*batch model"]) -> Float[Tensor, "*batch vocab"]:
         assert self.output is not None
-        scores, cap = self.output(states), self.config.score_cap
+        scores, cap = self.output(states), self.score_cap
         return scores if cap is None else cap * torch.tanh(scores / cap)
 
     def start(self, memory: Memory | None = None, *, batch_size: int = 1) -> TransformerState:
@@ -301,6 +374,8 @@ class Transformer(nn.Module):
         decoder = self._decoder()
         if isinstance(state, TransformerState):
             return self.scores(decoder(self._embed(tokens), seen=state.seen, caches=state.caches)), state
+        if isinstance(state, TransformerBranches):
+            return self._step_of_branches(tokens, state), state
         assert isinstance(state, TransformerSlots)
         num_new, capacity = tokens.size(1), state.capacity
         # A row that is full, because nobody uses it, writes over its last position for ever.
@@ -311,9 +386,33 @@ class Transformer(nn.Module):
         state.lengths.add_(num_new).clamp_(max=capacity)
         return scores, state
 
+    def _step_of_branches(
+        self, tokens: Int[Tensor, "rows 1"], state: TransformerBranches
+    ) -> Float[Tensor, "rows 1 vocab"]:
+        """The hypotheses of a row stand side by side, as positions do that are one behind the other."""
+        decoder = self._decoder()
+        decoder.require_reach(state.capacity)
+        batch, width, num_places = state.ancestors.shape
+        numbers = torch.arange(num_places, device=tokens.device)
+        places = (state.length * width + numbers[:width]).expand(batch, width)
+        state.ancestors.scatter_(2, places[:, :, None], True)
+        states = decoder(
+            self._embed(tokens.view(batch, width)),
+            state.ancestors[:, None],
+            seen=state.seen,
+            caches=[cache.at(places) for cache in state.caches],
+            positions=state.length.expand(batch, width),
+            key_positions=(numbers // width).expand(batch, num_places),
+        )
+        state.length.add_(1)
+        return self.scores(states).view(batch * width, 1, -1)
+
     def _embed(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time model"]:
         scale = math.sqrt(self.config.model_dim) if self.config.scale_embeddings else 1.0
-        return self.embedding(tokens) * scale
+        x = self.embedding(tokens) * scale
+        # The residual stream has the precision of the products: it is what a step reads and writes most.
+        kind = x.device.type
+        return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
     def _decoder(self) -> "Stack":
         assert self.decoder is not None, "this Transformer has no decoder"
@@ -356,12 +455,14 @@ class Stack(nn.Module):
         seen: Sequence[Seen] | None = None,
         caches: Sequence[Cache] | None = None,
         positions: Int[Tensor, "batch query"] | None = None,
+        key_positions: Int[Tensor, "batch key"] | None = None,
     ) -> Float[Tensor, "batch query model"]:
         """The states of the last block; with `caches`, `x` holds the newest positions only.
 
-        `positions` are where the rows of `x` stand, where that is not one behind the other.
+        `positions` are where the rows of `x` stand, and `key_positions` what the
+        caches have room for, where that is not one behind the other.
         """
-        placement = self._place(x, caches[0] if caches else None, positions)
+        placement = self._place(x, caches[0] if caches else None, positions, key_positions)
         if placement.added is not None:
             x = x + placement.added.to(x.dtype)
         x = self.dropout(x)
@@ -375,15 +476,24 @@ class Stack(nn.Module):
             return None
         return [block.see(memory.states, memory.mask) for block in self.blocks if isinstance(block, Block)]
 
-    def _place(self, x: Tensor, cache: Cache | None, positions: Tensor | None) -> Placement:
+    def require_reach(self, num_positions: int) -> None:
+        """Raise where there are not positions enough to be told apart."""
+        if isinstance(self.positions, Learned) and num_positions > self.context_length:
+            raise ConfigError(
+                f"learned positions reach to context_length={self.context_length}, "
+                f"the sequence has {num_positions} positions"
+            )
+
+    def _place(
+        self, x: Tensor, cache: Cache | None, positions: Tensor | None, key_positions: Tensor | None
+    ) -> Placement:
         if self.positions is None:
             return Placement()
+        if key_positions is not None:
+            return self.positions(positions, key_positions)
         start = cache.length if isinstance(cache, KeyValues) else 0
         end = cache.keys.size(2) if isinstance(cache, StaticKeyValues) else start + x.size(1)
-        if isinstance(self.positions, Learned) and end > self.context_length:
-            raise ConfigError(
-                f"learned positions reach to context_length={self.context_length}, the sequence has {end} positions"
-            )
+        self.require_reach(end)
         everywhere = torch.arange(end, device=x.device)
         if positions is None:
             return self.positions(everywhere[start:], everywhere)
@@ -450,13 +560,18 @@ def _initialize(module: nn.Module) -> None:
 def _initialize_residual(model: Transformer, config: TransformerConfig) -> None:
     """What each sub-layer adds starts small or at zero, so that a deep stack starts out as its embeddings.
 
-    gpt2: Radford et al. (2019), section 2.3. zero: Zhang et al. (2019), arXiv 1901.09321, section 3.
+    gpt2: Radford et al. (2019), section 2.3. zero: Zhang et al. (2019), arXiv 1901.09321, section 3. Where the
+    embeddings are the output projection as well, such a stack would foretell each token from itself: the last norm
+    starts small, and all tokens about equally likely.
     """
     num_added = 2 * max(config.encoder_depth, config.decoder_depth)
     if config.initialization == "gpt2":
         for module in model.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=_GPT2_STD)
+    if config.initialization == "zero" and model.decoder is not None and model.decoder.final_norm is not None:
+        for weight in model.decoder.final_norm.parameters():
+            weight.data *= config.model_dim**-0.5
     for module in model.modules():
         if isinstance(module, MultiHeadAttention | FeedForward) and isinstance(module.output, nn.Linear):
             if config.initialization == "zero":

@@ -6,6 +6,7 @@ Dimensions: see `regard.nn.attention`.
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -97,6 +98,21 @@ class Seen(NamedTuple):
         mask = None if self.mask is None else self.mask.index_select(0, rows)
         return Seen(self.k.index_select(0, rows), self.v.index_select(0, rows), mask)
 
+    def room(self, multiple: int) -> "Seen":
+        """Nothing seen yet, and room for as much as is seen here, rounded up to a multiple."""
+        length = -(-self.k.size(2) // multiple) * multiple
+        k, v = (part.new_zeros(part.size(0), part.size(1), length, part.size(3)) for part in (self.k, self.v))
+        return Seen(k, v, torch.zeros(k.size(0), 1, 1, length, dtype=torch.bool, device=k.device))
+
+    def fill(self, other: "Seen") -> None:
+        """Let all rows, which have a mask and room enough, see what those of `other` see."""
+        assert self.mask is not None, "room to be filled needs a mask"
+        length = other.k.size(2)
+        self.k[:, :, :length] = other.k
+        self.v[:, :, :length] = other.v
+        self.mask.fill_(False)
+        self.mask[:, :, :, :length] = True if other.mask is None else other.mask
+
     def put(self, slot: int, other: "Seen") -> None:
         """Let row `slot`, which has a mask and room enough, see what the one row of `other` sees."""
         assert self.mask is not None, "rows of different length need a mask"
@@ -105,3 +121,15 @@ class Seen(NamedTuple):
         self.v[slot, :, :length] = other.v[0]
         self.mask[slot] = False
         self.mask[slot, :, :, :length] = True if other.mask is None else other.mask[0]
+
+
+def select_seen(seen: list[Seen], rows: Int[Tensor, " chosen"]) -> list[Seen]:
+    """What these rows see, in this order; kept once where as many rows, standing together, see the same.
+
+    Where each row stays with what it has seen, nothing is copied.
+    """
+    shared, counts = rows.unique_consecutive(return_counts=True)
+    rows = shared if (counts == counts[:1]).all() else rows
+    if torch.equal(rows, torch.arange(seen[0].k.size(0), device=rows.device)):
+        return seen
+    return [each.select(rows) for each in seen]

@@ -1,19 +1,20 @@
 """The position-wise feed-forward network: the same small network at each position.
 
 Vaswani et al. (2017), section 3.3, equation 2: `W2 relu(W1 x)`.
-Hendrycks & Gimpel, "Gaussian Error Linear Units" (2016). https://arxiv.org/abs/1606.08415
+Hendrycks & Gimpel, "Gaussian Error Linear Units" (2016), exact and by tanh. https://arxiv.org/abs/1606.08415
 Shazeer, "GLU Variants Improve Transformer" (2020). https://arxiv.org/abs/2002.05202
 So et al., "Primer" (2021): squared ReLU. https://arxiv.org/abs/2109.08668
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-Activation = Literal["relu", "gelu", "squared-relu", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu-tanh", "squared-relu", "swiglu"]
 
 
 def squared_relu(x: Tensor) -> Tensor:
@@ -24,6 +25,7 @@ def squared_relu(x: Tensor) -> Tensor:
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
     "squared-relu": squared_relu,
     "swiglu": F.silu,
 }

@@ -1,15 +1,18 @@
-r"""Cross-entropy with label smoothing.
+r"""Cross-entropy with label smoothing, of scores or of the states that scores are made from.
 
 Szegedy et al., "Rethinking the Inception Architecture" (2015), section 7.
 https://arxiv.org/abs/1512.00567
 
-With $V$ tokens, smoothing $\epsilon$ and log-probabilities $\ell$, a target $t$ costs
+With $V$ tokens, smoothing $\epsilon$, scores $s$ and log-probabilities $\ell$, a target $t$ costs
 
-$$ -(1 - \epsilon)\, \ell_t - \frac{\epsilon}{V} \sum_i \ell_i $$
+$$ -(1 - \epsilon)\, \ell_t - \frac{\epsilon}{V} \sum_i \ell_i = -\ell_t + \epsilon\, (s_t - \bar s) $$
 
 and its gradient by the scores is $p - \epsilon / V$, less $1 - \epsilon$ at $t$.
 
-Dimensions: `tokens` predictions, `vocab` tokens to choose from.
+Where there are many tokens to choose from, the scores are the largest thing in
+a step, and `linear_cross_entropy` never holds them all.
+
+Dimensions: `tokens` predictions, `vocab` tokens to choose from, `model` width of a state.
 """
 
 from typing import Any
@@ -17,9 +20,14 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 IGNORED = -100
 """The target of a position that does not count."""
+
+_CHUNK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 31}
+"""How much room the scores of one chunk take in float32."""
+_TILE = 128
 
 
 def cross_entropy(
@@ -31,6 +39,55 @@ def cross_entropy(
     fewer passes over the scores, which are the largest thing in a step.
     """
     return _CrossEntropy.apply(scores, targets, label_smoothing)  # pyright: ignore[reportReturnType]  apply is untyped
+
+
+def linear_cross_entropy(
+    states: Float[Tensor, "tokens model"],
+    weight: Float[Tensor, "vocab model"],
+    targets: Int[Tensor, " tokens"],
+    *,
+    label_smoothing: float = 0.0,
+    cap: float | None = None,
+    chunk_size: int | None = None,
+) -> Float[Tensor, ""]:
+    r"""The `cross_entropy` of the scores `states @ weight.T`, which are made and forgotten chunk by chunk.
+
+    With a `cap` $c$ the scores are $c \tanh(s / c)$, which lie between $-c$ and $c$.
+
+    The loss is a number, so its gradient is known up to a factor as soon as the
+    scores are: the gradients by the states and the weight are computed in the
+    forward pass, and nothing is computed twice. They cannot be differentiated again.
+
+    Under autocast the matrix products are in its precision, all sums in float32.
+    `chunk_size`, in tokens, is chosen for the device where it is not given.
+    """
+    is_wanted = [torch.is_grad_enabled() and x.requires_grad for x in (states, weight)]
+    chunk_size = chunk_size or _chunk_size(weight)
+    return _LinearCrossEntropy.apply(states, weight, targets, label_smoothing, cap, chunk_size, *is_wanted)  # pyright: ignore[reportReturnType]  apply is untyped
+
+
+@torch.no_grad()
+def linear_log_likelihoods(
+    states: Float[Tensor, "tokens model"],
+    weight: Float[Tensor, "vocab model"],
+    targets: Int[Tensor, " tokens"],
+    *,
+    cap: float | None = None,
+    chunk_size: int | None = None,
+) -> Float[Tensor, " tokens"]:
+    """The log-probability of each target under the scores of `linear_cross_entropy`; 0 where it is `IGNORED`.
+
+    For evaluation: it has no gradient.
+    """
+    counts = targets != IGNORED
+    places = targets.where(counts, 0)[:, None]
+    chunk_size = chunk_size or _chunk_size(weight)
+    states, weight = _as_factor(states), _as_factor(weight)
+    found = [
+        _score(rows, weight, cap).log_softmax(-1, dtype=_sum_dtype(rows)).gather(1, goals)
+        for rows, goals in zip(states.split(chunk_size), places.split(chunk_size), strict=True)
+    ]
+    return torch.cat(found)[:, 0].where(counts, 0.0)
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -56,3 +113,125 @@ class _CrossEntropy(torch.autograd.Function):
         gradient.scatter_add_(1, places, gradient.new_full(places.shape, ctx.label_smoothing - 1))
         gradient.mul_((counts * gradients[0])[:, None])
         return gradient.to(ctx.dtype), None, None
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        label_smoothing: float,
+        cap: float | None,
+        chunk_size: int,
+        wants_states_gradient: bool,
+        wants_weight_gradient: bool,
+    ) -> Tensor:
+        counts = targets != IGNORED
+        places = targets.where(counts, 0)[:, None]
+        # A state of zeros adds nothing to the weight's gradient, which spares a mask over the scores.
+        inputs, matrix = _as_factor(states.where(counts[:, None], 0.0)), _as_factor(weight)
+        dtype = _sum_dtype(matrix)
+        mean_weight = matrix.mean(0, dtype=dtype) if label_smoothing and cap is None else None
+
+        losses: list[Tensor] = []
+        states_gradients: list[Tensor] = []
+        weight_gradient = torch.zeros_like(weight, dtype=dtype) if wants_weight_gradient else None
+        for rows, goals in zip(inputs.split(chunk_size), places.split(chunk_size), strict=True):
+            some_losses, gradient = _losses_and_gradient(
+                rows,
+                matrix,
+                goals,
+                label_smoothing=label_smoothing,
+                cap=cap,
+                mean_weight=mean_weight,
+                wants_gradient=wants_states_gradient or wants_weight_gradient,
+            )
+            losses.append(some_losses)
+            if gradient is not None and wants_states_gradient:
+                some = gradient @ matrix
+                some = some if mean_weight is None else some - label_smoothing * mean_weight
+                states_gradients.append(some.to(states.dtype))
+            if gradient is not None and weight_gradient is not None:
+                weight_gradient += gradient.T @ rows
+            del gradient  # the next chunk's scores can have its room
+
+        if weight_gradient is not None and mean_weight is not None:
+            weight_gradient -= inputs.sum(0, dtype=dtype) * (label_smoothing / weight.size(0))
+        states_gradient = torch.cat(states_gradients).where(counts[:, None], 0.0) if wants_states_gradient else None
+        ctx.save_for_backward(states_gradient, weight_gradient)
+        ctx.weight_dtype = weight.dtype
+        return torch.cat(losses).where(counts, 0.0).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]  the decorator hides the name of ctx
+        states_gradient, weight_gradient = ctx.saved_tensors
+        return (
+            None if states_gradient is None else states_gradient * gradients[0],
+            None if weight_gradient is None else (weight_gradient * gradients[0]).to(ctx.weight_dtype),
+            *(None,) * 6,
+        )
+
+
+def _losses_and_gradient(
+    rows: Float[Tensor, "tokens model"],
+    matrix: Float[Tensor, "vocab model"],
+    goals: Int[Tensor, "tokens 1"],
+    *,
+    label_smoothing: float,
+    cap: float | None,
+    mean_weight: Float[Tensor, " model"] | None,
+    wants_gradient: bool,
+) -> tuple[Float[Tensor, " tokens"], Float[Tensor, "tokens vocab"] | None]:
+    r"""What the targets of a chunk cost, and the gradient by `rows @ matrix.T`.
+
+    Given the `mean_weight`, which needs scores that are not capped, the mean score
+    is a product with it, and the gradient lacks its constant part $-\epsilon / V$,
+    of which the caller knows the products: smoothing then needs no pass over the scores.
+    """
+    scores = _score(rows, matrix, cap)
+    log_probabilities = scores.log_softmax(-1, dtype=_sum_dtype(matrix))
+    found = log_probabilities.gather(1, goals)
+    losses = -found[:, 0]
+    if label_smoothing:
+        means = scores.mean(-1) if mean_weight is None else (rows * mean_weight).sum(-1)
+        losses += label_smoothing * (scores.gather(1, goals)[:, 0] - means)
+    if not wants_gradient:
+        return losses, None
+    at_goals = found.exp() - (1 - label_smoothing)
+    if cap is None:
+        # Into the scores, which are not needed any more and have the precision of the products to come.
+        gradient = torch.exp(log_probabilities, out=scores)
+        return losses, gradient.scatter_(1, goals, at_goals.to(gradient.dtype))
+    gradient = log_probabilities.exp_().scatter_(1, goals, at_goals).sub_(label_smoothing / matrix.size(0))
+    # The slope of the cap is 1 - tanh^2.
+    gradient.addcmul_(gradient, scores.div_(cap).square_(), value=-1)
+    return losses, gradient.to(matrix.dtype)
+
+
+def _score(
+    rows: Float[Tensor, "tokens model"], matrix: Float[Tensor, "vocab model"], cap: float | None
+) -> Float[Tensor, "tokens vocab"]:
+    scores = rows @ matrix.T
+    return scores if cap is None else scores.to(_sum_dtype(scores)).div_(cap).tanh_().mul_(cap)
+
+
+def _as_factor(x: Tensor) -> Tensor:
+    """`x` as autocast hands it to a matrix product."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind) or x.dtype == torch.float64:
+        return x
+    return x.to(torch.get_autocast_dtype(kind))
+
+
+def _sum_dtype(x: Tensor) -> torch.dtype:
+    """Sums over a vocabulary need more digits than bfloat16 has."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _chunk_size(weight: Float[Tensor, "vocab model"]) -> int:
+    """Tokens whose scores fill a chunk; whole tiles of a matrix product where there are several."""
+    size = _CHUNK_BYTES.get(weight.device.type, _CHUNK_BYTES["cpu"]) // (4 * weight.size(0))
+    return max(1, size if size < _TILE else size - size % _TILE)

@@ -105,11 +105,11 @@ class MultiHeadAttention(nn.Module):
 
     def look(
         self,
-        x: Float[Tensor, "batch query model"],
+        x: Float[Tensor, "rows query model"],
         k: Float[Tensor, "batch shared key head"],
         v: Float[Tensor, "batch shared key head"],
         mask: Mask | None = None,
-    ) -> Float[Tensor, "batch query model"]:
+    ) -> Float[Tensor, "rows query model"]:
         """Answer the queries of `x` from keys and values already computed.
 
         Several rows of `x`, standing together, may share a row of keys: the
@@ -123,8 +123,7 @@ class MultiHeadAttention(nn.Module):
         return self.output(found.transpose(1, 2).flatten(2))
 
     def _normed(self, x: Float[Tensor, "batch heads time head"], norm: nn.Module | None) -> Tensor:
-        # In the type of the others: autocast leaves a norm in full precision.
-        return x if norm is None else norm(x).to(x.dtype)
+        return x if norm is None else norm(x)
 
     def _split(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch heads time head"]:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -136,14 +135,19 @@ def scaled_dot_lookup(head_dim: int, num_heads: int) -> Lookup:
 
 
 def project(x: Float[Tensor, "*batch model"], layers: Sequence[nn.Module]) -> Sequence[Tensor]:
-    """What each of the linear `layers` makes of `x`: on a GPU by one matrix product for them all.
+    """What each of the linear `layers` makes of `x`: by one matrix product for them all where that is the faster way.
 
-    A CPU gains nothing from it. Layers that are not plain `nn.Linear`, such as
-    adapted ones, are called one by one as well.
+    It is where their matrices already lie one behind the other, as `regard.generation.inference`
+    lays them, and on a GPU. Layers that are not plain `nn.Linear`, such as adapted ones, are
+    called one by one.
     """
     plain = [layer for layer in layers if type(layer) is nn.Linear]
-    if not x.is_cuda or len(plain) < len(layers):
+    joined = None if torch.is_grad_enabled() else vars(layers[0]).get("joined")
+    if len(plain) < len(layers) or (joined is None and not x.is_cuda):
         return [layer(x) for layer in layers]
-    weight = torch.cat([layer.weight for layer in plain])
-    bias = None if plain[0].bias is None else torch.cat([layer.bias for layer in plain])
+    if joined is None:
+        weight = torch.cat([layer.weight for layer in plain])
+        bias = None if plain[0].bias is None else torch.cat([layer.bias for layer in plain])
+    else:
+        weight, bias = joined
     return F.linear(x, weight, bias).split([layer.out_features for layer in plain], dim=-1)

@@ -13,19 +13,20 @@ from typing import Any
 import torch
 
 from regard.config import merge
-from regard.data.preparation import Prepared, prepare
-from regard.data.sources import IN_MEMORY, Rows, open_source
+from regard.data.preparation import Prepared
+from regard.data.sources import IN_MEMORY, Rows
+from regard.data.stream import TokenStream
 from regard.errors import ConfigError, DeviceError, RunError, StoppedError
 from regard.models.presets import has_size
 from regard.progress import duration, say
 from regard.runs.run import Run
-from regard.tasks import find_task
+from regard.tasks import find_task, guess_task
 from regard.training.checkpoints import load_checkpoint, save_checkpoint, write_tensors
 from regard.training.display import TrainingDisplay
 from regard.training.folder import RunFolder
 from regard.training.interruption import listen
 from regard.training.loop import Trainer
-from regard.training.precision import Hardware, choose_hardware, keep_memory, threads
+from regard.training.precision import Hardware, choose_hardware, is_out_of_memory, keep_memory, threads
 from regard.training.resolution import choose_size, resolve, usual_preset, with_preset
 from regard.training.settings import Record, RunSettings
 from regard.version import version
@@ -50,10 +51,10 @@ def train(
     overwrite: bool = False,
     show_progress: bool = True,
 ) -> Run:
-    """Train a model on a file of pairs (or a list of them), and write a run folder.
+    """Train a model on a file of pairs, or on text, and write a run folder.
 
     Args:
-        data: A file, two aligned files, a folder, the name of a built-in data set, or rows in memory.
+        data: A file, several, a folder, the name of a built-in data set, or rows in memory.
         out: The run folder; unset, a fresh one under `runs/`.
         model: The name of a preset; unset, one is chosen for the amount of data and the machine.
         minutes: The budget; it stands for `settings={"train": {"minutes": ...}}`.
@@ -96,8 +97,7 @@ def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, sh
     before = folder.read_settings()
     settings = RunSettings.read(merge(before.model_dump(), changes))
     _require_same_run(before, settings)
-    roles = find_task(settings.task).roles
-    data = prepare(open_source(settings.data, roles, rows), settings.data, roles)
+    data = find_task(settings.task).prepare(settings.data, rows)
     assert settings.record is not None, "a run folder has a record"
     if data.content_hash != settings.record.data_hash:
         raise RunError(f"the data is not what {folder.path} was trained on: its content has changed")
@@ -117,16 +117,19 @@ def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, sh
 
 def _set_up(values: Mapping[str, Any], model: str | None, rows: Rows | None) -> tuple[Prepared, RunSettings, Trainer]:
     # Read once before the data is touched, so that a misspelt setting or a missing device is told at once.
+    if "task" not in values:
+        values = {**values, "task": guess_task(RunSettings.read({"data": values.get("data", {})}).data, rows)}
     name = model or usual_preset(values)
     first = with_preset(values, name)
     hardware = _hardware(first)
     task = find_task(first.task)
     say(f"task {task.name}: {task.description}")
-    data = prepare(open_source(first.data, task.roles, rows), first.data, task.roles)
-    size = choose_size(len(data.train), has_gpu=hardware.device.type == "cuda")
+    data = task.prepare(first.data, rows)
+    size = choose_size(data, has_gpu=hardware.device.type == "cuda")
     settings = with_preset(values, name, size)
     if not has_size(name):
-        say(f"model {settings.preset}, chosen for {len(data.train):,} rows on {hardware.device.type}")
+        unit = "tokens" if isinstance(data.train, TokenStream) else "rows"
+        say(f"model {settings.preset}, chosen for {len(data.train):,} {unit} on {hardware.device.type}")
     settings = resolve(settings, data)
     return data, settings, _make_trainer(settings, data)
 
@@ -141,7 +144,7 @@ def _make_trainer(settings: RunSettings, data: Prepared) -> Trainer:
     torch.manual_seed(settings.train.seed)
     model = task.build_model(settings.model, data.tokenizer)
     say(f"{sum(p.numel() for p in model.parameters()):,} parameters on {hardware}")
-    return Trainer(model.to(hardware.device), task, data, settings.train, hardware)
+    return Trainer(model.to(hardware.device), task, data, settings, hardware)
 
 
 def _hardware(settings: RunSettings) -> Hardware:
@@ -178,7 +181,9 @@ def _fit(folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: boo
     ):
         try:
             outcome = trainer.fit(observe, save=save, save_best=save_best, should_stop=lambda: bool(interruption))
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             wanted = f"a smaller train.batch_tokens than {trainer.config.batch_tokens:,} may help"
             raise DeviceError(f"{trainer.hardware.device} ran out of memory: {wanted}") from None
     if not outcome.is_finished:

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from regard.config import merge, read_toml
-from regard.data.preparation import Prepared, prepare
-from regard.data.sources import open_source
+from regard.data.preparation import Prepared
 from regard.errors import ConfigError
 from regard.models.families import AnyConfig
 from regard.models.presets import Size
@@ -20,7 +19,7 @@ from regard.runs.job import Job
 from regard.tasks import find_task
 from regard.training.flops import flops_per_step
 from regard.training.precision import find_device
-from regard.training.resolution import batch_tokens_for, choose_size, usual_preset, with_preset
+from regard.training.resolution import choose_size, usual_preset, with_preset, with_task_defaults
 from regard.training.settings import RunSettings
 
 LEAST_SECONDS = 1.0
@@ -98,10 +97,9 @@ class Plan:
 def make_plan(plan: Plan, *, params: int | None, at_once: int | None) -> Plan:
     """Prepare the data, size the models, and list the jobs."""
     first = plan.contenders[0].resolved()
-    roles = find_task(first.task).roles
-    data = prepare(open_source(first.data, roles), first.data, roles)
+    data = find_task(first.task).prepare(first.data)
     device = find_device(first.train.device).type
-    size = choose_size(len(data.train), has_gpu=device == "cuda")
+    size = choose_size(data, has_gpu=device == "cuda")
     for rows in plan.row_counts:
         if not 1 <= rows <= len(data.train):
             raise ConfigError(f"a training set can have 1 to {len(data.train):,} rows here, got {rows:,}")
@@ -204,7 +202,8 @@ def _steps_for(contender: Contender, size: Size, data: Prepared, flops: float) -
     settings = contender.resolved(size)
     task = find_task(settings.task)
     model = task.build_model(settings.model, data.tokenizer)
-    cost = flops_per_step(model, task, data, batch_tokens=batch_tokens_for(settings.train))
+    settings = settings.changed(train=with_task_defaults(settings))
+    cost = flops_per_step(model, task, data, settings)
     steps = int(flops // (cost * settings.train.accumulate))
     if steps < 1:
         raise ConfigError(

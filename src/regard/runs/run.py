@@ -2,39 +2,41 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from regard.generation.engine import Engine
+from regard.generation.inference import ready
 from torch import nn
 
-from regard.data.batches import batches_by_length
 from regard.data.config import DataConfig
-from regard.data.sources import Rows, open_source
-from regard.errors import CheckpointError, DataError, DeviceError, RunError
-from regard.evaluation.metrics import perplexity
+from regard.data.sources import Rows
+from regard.errors import CheckpointError, ConfigError, DataError, DeviceError, RunError
 from regard.evaluation.scores import Score
 from regard.explanation.maps import AttentionMaps
-from regard.explanation.record import attends, explain_pair
+from regard.explanation.record import attends, explain_pair, explain_text
 from regard.explanation.report import Report, write_report
 from regard.generation.config import GenerationConfig
-from regard.progress import duration, say, track, warn
+from regard.progress import duration, track, warn
 from regard.tasks import find_task
-from regard.tasks.task import Prediction, Task
-from regard.text.tokenizer import Tokenizer
+from regard.tasks.language import make_request, score_text
+from regard.tasks.task import Likelihoods, Prediction, Task
+from regard.text.tokenizer import TextStreamer, Tokenizer
 from regard.training.checkpoints import load_checkpoint, load_weights, read_tensors
 from regard.training.folder import RunFolder
-from regard.training.precision import find_device, threads
+from regard.training.precision import choose_hardware, find_device, threads
 from regard.training.settings import RunSettings
 
 _ROWS_AT_ONCE, _BATCH_TOKENS = 256, 8_192
 _LONGEST_DRAWN = 60
 """An attention map with more tokens on a side cannot be read."""
 _SAMPLES = 200
+_CONTINUED, _PROMPT_CHARACTERS = 8, 60
+"""Beginnings that the report has a language model continue, and how long they are."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """What stands in a string for a byte that is not UTF-8."""
 
@@ -91,13 +93,7 @@ class Run:
     def predictions(self, inputs: Sequence[str], **options: Any) -> list[Prediction]:
         """The outputs with what else is known of them."""
         config = self.generation(**options)
-        for number, text in enumerate(inputs, start=1):
-            if not text.strip():
-                raise DataError(f"input {number} is empty: there is nothing to predict from")
-            if _LONE_SURROGATE.search(text):
-                raise DataError(f"input {number} is not UTF-8: {text!r}")
-        if unknown := self.tokenizer.count_unknown(self.tokenizer.encode(inputs)):
-            warn(f"{unknown:,} tokens of the input are unknown to the vocabulary")
+        self._require_text(inputs)
         chunks = [inputs[start : start + _ROWS_AT_ONCE] for start in range(0, len(inputs), _ROWS_AT_ONCE)]
         bar = track(chunks, "predicting", total=len(chunks)) if len(chunks) > 1 else chunks
         with threads(1):  # a step of decoding is too little work to share out
@@ -131,10 +127,62 @@ class Run:
         return self._evaluate(rows, "test", **options)
 
     def attention(self, text: str, **options: Any) -> AttentionMaps:
-        """Who looked at whom while the model answered `text`."""
-        output = self.predict(text, **options)
+        """Who looked at whom while the model answered `text`, or, if it is a language model, read it."""
         model: Any = self.model
-        return explain_pair(model, self.tokenizer, text, output)
+        if not self.task.has_answers:
+            self._require_text([text])
+            return explain_text(model, self.tokenizer, text)
+        return explain_pair(model, self.tokenizer, text, self.predict(text, **options))
+
+    def generate(self, prompt: str = "", **options: Any) -> str:
+        """What may come behind `prompt`; for a seed always the same. Options are those of `GenerationConfig`."""
+        return "".join(self.stream(prompt, **options))
+
+    def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
+        """What `generate` gives, piece by piece as it is written."""
+        self._require_language("generate")
+        if prompt:
+            self._require_text([prompt])
+        config = self.generation(**options)
+        if config.beam_size > 1:
+            raise ConfigError(f"beam search knows its text only at the end: it cannot stream, got {config.beam_size=}")
+        request = make_request(prompt, self.tokenizer, config)
+        streamer = TextStreamer(self.tokenizer)
+        engine = Engine(self.inference_model, config, end=self.tokenizer.end)
+        with threads(1):
+            for token in engine.stream(request):
+                if text := streamer.add(token):
+                    yield text
+        if rest := streamer.flush():
+            yield rest
+
+    def score(self, texts: str | Sequence[str]) -> Any:
+        """How probable the model holds a text from its beginning to its end, token by token; or a list of them."""
+        self._require_language("score")
+        if isinstance(texts, str):
+            return self.score([texts])[0]
+        self._require_text(texts)
+        model: Any = self.model
+        return [score_text(model, self.tokenizer, text) for text in texts]
+
+    @cached_property
+    def inference_model(self) -> Any:
+        """The model made ready to write: on a GPU in the precision that it was trained in."""
+        hardware = choose_hardware(str(self.device), self.settings.train.precision, self.settings.model.model_dim)
+        return ready(self.model, hardware.precision if self.device.type == "cuda" else "float32")
+
+    def _require_language(self, verb: str) -> None:
+        if self.task.name != "language":
+            raise RunError(f"only a language model can {verb}: {self.path} was trained for {self.task.name}")
+
+    def _require_text(self, inputs: Sequence[str]) -> None:
+        for number, text in enumerate(inputs, start=1):
+            if not text.strip():
+                raise DataError(f"input {number} is empty: there is nothing to go by")
+            if _LONE_SURROGATE.search(text):
+                raise DataError(f"input {number} is not UTF-8: {text!r}")
+        if unknown := self.tokenizer.count_unknown(self.tokenizer.encode(inputs)):
+            warn(f"{unknown:,} tokens of the input are unknown to the vocabulary")
 
     def summary(self) -> dict[str, str]:
         """What a reader wants to know of the run first."""
@@ -161,12 +209,6 @@ class Run:
     def write_report(self, evaluation: Evaluation) -> Path:
         """Write `report.html`, the page to look at."""
         assert self.settings.record is not None, "a run folder has a record"
-        pairs = list(zip(evaluation.rows, evaluation.outputs, strict=True))
-        samples = [
-            {"source": row[0], "target": row[-1], "prediction": output, "right": row[-1] == output}
-            for row, output in pairs
-        ]
-        wrong, right = [s for s in samples if not s["right"]], [s for s in samples if s["right"]]
         order = [evaluation.headline, *(name for name in evaluation.scores if name != evaluation.headline)]
         report = Report(
             title=f"{self.path.name}: {self.task.description}",
@@ -174,7 +216,7 @@ class Run:
             scores={name: evaluation.scores[name].to_json() for name in order},
             curves=self.folder.read_metrics(),
             settings=self.folder.settings_path.read_text(encoding="utf-8"),
-            samples=[*wrong[: _SAMPLES // 2], *right[: _SAMPLES // 2]],
+            samples=self._answers(evaluation) if self.task.has_answers else self._continuations(evaluation.rows),
             attention=self._drawable(evaluation),
             notes=self.settings.record.notes,
         )
@@ -184,9 +226,34 @@ class Run:
             raise DeviceError(f"cannot write {self.folder.report_path}: {error.strerror or error}") from None
         return self.folder.report_path
 
+    def _answers(self, evaluation: Evaluation) -> list[dict[str, Any]]:
+        """What was asked, wanted and written: wrong ones first, then right ones."""
+        samples = [
+            {"source": row[0], "target": row[-1], "prediction": output, "right": row[-1] == output}
+            for row, output in zip(evaluation.rows, evaluation.outputs, strict=True)
+        ]
+        wrong, right = [s for s in samples if not s["right"]], [s for s in samples if s["right"]]
+        return [*wrong[: _SAMPLES // 2], *right[: _SAMPLES // 2]]
+
+    def _continuations(self, rows: list[tuple[str, ...]]) -> list[dict[str, Any]]:
+        """Beginnings from held-out text, how they go on, and how the model would have them go on."""
+        texts = [row[0] for row in rows if len(row[0]) > 2 * _PROMPT_CHARACTERS]
+        places = [(text, len(text) * part // _CONTINUED) for part in range(_CONTINUED) for text in texts[:_CONTINUED]]
+        samples = []
+        for text, place in places[:_CONTINUED]:
+            start = place + text[place:].find(" ") + 1
+            middle, end = start + _PROMPT_CHARACTERS, start + 4 * _PROMPT_CHARACTERS
+            prompt = text[start:middle]
+            if prompt.strip():
+                written = self.generate(prompt, temperature=0.8, max_length=100)
+                samples.append({"source": prompt, "target": text[middle:end], "prediction": written})
+        return samples
+
     def _drawable(self, evaluation: Evaluation) -> AttentionMaps | None:
         if not attends(self.model):
             return None
+        if not self.task.has_answers:
+            return self.attention(" ".join(evaluation.rows[0][0][: 2 * _LONGEST_DRAWN].split())[:_LONGEST_DRAWN])
         for row, output in zip(evaluation.rows, evaluation.outputs, strict=True):
             lengths = [len(ids) for ids in self.tokenizer.encode([row[0], output])]
             if min(lengths) > 0 and max(lengths) < _LONGEST_DRAWN:
@@ -197,26 +264,16 @@ class Run:
     def _evaluate(self, rows: list[tuple[str, ...]], role: str | None, **options: Any) -> Evaluation:
         if not rows:
             raise DataError("there are no rows to evaluate on")
-        outputs = self.predict([row[0] for row in rows], **options)
-        scores = [*self.task.scores(outputs, rows), self._perplexity(rows)]
+        outputs = self.predict([row[0] for row in rows], **options) if self.task.has_answers else []
+        scores = self.task.scores(rows, outputs, self._likelihoods(rows), self.settings.data)
         result = Evaluation({s.name: s for s in scores}, self.task.headline(rows), rows, outputs)
         if role is not None:
             self.folder.add_look(role, "evaluation", result.to_json())
         return result
 
-    @torch.inference_mode()
-    def _perplexity(self, rows: list[tuple[str, ...]]) -> Score:
-        losses: list[float] = []
-        counts: list[int] = []
-        lengths = np.max(
-            [[len(ids) for ids in self.tokenizer.encode(side)] for side in zip(*rows, strict=True)], axis=0
-        )
-        for chosen in batches_by_length(lengths, batch_tokens=_BATCH_TOKENS):
-            batch = self.task.batch([rows[row] for row in chosen], self.tokenizer).to(self.device)
-            some_losses, some_counts = self.task.negative_log_likelihoods(self.model, batch)
-            losses += some_losses
-            counts += some_counts
-        return perplexity(losses, counts)
+    def _likelihoods(self, rows: list[tuple[str, ...]]) -> Likelihoods:
+        batches = self.task.rows_as_batches(rows, self.tokenizer, self.settings.data)
+        return self.task.negative_log_likelihoods(self.model, batches, self.device)
 
     def _read(self, data: Any, rows: Rows | None) -> list[tuple[str, ...]]:
         own = self.settings.data
@@ -228,15 +285,15 @@ class Run:
             format=own.format if is_alike else None,
             header=own.header if is_alike else None,
             skip_bad=own.skip_bad,
+            documents=own.documents,
+            tokenizer=own.tokenizer,
             split_seed=own.split_seed + 1,  # of a built-in data set, rows that were not trained on
         )
-        source = open_source(config, self.task.roles, rows)
-        for guess in source.train.guesses:
-            say(guess)
+        found, content_hash = self.task.read(config, rows)
         assert self.settings.record is not None, "a run folder has a record"
-        if rows is None and source.content_hash() in self.settings.record.data_hash:
+        if rows is None and content_hash in self.settings.record.data_hash:
             warn("these are the rows the model was trained on: the scores say nothing about new ones")
-        return [row.values for row in source.train]
+        return found
 
     def _weights(self) -> dict[str, torch.Tensor]:
         try:

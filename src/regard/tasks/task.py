@@ -1,20 +1,20 @@
 """What a task is: everything the training loop does not know.
 
-A task says what a row of data looks like, which model it takes, how rows become
-a batch, what the loss is, how to predict, and how predictions are scored.
+A task says how data is read, which model it takes, how rows become batches,
+what the loss is, how to predict, and how predictions are scored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regard.data.store import TokenStore
+from regard.data.config import DataConfig
+from regard.data.preparation import Prepared
+from regard.data.sources import Rows
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
 from regard.text.tokenizer import Tokenizer
@@ -33,7 +33,41 @@ class Batch(Protocol):
         """How many tokens were read in all, padding not counted: what speed is measured in."""
         ...
 
-    def to(self, device: torch.device) -> Self: ...
+    def tensors(self) -> list[Tensor | None]:
+        """Its tensors, in a fixed order."""
+        ...
+
+    def with_tensors(self, tensors: Sequence[Tensor | None]) -> Self:
+        """The same batch, with these tensors in the place of its own."""
+        ...
+
+
+class Batches(Protocol):
+    """The batches of training, any of which can be had at once."""
+
+    @property
+    def per_epoch(self) -> int:
+        """How many make a pass over the data."""
+        ...
+
+    def batch(self, number: int) -> Batch:
+        """Batch `number`, counted from 0 through all epochs."""
+        ...
+
+
+@dataclass(frozen=True)
+class Likelihoods:
+    """How probable the model holds some text: for each stretch of it what was scored together."""
+
+    losses: list[float]
+    """Negative log-likelihoods, in nats."""
+    counts: list[int]
+    """How many tokens each is summed over."""
+
+    @property
+    def mean(self) -> float:
+        """Per token."""
+        return sum(self.losses) / max(1, sum(self.counts))
 
 
 @dataclass(frozen=True)
@@ -51,27 +85,41 @@ class Task(Protocol):
 
     name: str
     description: str
-    roles: tuple[str, ...]
-    """What a row of data must give."""
+    has_answers: bool
+    """Whether a row says what should come out, so that predictions can be scored."""
+
+    def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared:
+        """The data that the settings name, or `rows`, ready to be trained on."""
+        ...
+
+    def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
+        """The rows of what the settings name as `train`, to be scored, and the hash of their content."""
+        ...
 
     def build_model(self, config: Any, tokenizer: Tokenizer) -> nn.Module:
         """A fresh model of this shape for this task."""
         ...
 
-    def collate(self, store: TokenStore, rows: NDArray[np.int64], tokenizer: Tokenizer) -> Any:
-        """Rows of a store as one batch."""
+    def batches(self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int) -> Batches:
+        """What to train on, in the order that `seed` gives."""
         ...
 
-    def batch(self, rows: Sequence[Sequence[str]], tokenizer: Tokenizer) -> Any:
-        """Rows of text as one batch."""
+    def held_out(self, data: Prepared, config: DataConfig) -> Iterator[Batch]:
+        """All of the validation data, once."""
+        ...
+
+    def rows_as_batches(
+        self, rows: Sequence[Sequence[str]], tokenizer: Tokenizer, config: DataConfig
+    ) -> Iterator[Batch]:
+        """All of these rows, once."""
         ...
 
     def loss(self, model: Any, batch: Any, *, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
         """The loss summed over the batch's targets."""
         ...
 
-    def negative_log_likelihoods(self, model: Any, batch: Any) -> tuple[list[float], list[int]]:
-        """For each row, the negative log-likelihood of its targets, and how many they are."""
+    def negative_log_likelihoods(self, model: Any, batches: Iterator[Any], device: torch.device) -> Likelihoods:
+        """How probable the model holds the targets of all these batches."""
         ...
 
     def predict(
@@ -84,6 +132,19 @@ class Task(Protocol):
         """The name of the score that says most about data like these rows."""
         ...
 
-    def scores(self, outputs: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Score]:
-        """How good the outputs are, given whole rows of data."""
+    def scores(
+        self, rows: Sequence[Sequence[str]], outputs: Sequence[str], likelihoods: Likelihoods, config: DataConfig
+    ) -> list[Score]:
+        """How good the model is on these rows, given what it wrote for them and how probable it holds them."""
         ...
+
+
+def moved(batch: Batch, device: torch.device) -> Any:
+    """The batch on a device; the copy to a GPU does not hold the program up."""
+
+    def move(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None or device.type == tensor.device.type:
+            return tensor
+        return tensor.pin_memory().to(device, non_blocking=True)
+
+    return batch.with_tensors([move(tensor) for tensor in batch.tensors()])

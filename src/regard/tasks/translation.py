@@ -9,18 +9,20 @@ by the chain rule.
 Dimensions: `batch` pairs, `source` and `target` positions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.data.batches import pad
+from regard.data.batches import BatchSampler, batches_by_length, pad
+from regard.data.config import DataConfig
 from regard.data.permutation import mix
+from regard.data.preparation import Prepared, prepare
+from regard.data.sources import Rows, open_source
 from regard.data.splits import row_hash
 from regard.data.store import TokenStore
 from regard.errors import ConfigError
@@ -30,12 +32,15 @@ from regard.generation.beam import beam_search
 from regard.generation.config import GenerationConfig
 from regard.generation.sampling import sample
 from regard.models.families import AnyConfig, AnyModel, make_model
-from regard.nn.losses import IGNORED, cross_entropy
-from regard.tasks.task import Prediction
+from regard.nn.losses import IGNORED, linear_cross_entropy, linear_log_likelihoods
+from regard.progress import say
+from regard.tasks.task import Likelihoods, Prediction, moved
 from regard.text.tokenizer import Tokenizer
 
+ROLES = ("source", "target")
+"""What a row of data must give."""
 _BATCH_TOKENS = 8_192
-"""Tokens read together when predicting."""
+"""Tokens read together when predicting and scoring."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +56,30 @@ class PairBatch:
     num_targets: int
     num_tokens: int
 
-    def to(self, device: torch.device) -> "PairBatch":
-        moved = {
-            name: tensor.to(device, non_blocking=True)
-            for name in ("source", "lengths", "target_in", "target_out")
-            if (tensor := getattr(self, name)) is not None
-        }
-        return replace(self, **moved)
+    def tensors(self) -> list[Tensor | None]:
+        return [self.source, self.lengths, self.target_in, self.target_out]
+
+    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "PairBatch":
+        source, lengths, target_in, target_out = tensors
+        assert source is not None
+        assert target_in is not None
+        assert target_out is not None
+        return replace(self, source=source, lengths=lengths, target_in=target_in, target_out=target_out)
+
+
+class Pairs:
+    """Pairs of like length together, in shuffled order."""
+
+    def __init__(self, store: TokenStore, tokenizer: Tokenizer, *, batch_tokens: int, seed: int) -> None:
+        self.sampler = BatchSampler(store, batch_tokens=batch_tokens, seed=seed)
+        self._store, self._tokenizer = store, tokenizer
+
+    @property
+    def per_epoch(self) -> int:
+        return self.sampler.batches_per_epoch
+
+    def batch(self, number: int) -> PairBatch:
+        return collate(self._store, self.sampler.rows(number), self._tokenizer)
 
 
 class Translation:
@@ -65,7 +87,16 @@ class Translation:
 
     name = "translation"
     description = "a sequence in, a sequence out"
-    roles: tuple[str, ...] = ("source", "target")
+    has_answers = True
+
+    def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared:
+        return prepare(open_source(config, ROLES, rows), config, ROLES)
+
+    def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
+        source = open_source(config, ROLES, rows)
+        for guess in source.train.guesses:
+            say(guess)
+        return [row.values for row in source.train], source.content_hash()
 
     def build_model(self, config: AnyConfig, tokenizer: Tokenizer) -> AnyModel:
         if not (config.encoder_depth and config.decoder_depth):
@@ -75,29 +106,54 @@ class Translation:
             )
         return make_model(config, tokenizer.vocab_size)
 
-    def collate(self, store: TokenStore, rows: NDArray[np.int64], tokenizer: Tokenizer) -> PairBatch:
-        return make_batch(store.sequences(0, rows), store.sequences(1, rows), tokenizer)
+    def batches(self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int) -> Pairs:
+        assert isinstance(data.train, TokenStore)
+        return Pairs(data.train, data.tokenizer, batch_tokens=batch_tokens, seed=seed)
 
-    def batch(self, rows: Sequence[Sequence[str]], tokenizer: Tokenizer) -> PairBatch:
+    def held_out(self, data: Prepared, config: DataConfig) -> Iterator[PairBatch]:
+        assert isinstance(data.valid, TokenStore)
+        for rows in batches_by_length(data.valid.lengths(), batch_tokens=_BATCH_TOKENS):
+            yield collate(data.valid, rows, data.tokenizer)
+
+    def rows_as_batches(
+        self, rows: Sequence[Sequence[str]], tokenizer: Tokenizer, config: DataConfig
+    ) -> Iterator[PairBatch]:
         sources, targets = (
             [np.array(ids, np.int64) for ids in tokenizer.encode([row[side] for row in rows])] for side in (0, 1)
         )
-        return make_batch(sources, targets, tokenizer)
+        lengths = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+        for chosen in batches_by_length(lengths, batch_tokens=_BATCH_TOKENS):
+            yield make_batch([sources[row] for row in chosen], [targets[row] for row in chosen], tokenizer)
 
-    def loss(self, model: nn.Module, batch: PairBatch, *, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
+    def loss(self, model: AnyModel, batch: PairBatch, *, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
         """Cross-entropy summed over the target tokens."""
-        scores = model(batch.target_in, batch.source, batch.lengths)
-        return cross_entropy(scores.flatten(0, 1), batch.target_out.flatten(), label_smoothing=label_smoothing)
-
-    def negative_log_likelihoods(self, model: nn.Module, batch: PairBatch) -> tuple[list[float], list[int]]:
-        scores = model(batch.target_in, batch.source, batch.lengths)
-        losses = F.cross_entropy(
-            scores.transpose(1, 2).float() if scores.dtype == torch.bfloat16 else scores.transpose(1, 2),
-            batch.target_out,
-            ignore_index=IGNORED,
-            reduction="none",
+        assert model.output is not None
+        states = model.states(batch.target_in, model.encode(batch.source, batch.lengths))
+        return linear_cross_entropy(
+            states.flatten(0, 1),
+            model.output.weight,
+            batch.target_out.flatten(),
+            label_smoothing=label_smoothing,
+            cap=model.score_cap,
         )
-        return losses.sum(dim=1).tolist(), (batch.target_out != IGNORED).sum(dim=1).tolist()
+
+    @torch.no_grad()
+    def negative_log_likelihoods(
+        self, model: AnyModel, batches: Iterator[PairBatch], device: torch.device
+    ) -> Likelihoods:
+        """Of each target as a whole."""
+        assert model.output is not None
+        losses: list[float] = []
+        counts: list[int] = []
+        for batch in batches:
+            batch = moved(batch, device)
+            states = model.states(batch.target_in, model.encode(batch.source, batch.lengths))
+            found = linear_log_likelihoods(
+                states.flatten(0, 1), model.output.weight, batch.target_out.flatten(), cap=model.score_cap
+            )
+            losses += (-found.unflatten(0, batch.target_out.shape).sum(dim=1)).tolist()
+            counts += (batch.target_out != IGNORED).sum(dim=1).tolist()
+        return Likelihoods(losses, counts)
 
     def predict(
         self, model: AnyModel, tokenizer: Tokenizer, inputs: Sequence[str], config: GenerationConfig
@@ -122,13 +178,21 @@ class Translation:
         num_words = [len(row[1].split()) for row in rows]
         return "bleu" if sum(num_words) >= 4 * len(num_words) else "exact_match"
 
-    def scores(self, outputs: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Score]:
+    def scores(
+        self, rows: Sequence[Sequence[str]], outputs: Sequence[str], likelihoods: Likelihoods, config: DataConfig
+    ) -> list[Score]:
         targets = [row[1] for row in rows]
         return [
             metrics.exact_match(outputs, targets),
             metrics.bleu(outputs, targets),
             metrics.chrf(outputs, targets),
+            metrics.perplexity(likelihoods.losses, likelihoods.counts),
         ]
+
+
+def collate(store: TokenStore, rows: NDArray[np.int64], tokenizer: Tokenizer) -> PairBatch:
+    """Rows of a store as one batch."""
+    return make_batch(store.sequences(0, rows), store.sequences(1, rows), tokenizer)
 
 
 def make_batch(sources: list[NDArray[np.int64]], targets: list[NDArray[np.int64]], tokenizer: Tokenizer) -> PairBatch:
@@ -155,7 +219,7 @@ def _write(
 ) -> list[tuple[list[int], float | None]]:
     device = next(model.parameters()).device
     batch = make_batch([np.array(ids, np.int64) for ids in encoded], [np.empty(0, np.int64)] * len(encoded), tokenizer)
-    batch = batch.to(device)
+    batch: PairBatch = moved(batch, device)
     limits = [config.limit(len(ids)) for ids in encoded]
     with torch.inference_mode():
         state = model.start(model.encode(batch.source, batch.lengths))

@@ -31,6 +31,13 @@ _FOREIGN_SPECIALS = {
 }
 """What others call these, in order of preference."""
 
+_REPLACEMENT = "\ufffd"
+"""What decoding writes for bytes that are no character, or not yet."""
+_MOST_UNFINISHED = 3
+"""Bytes that a character can have and be unfinished."""
+_TAIL = 8
+"""Tokens to decode the next one by: more than a character has bytes."""
+
 
 class Tokenizer:
     """A vocabulary, and the rules that cut text into its tokens.
@@ -47,6 +54,8 @@ class Tokenizer:
         self._inner = inner
         self.pad, self.start, self.end = (self._special(name) for name in (PAD, START, END))
         self._specials = {self.pad, self.start, self.end}
+        self._special_names = [inner.id_to_token(token) or "" for token in self._specials]
+        self._unknown: int | None = inner.token_to_id(UNKNOWN)
 
     @property
     def vocab_size(self) -> int:
@@ -54,7 +63,8 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of each text."""
-        return [encoding.ids for encoding in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+        encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [self._as_text(encoding.ids, text) for encoding, text in zip(encodings, texts, strict=True)]
 
     def decode(self, sequences: Iterable[Sequence[int]]) -> list[str]:
         """The text of each sequence, special tokens left out."""
@@ -69,14 +79,13 @@ class Tokenizer:
         names = [self._inner.id_to_token(token) or "" for token in ids]
         texts = self._inner.decode_batch([[token] for token in ids], skip_special_tokens=False)
         return [
-            name if token in self._specials or "\ufffd" in text or not text else text
+            name if token in self._specials or _REPLACEMENT in text or not text else text
             for token, name, text in zip(ids, names, texts, strict=True)
         ]
 
     def count_unknown(self, sequences: Iterable[Sequence[int]]) -> int:
         """How many tokens stand for something the vocabulary does not have."""
-        unknown = self._inner.token_to_id(UNKNOWN)
-        return 0 if unknown is None else sum(list(ids).count(unknown) for ids in sequences)
+        return 0 if self._unknown is None else sum(list(ids).count(self._unknown) for ids in sequences)
 
     def to_json(self) -> str:
         """The whole tokenizer in the public `tokenizer.json` layout."""
@@ -90,6 +99,12 @@ class Tokenizer:
             raise DataError(f"{name} is not a tokenizer: {error}") from None
         return cls(inner)
 
+    def _as_text(self, ids: list[int], text: str) -> list[int]:
+        """The ids without special ones: what is spelled as one, and has no other id, is unknown."""
+        if self._unknown is None or not any(name in text for name in self._special_names):
+            return ids
+        return [self._unknown if token in self._specials else token for token in ids]
+
     def _special(self, name: str) -> int:
         for candidate in (name, *_FOREIGN_SPECIALS[name]):
             token = self._inner.token_to_id(candidate)
@@ -98,6 +113,58 @@ class Tokenizer:
         raise DataError(
             f"the tokenizer has no token for {name}, under that name or {', '.join(_FOREIGN_SPECIALS[name])}"
         )
+
+
+class TextStreamer:
+    """Text while it is being written, token by token.
+
+    A token may hold part of a character only, so `add` returns what no later token can
+    change, and `flush` the rest; all of it together is what `decode` makes of the whole
+    sequence. Only a short tail of the tokens is kept to decode the next one by.
+
+    Example:
+        >>> tokenizer = train_tokenizer([], "bytes", 300)
+        >>> streamer = TextStreamer(tokenizer)
+        >>> [streamer.add(token) for token in tokenizer.encode(["né"])[0]]
+        ['n', '', 'é']
+        >>> streamer.flush()
+        ''
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._specials = {tokenizer.pad, tokenizer.start, tokenizer.end}
+        self._tail: list[int] = []
+        self._num_shown = 0
+        """Characters of the tail's text that were returned."""
+
+    def add(self, token: int) -> str:
+        """The text that is certain now and was not before."""
+        if token in self._specials:
+            return ""
+        self._tail.append(token)
+        waiting = self._text(self._tail)[self._num_shown :]
+        num_certain = max(len(waiting.rstrip(_REPLACEMENT)), len(waiting) - _MOST_UNFINISHED)
+        self._num_shown += num_certain
+        if len(self._tail) > 2 * _TAIL:
+            self._shorten_tail(waiting[num_certain:])
+        return waiting[:num_certain]
+
+    def flush(self) -> str:
+        """What was held back; another sequence may begin afterwards."""
+        rest = self._text(self._tail)[self._num_shown :]
+        self._tail, self._num_shown = [], 0
+        return rest
+
+    def _shorten_tail(self, waiting: str) -> None:
+        """Forget what no longer matters: without it the tail may begin inside a character, but ends the same."""
+        text = self._text(self._tail[-_TAIL:])
+        if text.endswith(waiting):
+            self._tail = self._tail[-_TAIL:]
+            self._num_shown = len(text) - len(waiting)
+
+    def _text(self, ids: list[int]) -> str:
+        return self._tokenizer.decode([ids])[0]
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -121,8 +188,16 @@ def train_tokenizer(texts: Iterable[str], kind: TokenizerKind, vocab_size: int) 
     if trainer is None:
         inner.add_special_tokens(list(SPECIALS))
     else:
+        texts = map(_without_specials, texts) if kind == "words" else texts
         _learn(inner, trainer, texts, kind, vocab_size)
     return Tokenizer(inner)
+
+
+def _without_specials(text: str) -> str:
+    """The text without the words that spell special tokens: these have ids, and would be given others."""
+    if not any(name in text for name in SPECIALS):
+        return text
+    return " ".join(word for word in text.split() if word not in SPECIALS)
 
 
 def _learn(inner: tokenizers.Tokenizer, trainer: Any, texts: Iterable[str], kind: str, vocab_size: int) -> None:

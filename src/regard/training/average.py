@@ -21,11 +21,21 @@ class WeightAverage:
         self._model, self._decay = model, decay
         self._averages = [p.detach().clone() for p in model.parameters()] if decay else []
 
+    def decay_at(self, step: int) -> float:
+        """How much of the average is kept at `step`."""
+        return min(self._decay, (1 + step) / (10 + step))
+
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        """Take in the weights as they are after `step`."""
-        if self._averages:
-            decay = min(self._decay, (1 + step) / (10 + step))
+    def update(self, model: nn.Module, decay: float | Tensor) -> None:
+        """Take in the weights as they are, and keep the share `decay` of what was."""
+        if not self._averages:
+            return
+        if isinstance(decay, Tensor):
+            # A number that is only known on the device, as recorded work needs it.
+            gaps = torch._foreach_sub(list(model.parameters()), self._averages)  # pyright: ignore[reportPrivateImportUsage]  no public name
+            torch._foreach_mul_(gaps, 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]  no public name
+            torch._foreach_add_(self._averages, gaps)  # pyright: ignore[reportPrivateImportUsage]  no public name
+        else:
             torch._foreach_lerp_(self._averages, list(model.parameters()), 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]  no public name
 
     @contextmanager

@@ -15,24 +15,25 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.data.batches import BatchSampler
 from regard.data.preparation import Prepared
 from regard.tasks.task import Task
+from regard.training.settings import RunSettings
 
 _BACKWARD = 2
 _BATCHES = 4
 
 
-def flops_per_step(model: nn.Module, task: Task, data: Prepared, *, batch_tokens: int, seed: int = 0) -> float:
+def flops_per_step(model: nn.Module, task: Task, data: Prepared, settings: RunSettings) -> float:
     """The mean over the first batches of what a forward and a backward pass cost; the model must be on the CPU.
 
     On a CPU, because there PyTorch's recurrent kernels can be had as matrix
     products, which can be counted.
     """
-    sampler = BatchSampler(data.train, batch_tokens=batch_tokens, seed=seed)
+    assert settings.train.batch_tokens is not None, "settings are resolved before anything is counted"
+    batches = task.batches(data, settings.data, batch_tokens=settings.train.batch_tokens, seed=settings.train.seed)
     counts = []
-    for number in range(min(_BATCHES, sampler.batches_per_epoch)):
-        batch = task.collate(data.train, sampler.rows(number), data.tokenizer)
+    for number in range(min(_BATCHES, batches.per_epoch)):
+        batch = batches.batch(number)
         with _countable_kernels(), FlopCounterMode(display=False) as counter, torch.no_grad():
             task.loss(model, batch)
         counts.append(counter.get_total_flops())

@@ -11,25 +11,25 @@ was stopped anywhere goes on as if it had not been.
 import math
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.data.batches import BatchSampler, batches_by_length
 from regard.data.permutation import mix
 from regard.data.preparation import Prepared
-from regard.data.store import TokenStore
 from regard.errors import CheckpointError, RunError
-from regard.tasks.task import Batch, Task
+from regard.tasks.task import Batch, Batches, Likelihoods, Task
 from regard.training.average import WeightAverage
 from regard.training.checkpoints import load_weights, weights_of
 from regard.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
 from regard.training.precision import Hardware
 from regard.training.schedules import rate_factor
-from regard.training.settings import TrainConfig
+from regard.training.settings import RunSettings
 from regard.training.threads import ThreadChooser
+from regard.training.update import Updater
 
 _LOG_EVERY = 10
 _CHECKPOINT_SECONDS = 300.0
@@ -64,10 +64,13 @@ class Outcome:
 class Trainer:
     """A model, its optimizer and its data, and the steps that join them."""
 
-    def __init__(self, model: nn.Module, task: Task, data: Prepared, config: TrainConfig, hardware: Hardware) -> None:
-        self.model, self.task, self.data, self.config, self.hardware = model, task, data, config, hardware
+    def __init__(self, model: nn.Module, task: Task, data: Prepared, settings: RunSettings, hardware: Hardware) -> None:
+        self.model, self.task, self.data, self.hardware = model, task, data, hardware
+        self.settings, self.config = settings, settings.train
+        config = self.config
         assert config.batch_tokens is not None, "settings are resolved before training"
-        self.sampler = BatchSampler(data.train, batch_tokens=config.batch_tokens, seed=config.seed)
+        assert config.optimizer is not None, "settings are resolved before training"
+        self.batches = task.batches(data, settings.data, batch_tokens=config.batch_tokens, seed=config.seed)
         self.optimizer = make_optimizer(
             config.optimizer,
             model,
@@ -76,7 +79,11 @@ class Trainer:
             weight_decay=config.weight_decay,
         )
         self.average = WeightAverage(model, config.average)
+        self.updater = Updater(
+            model, task, self.optimizer, self.average, config, hardware, is_compiled=config.compile == "always"
+        )
         self.progress = Progress()
+        self._ahead = BatchesAhead(self.batches, is_threaded=hardware.device.type == "cuda")
 
     def fit(
         self,
@@ -122,10 +129,12 @@ class Trainer:
                 return Outcome(progress, "interrupted", is_finished=False)
         return Outcome(progress, reason, is_finished=True)
 
-    def validate(self) -> tuple[list[float], list[int]]:
-        """The negative log-likelihood and number of targets of each validation row, under the averaged weights."""
-        with self.average.applied():
-            return negative_log_likelihoods(self.model, self.task, self.data.valid, self.data, self.hardware)
+    def validate(self) -> Likelihoods:
+        """How probable the validation data is under the averaged weights."""
+        self.model.eval()
+        with self.average.applied(), self.hardware.autocast():
+            batches = self.task.held_out(self.data, self.settings.data)
+            return self.task.negative_log_likelihoods(self.model, batches, self.hardware.device)
 
     def tensors(self) -> dict[str, Tensor]:
         """All that the next step depends on."""
@@ -163,7 +172,7 @@ class Trainer:
         if config.max_steps:
             shares.append(step / config.max_steps)
         if config.max_epochs:
-            shares.append(step * config.accumulate / (config.max_epochs * self.sampler.batches_per_epoch))
+            shares.append(step * config.accumulate / (config.max_epochs * self.batches.per_epoch))
         if config.minutes:
             shares.append(progress.seconds / (60 * config.minutes))
         return min(1.0, max(shares))
@@ -172,23 +181,10 @@ class Trainer:
         """One update; the summed loss, and the number of targets and of tokens in it."""
         config = self.config
         torch.manual_seed(mix(config.seed, step))
-        self.model.train()
         first = (step - 1) * config.accumulate
-        batches = [self._batch(first + index) for index in range(config.accumulate)]
+        batches = [self._ahead.take(first + index) for index in range(config.accumulate)]
+        total = self.updater.update(batches, rate=self._rate(step), decay=self.average.decay_at(step))
         num_targets = sum(batch.num_targets for batch in batches)
-        total = torch.zeros((), device=self.hardware.device)
-        for batch in batches:
-            with self.hardware.autocast():
-                loss = self.task.loss(self.model, batch, label_smoothing=config.label_smoothing)
-            (loss / num_targets).backward()
-            total += loss.detach()
-        if config.clip_norm:
-            nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self._rate(step)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.average.update(self.model, step)
         return total, num_targets, sum(batch.num_tokens for batch in batches)
 
     def _thread_chooser(self) -> ThreadChooser | None:
@@ -196,10 +192,6 @@ class Trainer:
         if self.hardware.device.type != "cpu" or self.config.minutes is None:
             return None
         return ThreadChooser(torch.get_num_threads())
-
-    def _batch(self, number: int) -> Batch:
-        batch = self.task.collate(self.data.train, self.sampler.rows(number), self.data.tokenizer)
-        return batch.to(self.hardware.device)
 
     def _rate(self, step: int) -> float:
         config = self.config
@@ -223,14 +215,13 @@ class Trainer:
             "learning_rate": self._rate(progress.step),
             "tokens_per_second": tokens / max(progress.seconds - progress.seconds_at_line, 1e-9),
             "seconds": time.perf_counter() - clock,
-            "epoch": progress.step * self.config.accumulate / self.sampler.batches_per_epoch,
+            "epoch": progress.step * self.config.accumulate / self.batches.per_epoch,
         }
 
     def _look(self, save_best: Callable[["Trainer"], None]) -> dict[str, Any]:
         """Look at the validation rows, and keep the model if it is the best so far."""
         progress = self.progress
-        losses, counts = self.validate()
-        loss = self._finite(sum(losses) / max(1, sum(counts)), "validation loss")
+        loss = self._finite(self.validate().mean, "validation loss")
         if loss < progress.best_loss:
             progress.best_loss, progress.best_step, progress.num_worse = loss, progress.step, 0
             save_best(self)
@@ -260,18 +251,19 @@ class Trainer:
         return None
 
 
-@torch.no_grad()
-def negative_log_likelihoods(
-    model: nn.Module, task: Task, store: TokenStore, data: Prepared, hardware: Hardware, *, batch_tokens: int = 8192
-) -> tuple[list[float], list[int]]:
-    """The negative log-likelihood of each row's targets and how many they are, short rows first."""
-    model.eval()
-    losses: list[float] = []
-    counts: list[int] = []
-    for rows in batches_by_length(store.lengths(), batch_tokens=batch_tokens):
-        batch = task.collate(store, rows, data.tokenizer).to(hardware.device)
-        with hardware.autocast():
-            some_losses, some_counts = task.negative_log_likelihoods(model, batch)
-        losses += some_losses
-        counts += some_counts
-    return losses, counts
+class BatchesAhead:
+    """Makes the next batch while a GPU is busy with the last one."""
+
+    def __init__(self, batches: Batches, *, is_threaded: bool) -> None:
+        self._batches = batches
+        self._maker = ThreadPoolExecutor(1) if is_threaded else None
+        self._next: tuple[int, Future[Batch]] | None = None
+
+    def take(self, number: int) -> Batch:
+        """Batch `number`; the one behind it is begun."""
+        if self._maker is None:
+            return self._batches.batch(number)
+        is_made = self._next is not None and self._next[0] == number
+        batch = self._next[1].result() if self._next and is_made else self._batches.batch(number)
+        self._next = number + 1, self._maker.submit(self._batches.batch, number + 1)
+        return batch

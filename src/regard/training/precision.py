@@ -41,7 +41,8 @@ class Hardware:
         """Run matrix products in the chosen precision; weights and sums stay in float32."""
         if self.precision == "float32":
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        # Without its cache of cast weights, each of which is used once: recorded work must not refer to it.
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=False)
 
     def synchronize(self) -> None:
         """Wait until the device has done what it was told; a CPU always has."""
@@ -76,6 +77,11 @@ def find_device(name: str) -> torch.device:
     if kind == "cuda" and int(index or 0) >= (count := torch.cuda.device_count()):
         raise DeviceError(f"device {name} is not there: this machine has {count or 'no'} CUDA device(s)")
     return torch.device(name)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether a device, or the machine, had no memory left."""
+    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
 
 
 @contextmanager

@@ -5,59 +5,73 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.config import merge
-from regard.data.batches import BatchSampler
 from regard.data.preparation import Prepared
 from regard.data.sources import usual_tokenizer
+from regard.data.store import TokenStore
+from regard.data.stream import TokenStream
 from regard.errors import ConfigError
-from regard.models.families import AnyConfig
-from regard.models.presets import KINDS, Size, preset
+from regard.models.families import longest_sequence
+from regard.models.presets import KINDS, Size, preset, without_encoder
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import TransformerConfig
 from regard.progress import say
+from regard.tasks import find_task
 from regard.training.precision import find_device
 from regard.training.settings import RunSettings, TrainConfig
 
 _FEW_ROWS, _MANY_ROWS = 20_000, 500_000
+_FEW_TOKENS, _MANY_TOKENS = 200_000, 200_000_000
 _MIN_STEPS, _EPOCHS = 2_000, 20
-_WARMUP, _POST_NORM_WARMUP = 200, 4_000
+_WARMUP, _TEXT_WARMUP, _POST_NORM_WARMUP = 200, 40, 4_000
 _RATE = 0.03
 _BATCH_TOKENS = {"cpu": 1_024, "cuda": 4_096}
 """A CPU gains nothing from larger batches, and many small steps learn more than few large ones."""
+_TEXT_BATCH_TOKENS = {"cpu": 1_024, "cuda": 16_384}
+_WINDOW = {"cpu": 128, "cuda": 256}
+_WIDE, _WIDE_WINDOW = 512, 1_024
+"""From this width on a GPU reads windows of this length."""
+_FEWEST_WINDOWS = 8
+_LONG_RUN_MINUTES = 4.0
+"""A run that lasts so long gains more from being compiled than that takes."""
+_PRESETS = {"translation": "transformer", "language": "gpt"}
 
 
-def choose_size(num_rows: int, *, has_gpu: bool) -> Size:
-    """How large a model is right for so many training rows on such a machine.
-
-    Example:
-        >>> choose_size(5_000, has_gpu=True), choose_size(29_000, has_gpu=True)
-        ('tiny', 'small')
-    """
-    if num_rows < _FEW_ROWS or not has_gpu:
+def choose_size(data: Prepared, *, has_gpu: bool) -> Size:
+    """How large a model is right for so many training rows, or tokens of text, on such a machine."""
+    few, many = (_FEW_TOKENS, _MANY_TOKENS) if isinstance(data.train, TokenStream) else (_FEW_ROWS, _MANY_ROWS)
+    if len(data.train) < few or not has_gpu:
         return "tiny"
-    return "small" if num_rows < _MANY_ROWS else "base"
+    return "small" if len(data.train) < many else "base"
 
 
 def usual_preset(values: Mapping[str, Any]) -> str:
     """The preset to start from: the one that is set, or the first of the family that is set, or a Transformer."""
+    usual = _PRESETS[values.get("task", "translation")]
     model = values.get("model")
     family = model.get("family", "transformer") if isinstance(model, Mapping) else "transformer"
-    first = next((name for name, (_, same) in KINDS.items() if same["family"] == family), "transformer")
+    if KINDS[usual][1]["family"] == family:
+        return values.get("preset") or usual
+    first = next((name for name, (_, same) in KINDS.items() if same["family"] == family), usual)
     return values.get("preset") or first
 
 
 def with_preset(values: Mapping[str, Any], name: str, size: Size = "tiny") -> RunSettings:
     """The user's settings laid over those of a preset; `size` where its name has none."""
     full_name, model = preset(str(name), size)
+    if values.get("task") == "language":
+        model = without_encoder(model)
     settings = RunSettings.read(merge(merge({"model": model}, values), {"preset": full_name}))
     return settings.changed(data=settings.data.changed(tokenizer=usual_tokenizer(settings.data)))
 
 
 def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
-    """Fill in what depends on the data and the machine: the batch, the budget, the peak rate and the warm-up."""
-    train = settings.train
-    train = train.changed(batch_tokens=batch_tokens_for(train))
+    """Fill in what depends on the data and the machine: window, batch, budget, optimizer, peak rate and warm-up."""
+    if isinstance(data.train, TokenStream):
+        window = _window_for(settings, data.train)
+        settings = settings.changed(data=settings.data.changed(window=window, isolate=data.is_isolated))
+    train = with_task_defaults(settings)
     if train.max_steps is None and train.max_epochs is None and train.minutes is None:
-        train = train.changed(max_steps=_default_steps(train, data))
+        train = train.changed(max_steps=_default_steps(settings, train, data))
         say(
             f"no budget was given: at most {train.max_steps:,} steps, "
             f"fewer if {train.patience} looks at the validation rows bring nothing"
@@ -69,40 +83,61 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
         rate = _RATE / math.sqrt(settings.model.model_dim) / (2 if is_delicate else 1)
         train = train.changed(learning_rate=float(f"{rate:.2g}"))
     if train.warmup_steps is None:
-        warmup = _POST_NORM_WARMUP if is_post_norm else _WARMUP
+        warmup = _POST_NORM_WARMUP if is_post_norm else _TEXT_WARMUP if settings.data.window else _WARMUP
         train = train.changed(warmup_steps=min(warmup, max(1, train.max_steps // 10)) if train.max_steps else warmup)
+    if train.compile == "auto":
+        is_long = train.minutes is not None and train.minutes >= _LONG_RUN_MINUTES
+        is_gainful = find_device(train.device).type == "cuda" and is_long and isinstance(data.train, TokenStream)
+        train = train.changed(compile="always" if is_gainful else "never")
     say(
         f"{train.optimizer} with a peak rate of {train.learning_rate:g} after {train.warmup_steps:,} steps, "
         f"{train.batch_tokens:,} tokens a batch"
+        + (f" in windows of {settings.data.window:,}" if settings.data.window else "")
     )
     return settings.changed(train=train)
 
 
-def batch_tokens_for(train: TrainConfig) -> int:
+def with_task_defaults(settings: RunSettings) -> TrainConfig:
+    """The training settings with what suits the task and the device where nothing was said."""
+    train, is_text = settings.train, settings.task == "language"
+    return train.changed(
+        batch_tokens=batch_tokens_for(settings),
+        optimizer=train.optimizer or ("muon" if is_text else "adamw"),
+        label_smoothing=(0.0 if is_text else 0.1) if train.label_smoothing is None else train.label_smoothing,
+    )
+
+
+def _window_for(settings: RunSettings, stream: TokenStream) -> int:
+    """What is set; or what suits the device and the model, as long as the text has a few of them."""
+    if settings.data.window is not None:
+        return settings.data.window
+    device = find_device(settings.train.device).type
+    window = _WIDE_WINDOW if device == "cuda" and settings.model.model_dim >= _WIDE else _WINDOW[device]
+    window = min(window, longest_sequence(settings.model) or window, len(stream) // _FEWEST_WINDOWS)
+    return max(2, window)
+
+
+def batch_tokens_for(settings: RunSettings) -> int:
     """The size of a batch: what is set, or what suits the device."""
-    return train.batch_tokens or _BATCH_TOKENS[find_device(train.device).type]
+    usual = _TEXT_BATCH_TOKENS if settings.task == "language" else _BATCH_TOKENS
+    return settings.train.batch_tokens or usual[find_device(settings.train.device).type]
 
 
 def _require_context(settings: RunSettings, data: Prepared) -> None:
     """Learned positions end somewhere; better told now than in the middle of an epoch."""
     limit = longest_sequence(settings.model)
-    longest = 1 + max(store.max_length for store in (data.train, data.valid))
+    if isinstance(data.train, TokenStore) and isinstance(data.valid, TokenStore):
+        longest, what = 1 + max(data.train.max_length, data.valid.max_length), "the longest row"
+    else:
+        longest, what = settings.data.window or 0, "a window"
     if limit is not None and longest > limit:
         raise ConfigError(
-            "learned positions must reach over the longest row, "
-            f"got model.context_length={limit} for {longest} positions"
+            f"learned positions must reach over {what}, got model.context_length={limit} for {longest} positions"
         )
 
 
-def longest_sequence(config: AnyConfig) -> int | None:
-    """The most positions that a sequence may have, where there is such a limit."""
-    if isinstance(config, RecurrentConfig):
-        return None
-    schemes = config.position_schemes if isinstance(config, TransformerConfig) else [config.positions]
-    return config.context_length if "learned" in schemes else None
-
-
-def _default_steps(train: TrainConfig, data: Prepared) -> int:
+def _default_steps(settings: RunSettings, train: TrainConfig, data: Prepared) -> int:
     assert train.batch_tokens is not None, "the batch is resolved before the budget"
-    sampler = BatchSampler(data.train, batch_tokens=train.batch_tokens, seed=train.seed)
-    return max(_MIN_STEPS, _EPOCHS * sampler.batches_per_epoch // train.accumulate)
+    task = find_task(settings.task)
+    batches = task.batches(data, settings.data, batch_tokens=train.batch_tokens, seed=train.seed)
+    return max(_MIN_STEPS, _EPOCHS * batches.per_epoch // train.accumulate)

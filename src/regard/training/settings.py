@@ -13,6 +13,8 @@ from regard.training.optimizers import OptimizerName
 from regard.training.precision import DeviceName, PrecisionName
 from regard.training.schedules import ScheduleName
 
+Compile = Literal["auto", "always", "never"]
+
 
 class TrainConfig(Settings):
     """How a model learns. What is unset is chosen for the data and the machine, and said aloud."""
@@ -29,7 +31,8 @@ class TrainConfig(Settings):
     """Rows of a batch times its longest side: at most so many tokens. Unset: 1024 on a CPU, 4096 on a GPU."""
     accumulate: int = Field(default=1, ge=1)
     """Batches that make one step; the loss is normalised by the tokens of them all."""
-    optimizer: OptimizerName = "adamw"
+    optimizer: OptimizerName | None = None
+    """adamw, adam or muon (for matrices, beside adamw for the rest). Unset: adamw, but muon for language models."""
     learning_rate: float | None = Field(default=None, gt=0)
     """The peak. Unset: 0.03 / sqrt(model_dim), and half of it for post-norm blocks and the cell rnn."""
     schedule: ScheduleName = "cosine"
@@ -44,8 +47,8 @@ class TrainConfig(Settings):
     """What Adam adds to the root of the mean squared gradient before it divides by it."""
     weight_decay: float = Field(default=0.01, ge=0)
     """Pull of AdamW on matrices; vectors (biases, gains) are left alone."""
-    label_smoothing: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Share of the target's probability that is spread over all tokens."""
+    label_smoothing: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """Share of the target's probability that is spread over all tokens. Unset: 0.1, but 0 for language models."""
     clip_norm: float = Field(default=1.0, ge=0)
     """Longest gradient; a longer one is shortened to it. 0 lets all pass."""
     average: float = Field(default=0.998, ge=0.0, lt=1.0)
@@ -59,6 +62,13 @@ class TrainConfig(Settings):
     """auto, cpu, cuda, or cuda:1 and so on."""
     precision: PrecisionName = "auto"
     """auto, float32 or bfloat16."""
+    compile: Compile = "auto"
+    """auto, always or never: let torch.compile rewrite the model for the device. It takes up to a minute before the
+    first step; auto does so on a GPU for runs that are long enough to gain from it."""
+    record: bool = True
+    """On a GPU, record the work of a step and replay it."""
+    auto_batch: bool = True
+    """Where memory runs out, read each batch in parts and go on."""
     tensorboard: bool = False
     """Also write the curves for TensorBoard."""
 
@@ -79,8 +89,8 @@ class Record(Settings):
 class RunSettings(Settings):
     """Everything about a run: `run.toml`."""
 
-    task: Literal["translation"] = "translation"
-    """What the rows are for."""
+    task: Literal["translation", "language"] = "translation"
+    """What the rows are for: translation of one sequence into another, or language, running text."""
     preset: str = "tiny"
     """The named shape that [model] started from."""
     model: ModelConfig = Field(default_factory=TransformerConfig)

@@ -1,0 +1,116 @@
+"""Running text as one long array of token ids on disk, memory-mapped.
+
+The array begins with the tokenizer's `end` and has one behind every document, so
+that each token of the text has something before it, and a model learns where
+documents begin and end. As a store, a stream is a folder that is complete or not there.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.documents import Piece
+from regard.data.store import dtype_for, flush, map_array, whole_folder
+from regard.errors import DataError
+from regard.text.tokenizer import Tokenizer
+
+_CHUNK_CHARACTERS, _CHUNK_PIECES = 1 << 20, 4096
+"""What is encoded at a time: enough to keep every core busy, little enough to hold."""
+
+
+class TokenStream:
+    """The token ids of a text, read where they lie.
+
+    Raises:
+        DataError: If the file has not the size that belongs to its description.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        description = json.loads((folder / "stream.json").read_text())
+        self.folder = folder
+        self.num_tokens: int = description["num_tokens"]
+        """Of the whole array: those of the text, an `end` for each document, and the one at the beginning."""
+        self.num_bytes: int = description["num_bytes"]
+        """Of the text in UTF-8, whatever the tokenizer: what bits per byte are counted by."""
+        self.num_documents: int = description["num_documents"]
+        self.ids: NDArray[np.unsignedinteger] = map_array(folder / "ids", np.dtype(description["dtype"]))
+        if len(self.ids) != self.num_tokens:
+            raise DataError(f"{folder} is damaged: its file does not fit its {self.num_tokens:,} tokens")
+
+    def __len__(self) -> int:
+        return self.num_tokens
+
+    @property
+    def num_text_tokens(self) -> int:
+        """Without the `end` of each document and the one at the beginning."""
+        return self.num_tokens - self.num_documents - 1
+
+
+def write_stream(folder: Path, pieces: Iterable[Piece], tokenizer: Tokenizer) -> TokenStream:
+    """Encode documents into a new stream, in constant memory."""
+    dtype = dtype_for(tokenizer)
+    end = np.array([tokenizer.end], dtype).tobytes()
+    num_tokens, num_bytes, num_documents = 1, 0, 0
+    with whole_folder(folder) as work:
+        with open(work / "ids", "wb") as file:
+            file.write(end)
+            for (text, is_last), ids in _encode(pieces, tokenizer):
+                file.write(np.array(ids, dtype).tobytes())
+                if is_last:
+                    file.write(end)
+                num_tokens += len(ids) + is_last
+                num_bytes += len(text.encode("utf-8"))
+                num_documents += is_last
+            flush(file)
+        description = {"num_tokens": num_tokens, "num_bytes": num_bytes, "num_documents": num_documents,
+                       "dtype": dtype.name}  # fmt: skip
+        (work / "stream.json").write_text(json.dumps(description))
+    return TokenStream(folder)
+
+
+def count_tokens(pieces: Iterable[Piece], tokenizer: Tokenizer) -> int:
+    """How many tokens the text has, in constant memory."""
+    return sum(len(ids) for _, ids in _encode(pieces, tokenizer))
+
+
+def _encode(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Iterator[tuple[Piece, list[int]]]:
+    for chunk in _chunks(_cut_at_words(pieces)):
+        yield from zip(chunk, tokenizer.encode([piece.text for piece in chunk]), strict=True)
+
+
+def _cut_at_words(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The same text, in pieces that end before a word and the space in front of it.
+
+    There every kind of tokenizer cuts in any case, so that the tokens do not depend on
+    how long the pieces are. A piece without such a place is left as it is.
+    """
+    before = ""
+    for text, is_last in pieces:
+        text = before + text
+        end = len(text) if is_last else _last_word(text) or len(text)
+        yield Piece(text[:end], is_last)
+        before = text[end:]
+
+
+def _last_word(text: str) -> int:
+    """Where the last word with a space in front of it begins, the space counted in; 0 if there is none."""
+    place = text.rfind(" ", 0, -1)
+    while place > 0 and text[place + 1].isspace():
+        place = text.rfind(" ", 0, place)
+    return max(0, place)
+
+
+def _chunks(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    chunk: list[Piece] = []
+    num_characters = 0
+    for piece in pieces:
+        chunk.append(piece)
+        num_characters += len(piece.text)
+        if num_characters >= _CHUNK_CHARACTERS or len(chunk) >= _CHUNK_PIECES:
+            yield chunk
+            chunk, num_characters = [], 0
+    if chunk:
+        yield chunk

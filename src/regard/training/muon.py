@@ -1,0 +1,147 @@
+r"""Muon: momentum whose every update is made orthogonal.
+
+Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024). https://kellerjordan.github.io/posts/muon/
+Liu et al., "Muon is Scalable for LLM Training" (2025), sections 2.2 and 2.3. https://arxiv.org/abs/2502.16982
+
+With gradient $G$, momentum $\mu$, rate $\eta$, decay $\lambda$ and a weight of $m \times n$
+
+$$ M \leftarrow \mu M + (1 - \mu) G, \qquad U = \mu M + (1 - \mu) G \quad \text{(Nesterov's look ahead)} $$
+$$ W \leftarrow (1 - \eta \lambda) W - 0.2 \sqrt{\max(m, n)}\; \eta\, \mathrm{orthogonal}(U) $$
+
+A gradient is mostly a few directions, and a step along it moves along these
+alone; made orthogonal, it moves as far along all others. The factor gives the
+entries of an update the root mean square that AdamW's have, so that one
+learning rate and one decay serve both.
+
+Dimensions: `batch` matrices of one shape, `rows` and `columns` of each.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import ConfigError
+from regard.training.precision import choose_hardware
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the quintic that lifts small singular values the fastest (Jordan et al.); those near 1 stay there only roughly."""
+_SMALLEST_NORM = 1e-7
+_RMS_OF_ADAMW = 0.2
+
+
+def orthogonalize(
+    matrices: Float[Tensor, "batch rows columns"], *, steps: int = 5, dtype: torch.dtype | None = None
+) -> Float[Tensor, "batch rows columns"]:
+    r"""Each matrix with its singular values brought near 1, between about 0.7 and 1.2, and its directions kept.
+
+    $U \Sigma V^\top$ becomes roughly $U V^\top$, by `steps` of the Newton-Schulz
+    iteration $X \leftarrow a X + (b\, X X^\top + c\, (X X^\top)^2) X$, which are matrix products alone.
+    A singular value below about a thousandth of its matrix's norm needs more steps to get there.
+
+    `dtype` is that of the products. Unset: float64 for matrices in float64, and
+    for others the faster of bfloat16 and float32 on their device.
+    """
+    is_tall = matrices.size(-2) > matrices.size(-1)
+    x = matrices.mT if is_tall else matrices  # the smaller of the two products of X with itself
+    x = x.to(dtype or _product_dtype(x))
+    x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=_SMALLEST_NORM)
+    a, b, c = _COEFFICIENTS
+    for _ in range(steps):
+        squares = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(squares, squares, squares, beta=b, alpha=c), x, beta=a)
+    return torch.empty_like(matrices).copy_(x.mT if is_tall else x)
+
+
+class Muon(torch.optim.Optimizer):
+    """The optimizer of matrices, and of nothing else: 2-D parameters of hidden layers.
+
+    Matrices of one shape are made orthogonal together. No number is read back
+    from a device, and a group's `lr` may be a tensor of no dimensions on it, so
+    that a step can be recorded in a CUDA graph once another has gone before it.
+
+    `dtype` is that of the products of `orthogonalize`.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
+        *,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0.95,
+        weight_decay: float = 0.1,
+        steps: int = 5,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self._steps, self._dtype = steps, dtype
+        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Take in more matrices, with settings of their own."""
+        super().add_param_group(param_group)
+        for parameter in self.param_groups[-1]["params"]:
+            if parameter.dim() != 2:
+                raise ConfigError(f"Muon is for matrices, got a parameter of shape {tuple(parameter.shape)}")
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]  the overloads of torch say the same
+        """Move all matrices that have a gradient; the value of `closure`, which computes them, where one is given."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            weights = [parameter for parameter in group["params"] if parameter.grad is not None]
+            for alike in _by_shape(weights):
+                self._move(alike, lr=group["lr"], momentum=group["momentum"], weight_decay=group["weight_decay"])
+        return loss
+
+    def _move(
+        self,
+        weights: list[Tensor],
+        *,
+        lr: float | Tensor,
+        momentum: float,
+        weight_decay: float,
+    ) -> None:
+        gradients = [cast(Tensor, weight.grad) for weight in weights]
+        momenta = [self._momentum(weight) for weight in weights]
+        torch._foreach_lerp_(momenta, gradients, 1 - momentum)  # pyright: ignore[reportPrivateImportUsage]  no public name
+        ahead = torch._foreach_lerp(gradients, momenta, momentum)  # pyright: ignore[reportPrivateImportUsage]  no public name
+        updates = orthogonalize(torch.stack(ahead), steps=self._steps, dtype=self._dtype)
+        updates *= -_RMS_OF_ADAMW * math.sqrt(max(updates.shape[1:])) * lr
+        if weight_decay:
+            kept: Any = 1 - lr * weight_decay  # torch's overloads know a number and a tensor, but not either
+            torch._foreach_mul_(weights, kept)  # pyright: ignore[reportPrivateImportUsage]  no public name
+        torch._foreach_add_(weights, updates.unbind())  # pyright: ignore[reportPrivateImportUsage]  no public name
+
+    def _momentum(self, weight: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
+        memory = self.state[weight]
+        if "momentum" not in memory:
+            memory["momentum"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
+        return memory["momentum"]
+
+
+def _by_shape(weights: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Those that can be stacked, together."""
+    alike: defaultdict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
+    for weight in weights:
+        alike[weight.shape, weight.dtype, weight.device].append(weight)
+    return list(alike.values())
+
+
+def _product_dtype(matrices: Float[Tensor, "batch rows columns"]) -> torch.dtype:
+    """bfloat16 where the device is fast at it: five steps forgive its few digits."""
+    if matrices.dtype == torch.float64:
+        return torch.float64
+    return _fast_dtype(matrices.device.type, matrices.size(-2))
+
+
+@cache
+def _fast_dtype(device: str, width: int) -> torch.dtype:
+    return getattr(torch, choose_hardware(device, "auto", width).precision)

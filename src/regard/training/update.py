@@ -1,0 +1,186 @@
+"""One update of the weights: forward, backward, clip, optimizer, average.
+
+On a GPU the same work is told to the device again and again, and telling it
+takes longer than a small model takes to do it. An update is therefore recorded
+once for each shape of batch, as a CUDA graph, and replayed. What changes from
+step to step (the batch, the rate, the memory of the average, the seed) lies in
+tensors that are filled before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.progress import warn
+from regard.tasks.task import Batch, Task, moved
+from regard.training.average import WeightAverage
+from regard.training.precision import Hardware, is_out_of_memory
+from regard.training.settings import TrainConfig
+
+_MOST_GRAPHS = 64
+"""Each holds memory: beyond so many shapes of batch the rest is done unrecorded."""
+
+
+@dataclass
+class _Recorded:
+    """A graph, what it reads, and where it leaves the loss."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor | None]
+    loss: Tensor
+
+
+class Updater:
+    """Makes updates. It knows no task, and no schedule."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        optimizer: Any,
+        average: WeightAverage,
+        config: TrainConfig,
+        hardware: Hardware,
+        *,
+        is_compiled: bool = False,
+    ) -> None:
+        self.model, self.task, self.optimizer, self.average = model, task, optimizer, average
+        self.config, self.hardware = config, hardware
+        self.num_pieces = 1
+        """In how many parts a batch is read, so that it fits into memory."""
+        self._loss = torch.compile(task.loss, dynamic=None) if is_compiled else task.loss
+        self._graphs: dict[tuple, _Recorded | None] = {}
+        self._can_record = hardware.device.type == "cuda" and config.accumulate == 1 and config.record
+        self._pool: Any = None
+        self._rate = torch.zeros((), device=hardware.device) if self._can_record else None
+        for group in optimizer.param_groups:
+            group["lr"] = self._rate if self._rate is not None else 0.0
+            group["capturable"] = self._can_record
+
+    def update(self, batches: Sequence[Batch], *, rate: float, decay: float) -> Tensor:
+        """Learn from `batches` as from one; the loss summed over all of their targets.
+
+        `decay` is the memory of the moving average. All randomness comes from the
+        generator as it stands.
+        """
+        self.model.train()
+        self._set_rate(rate)
+        if self._can_record and self.num_pieces == 1:
+            return self._replayed(batches[0], decay)
+        return self._eager(batches, decay)
+
+    def _eager(self, batches: Sequence[Batch], decay: float) -> Tensor:
+        while True:
+            try:
+                total = self._gradients(batches)
+                break
+            except (RuntimeError, torch.OutOfMemoryError) as error:
+                if not (is_out_of_memory(error) and self.config.auto_batch) or not self._halve(batches):
+                    raise
+        self._apply(decay)
+        return total
+
+    def _halve(self, batches: Sequence[Batch]) -> bool:
+        """Read each batch in twice as many parts from now on, unless there is nothing left to part."""
+        self.optimizer.zero_grad(set_to_none=True)
+        most = max(_num_rows(batch) for batch in batches)
+        if 2 * self.num_pieces > most:
+            return False
+        self.num_pieces *= 2
+        if self.hardware.device.type == "cuda":
+            self._graphs.clear()
+            torch.cuda.empty_cache()
+        warn(f"out of memory: each batch is read in {self.num_pieces} parts from now on, and learned from as a whole")
+        return True
+
+    def _gradients(self, batches: Sequence[Batch]) -> Tensor:
+        num_targets = sum(batch.num_targets for batch in batches)
+        total = torch.zeros((), device=self.hardware.device)
+        for batch in batches:
+            for piece in _pieces(batch, self.num_pieces):
+                total += self._backward(moved(piece, self.hardware.device), num_targets)
+        return total
+
+    def _backward(self, batch: Batch, num_targets: int | Tensor) -> Tensor:
+        with self.hardware.autocast():
+            loss = self._loss(self.model, batch, label_smoothing=self.config.label_smoothing or 0.0)
+        (loss / num_targets).backward()
+        return loss.detach()
+
+    def _apply(self, decay: float | Tensor) -> None:
+        if self.config.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.average.update(self.model, decay)
+
+    def _set_rate(self, rate: float) -> None:
+        if self._rate is not None:
+            self._rate.fill_(rate)
+            return
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def _replayed(self, batch: Batch, decay: float) -> Tensor:
+        """The first batch of a shape is read as ever, which also warms up; the second is recorded."""
+        tensors = batch.tensors()
+        key = tuple(None if tensor is None else tuple(tensor.shape) for tensor in tensors)
+        if key not in self._graphs:
+            if len(self._graphs) < _MOST_GRAPHS:
+                self._graphs[key] = None
+            return self._eager([batch], decay)
+        recorded = self._graphs[key] or self._record(key, batch)
+        if recorded is None:
+            return self._eager([batch], decay)
+        given = moved(batch, self.hardware.device).tensors()
+        numbers = torch.tensor([batch.num_targets, decay], dtype=torch.float64).pin_memory()
+        for own, new in zip(recorded.inputs, [*given, numbers], strict=True):
+            if own is not None and new is not None:
+                own.copy_(new, non_blocking=True)
+        recorded.graph.replay()
+        return recorded.loss.clone()
+
+    def _record(self, key: tuple, batch: Batch) -> _Recorded | None:
+        device = self.hardware.device
+        own = [None if tensor is None else tensor.clone() for tensor in moved(batch, device).tensors()]
+        numbers = torch.zeros(2, dtype=torch.float64, device=device)
+        graph = torch.cuda.CUDAGraph()
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        self.optimizer.zero_grad(set_to_none=True)
+        state = torch.cuda.get_rng_state(device)
+        try:
+            torch.cuda.synchronize(device)
+            with torch.cuda.graph(graph, pool=self._pool):
+                loss = self._backward(batch.with_tensors(own), numbers[0].float())
+                self._apply(numbers[1].float())
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            warn(f"updates are not recorded, which makes them slower: {str(error).splitlines()[0]}")
+            self._can_record = False
+            self.optimizer.zero_grad(set_to_none=True)
+            return None
+        finally:
+            torch.cuda.set_rng_state(state, device)
+        recorded = _Recorded(graph, [*own, numbers], loss)
+        self._graphs[key] = recorded
+        return recorded
+
+
+def _num_rows(batch: Batch) -> int:
+    return next(tensor.size(0) for tensor in batch.tensors() if tensor is not None)
+
+
+def _pieces(batch: Batch, number: int) -> list[Batch]:
+    """The rows of a batch in so many parts, or fewer where there are fewer rows."""
+    if number == 1:
+        return [batch]
+    size = -(-_num_rows(batch) // number)
+    starts = range(0, _num_rows(batch), size)
+    return [
+        batch.with_tensors([None if tensor is None else tensor[start : start + size] for tensor in batch.tensors()])
+        for start in starts
+    ]
