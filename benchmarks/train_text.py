@@ -127,7 +127,9 @@ def main() -> None:
             results.append({"shape": f"{name} {batch_size}x{length}", "library": library, **figures})
             if not options.json:
                 speed = f"{1e3 * seconds:9.1f} ms  {speeds[library]:9,.0f} tokens/s  first step {first:5.1f} s"
-                print(f"{name} {batch_size}x{length:<6} {library:20} {speed}  {figures['regard_is_times_as_fast']:5.2f}x")
+                print(
+                    f"{name} {batch_size}x{length:<6} {library:20} {speed}  {figures['regard_is_times_as_fast']:5.2f}x"
+                )
             if device == "cuda":
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()

@@ -41,8 +41,8 @@ RNN = RecurrentConfig(num_layers=1, encoder_layers=0, model_dim=3, cell="rnn", b
 def make(config: AnyConfig, seed: int) -> AnyModel:
     torch.manual_seed(seed)
     model = make_model(config, VOCAB).eval()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.6)
+    for name, parameter in model.named_parameters():
+        nn.init.normal_(parameter, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.8)
     return model
 
 
@@ -58,15 +58,12 @@ def draft_for(config: AnyConfig, kind: str) -> AnyModel | LookUp:
 def test_greedy_speculation_gives_the_greedy_text(name: str, kind: str):
     config = {**FAMILIES, **WITH_SOURCE}[name]
     model, draft, source = make(config, seed=1), draft_for(config, kind), [7, 8, 9] if config.encoder_depth else None
-    request = Request(PROMPT, limit=40, source=source)
+    request = Request(PROMPT, limit=25, source=source)
     greedy = Engine(model, GenerationConfig(), end=None).run([request])[0]
-    for lookahead in (1, 4):
-        found = speculate(
-            model, draft, PROMPT, limit=40, end=None, config=GenerationConfig(), lookahead=lookahead, source=source
-        )
-        assert found.tokens == greedy
-        assert found.num_accepted + found.num_steps == 40
-        assert found.num_proposed >= found.num_accepted
+    found = speculate(model, draft, PROMPT, limit=25, end=None, config=GenerationConfig(), lookahead=3, source=source)
+    assert found.tokens == greedy
+    assert found.num_accepted + found.num_steps == 25
+    assert found.num_proposed >= found.num_accepted
     if kind == "look-up":
         assert found.num_accepted > 0  # greedy texts of small models go round in circles
 
@@ -141,12 +138,12 @@ def unchecked_shapes() -> Iterator[None]:
 )
 def test_what_is_written_has_the_distribution_of_plain_sampling(kind: str, way: GenerationConfig):
     model = make(SMALL if kind == "transformer" else RNN, seed=1)
-    draft = LookUp() if kind == "look-up" else make(RNN if kind == "rnn" else SMALL, seed=2)
+    draft = LookUp() if kind == "look-up" else make(RNN, seed=2)
     expected = probabilities(model, way)
     assert sum(expected.values()) == pytest.approx(1.0)
     counts = Counter(
         tuple(speculate(model, draft, PROMPT, limit=3, end=None, config=way, seed=seed, lookahead=2).tokens)
-        for seed in range(3_000)
+        for seed in range(1_500 if kind == "transformer" else 3_000)
     )
     assert len({text[0] for text in counts}) > 4
     assert p_value(counts, expected) > 0.001

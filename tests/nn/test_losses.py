@@ -12,7 +12,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.nn import losses
-from regard.nn.losses import IGNORED, cross_entropy, linear_cross_entropy, linear_log_likelihoods
+from regard.nn.losses import (
+    IGNORED,
+    consistent_cross_entropy,
+    cross_entropy,
+    linear_cross_entropy,
+    linear_log_likelihoods,
+)
 
 TOKENS, VOCAB, MODEL = 13, 7, 5
 
@@ -263,3 +269,20 @@ def test_the_compiler_takes_it_whole(cap, monkeypatch: pytest.MonkeyPatch):
     for x in (states, weight):
         (ours,) = torch.autograd.grad(compiled, x, retain_graph=True)
         torch.testing.assert_close(ours, torch.autograd.grad(loss(states, weight), x)[0])
+
+
+def test_two_readings_that_agree_cost_what_one_does():
+    scores, targets = torch.randn(7, 11), torch.randint(11, (7,))
+    targets[2] = IGNORED
+    both = consistent_cross_entropy(scores.repeat(2, 1), targets.repeat(2), label_smoothing=0.1, weight=5.0)
+    torch.testing.assert_close(both, cross_entropy(scores, targets, label_smoothing=0.1))
+
+
+def test_readings_that_disagree_cost_their_divergence_both_ways():
+    scores, targets = torch.randn(14, 11), torch.randint(11, (7,)).repeat(2)
+    targets[[2, 9]] = IGNORED
+    p, q = (half.log_softmax(-1) for half in scores.chunk(2))
+    rows = torch.arange(7) != 2
+    divergence = sum(F.kl_div(a[rows], b[rows], reduction="sum", log_target=True) for a, b in ((p, q), (q, p)))
+    expected = cross_entropy(scores, targets) / 2 + 5.0 / 4 * divergence
+    torch.testing.assert_close(consistent_cross_entropy(scores, targets, weight=5.0), expected)

@@ -59,13 +59,23 @@ class BatchSampler:
 
     def rows(self, step: int) -> NDArray[np.int64]:
         """The rows of batch number `step`, counted from 0 through all epochs."""
-        epoch, index = divmod(step, self.batches_per_epoch)
-        shuffled = int(permute(np.array([index]), self.batches_per_epoch, mix(self.seed, epoch))[0])
-        number = int(np.searchsorted(self._first_batch, shuffled, side="right")) - 1
-        bucket, batch = self.buckets[number], shuffled - int(self._first_batch[number])
+        number, batch = self._place(step)
+        bucket, epoch = self.buckets[number], step // self.batches_per_epoch
         start, end = (bucket.num_rows * b // bucket.num_batches for b in (batch, batch + 1))
         inside = permute(np.arange(start, end), bucket.num_rows, mix(self.seed, epoch, number))
         return np.asarray(self._order[bucket.first + inside], dtype=np.int64)
+
+    def shape(self, step: int) -> tuple[int, int]:
+        """The most rows, and the most tokens on a side, that batch number `step` and those of its bucket can have."""
+        bucket = self.buckets[self._place(step)[0]]
+        return -(-bucket.num_rows // bucket.num_batches), bucket.max_length
+
+    def _place(self, step: int) -> tuple[int, int]:
+        """The bucket of a batch, and which of its batches it is."""
+        epoch, index = divmod(step, self.batches_per_epoch)
+        shuffled = int(permute(np.array([index]), self.batches_per_epoch, mix(self.seed, epoch))[0])
+        number = int(np.searchsorted(self._first_batch, shuffled, side="right")) - 1
+        return number, shuffled - int(self._first_batch[number])
 
 
 def batches_by_length(lengths: Sequence[int] | NDArray[np.int64], *, batch_tokens: int) -> list[NDArray[np.int64]]:

@@ -90,6 +90,31 @@ def linear_log_likelihoods(
     return torch.cat(found)[:, 0].where(counts, 0.0)
 
 
+def consistent_cross_entropy(
+    scores: Float[Tensor, "tokens vocab"],
+    targets: Int[Tensor, " tokens"],
+    *,
+    label_smoothing: float = 0.0,
+    weight: float,
+) -> Float[Tensor, ""]:
+    r"""The mean `cross_entropy` of two readings of the same targets, and how far the two disagree.
+
+    Liang et al., "R-Drop: Regularized Dropout for Neural Networks" (2021), equation 4.
+    https://arxiv.org/abs/2106.14448
+
+    The second half of the rows are the first half's targets again, scored with
+    another dropout. With $w$ = `weight` and $p$, $q$ the two distributions of a target it costs
+
+    $$ \tfrac12 (L_p + L_q) + \tfrac w4 \big(\mathrm{KL}(p \| q) + \mathrm{KL}(q \| p)\big) $$
+    """
+    loss = cross_entropy(scores, targets, label_smoothing=label_smoothing) / 2
+    one, other = scores.log_softmax(-1, dtype=_sum_dtype(scores)).chunk(2)
+    # KL(p || q) + KL(q || p) = sum (p - q) (log p - log q)
+    disagreement = ((one.exp() - other.exp()) * (one - other)).sum(-1)
+    counts = targets.chunk(2)[0] != IGNORED
+    return loss + weight / 4 * disagreement.where(counts, 0.0).sum()
+
+
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:

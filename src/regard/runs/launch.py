@@ -77,7 +77,7 @@ def train(
         return _resume(RunFolder(out), settings, rows, show_progress)
     folder = RunFolder(out if out is not None else _fresh_name(paths))
     folder.require_vacant(overwrite=overwrite)
-    prepared, resolved, trainer = _set_up(settings, settings.get("preset"), rows)
+    prepared, resolved, trainer = set_up(settings, rows)
     record = Record(
         version=version(),
         torch=torch.__version__,
@@ -115,11 +115,12 @@ def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, sh
     return _fit(folder, trainer, data, show_progress)
 
 
-def _set_up(values: Mapping[str, Any], model: str | None, rows: Rows | None) -> tuple[Prepared, RunSettings, Trainer]:
+def set_up(values: Mapping[str, Any], rows: Rows | None = None) -> tuple[Prepared, RunSettings, Trainer]:
+    """Data, settings without gaps, and a trainer that is ready to start; nothing is written but to the cache."""
     # Read once before the data is touched, so that a misspelt setting or a missing device is told at once.
     if "task" not in values:
         values = {**values, "task": guess_task(RunSettings.read({"data": values.get("data", {})}).data, rows)}
-    name = model or usual_preset(values)
+    name = usual_preset(values)
     first = with_preset(values, name)
     hardware = _hardware(first)
     task = find_task(first.task)

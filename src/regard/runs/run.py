@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from regard.generation.engine import Engine
-from regard.generation.inference import ready
 from torch import nn
 
 from regard.data.config import DataConfig
@@ -21,6 +19,8 @@ from regard.explanation.maps import AttentionMaps
 from regard.explanation.record import attends, explain_pair, explain_text
 from regard.explanation.report import Report, write_report
 from regard.generation.config import GenerationConfig
+from regard.generation.engine import Engine
+from regard.generation.inference import ready
 from regard.progress import duration, track, warn
 from regard.tasks import find_task
 from regard.tasks.language import make_request, score_text

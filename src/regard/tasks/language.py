@@ -41,8 +41,13 @@ from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
 from regard.models.families import AnyConfig, AnyModel, longest_sequence, make_model
 from regard.models.recurrent import Recurrent
-from regard.nn.losses import IGNORED, linear_cross_entropy, linear_log_likelihoods
-from regard.tasks.task import Likelihoods, Prediction, moved
+from regard.nn.losses import (
+    IGNORED,
+    consistent_cross_entropy,
+    linear_cross_entropy,
+    linear_log_likelihoods,
+)
+from regard.tasks.task import Likelihoods, Prediction, moved, twice
 from regard.text.tokenizer import Tokenizer
 
 _NEW_TOKENS = 200
@@ -120,7 +125,10 @@ class Language:
             )
         return make_model(config, tokenizer.vocab_size)
 
-    def batches(self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int) -> Windows:
+    def batches(
+        self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int, has_few_shapes: bool = False
+    ) -> Windows:
+        """Windows have one shape in any case."""
         assert isinstance(data.train, TokenStream)
         assert config.window is not None, "settings are resolved before training"
         return Windows(
@@ -154,16 +162,20 @@ class Language:
             is_isolated=bool(config.isolate),
         )
 
-    def loss(self, model: AnyModel, batch: TextBatch, *, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
+    def loss(
+        self, model: AnyModel, batch: TextBatch, *, label_smoothing: float = 0.0, consistency: float = 0.0
+    ) -> Float[Tensor, ""]:
         """Cross-entropy summed over the tokens that are to be foretold."""
+        if consistency:
+            batch = twice(batch)
+        states = model.states(batch.tokens, documents=batch.documents).flatten(0, 1)
+        targets = batch.targets.flatten()
+        if consistency:
+            scores = model.scores(states)
+            return consistent_cross_entropy(scores, targets, label_smoothing=label_smoothing, weight=consistency)
         assert model.output is not None
-        states = model.states(batch.tokens, documents=batch.documents)
         return linear_cross_entropy(
-            states.flatten(0, 1),
-            model.output.weight,
-            batch.targets.flatten(),
-            label_smoothing=label_smoothing,
-            cap=model.score_cap,
+            states, model.output.weight, targets, label_smoothing=label_smoothing, cap=model.score_cap
         )
 
     @torch.no_grad()

@@ -100,8 +100,10 @@ class Task(Protocol):
         """A fresh model of this shape for this task."""
         ...
 
-    def batches(self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int) -> Batches:
-        """What to train on, in the order that `seed` gives."""
+    def batches(
+        self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int, has_few_shapes: bool = False
+    ) -> Batches:
+        """What to train on, in the order that `seed` gives; with `has_few_shapes`, padded to shapes that recur."""
         ...
 
     def held_out(self, data: Prepared, config: DataConfig) -> Iterator[Batch]:
@@ -114,8 +116,10 @@ class Task(Protocol):
         """All of these rows, once."""
         ...
 
-    def loss(self, model: Any, batch: Any, *, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
-        """The loss summed over the batch's targets."""
+    def loss(
+        self, model: Any, batch: Any, *, label_smoothing: float = 0.0, consistency: float = 0.0
+    ) -> Float[Tensor, ""]:
+        """The loss summed over the batch's targets; with `consistency`, as `consistent_cross_entropy` has it."""
         ...
 
     def negative_log_likelihoods(self, model: Any, batches: Iterator[Any], device: torch.device) -> Likelihoods:
@@ -137,6 +141,11 @@ class Task(Protocol):
     ) -> list[Score]:
         """How good the model is on these rows, given what it wrote for them and how probable it holds them."""
         ...
+
+
+def twice(batch: Any) -> Any:
+    """The batch above itself, for a model that forgets other things each time."""
+    return batch.with_tensors([None if tensor is None else torch.cat([tensor, tensor]) for tensor in batch.tensors()])
 
 
 def moved(batch: Batch, device: torch.device) -> Any:

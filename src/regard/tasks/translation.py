@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
@@ -32,9 +33,14 @@ from regard.generation.beam import beam_search
 from regard.generation.config import GenerationConfig
 from regard.generation.sampling import sample
 from regard.models.families import AnyConfig, AnyModel, make_model
-from regard.nn.losses import IGNORED, linear_cross_entropy, linear_log_likelihoods
+from regard.nn.losses import (
+    IGNORED,
+    consistent_cross_entropy,
+    linear_cross_entropy,
+    linear_log_likelihoods,
+)
 from regard.progress import say
-from regard.tasks.task import Likelihoods, Prediction, moved
+from regard.tasks.task import Likelihoods, Prediction, moved, twice
 from regard.text.tokenizer import Tokenizer
 
 ROLES = ("source", "target")
@@ -68,18 +74,25 @@ class PairBatch:
 
 
 class Pairs:
-    """Pairs of like length together, in shuffled order."""
+    """Pairs of like length together, in shuffled order.
 
-    def __init__(self, store: TokenStore, tokenizer: Tokenizer, *, batch_tokens: int, seed: int) -> None:
+    With `has_few_shapes` all batches of a bucket are filled up to one shape, so
+    that recorded work meets it again.
+    """
+
+    def __init__(
+        self, store: TokenStore, tokenizer: Tokenizer, *, batch_tokens: int, seed: int, has_few_shapes: bool
+    ) -> None:
         self.sampler = BatchSampler(store, batch_tokens=batch_tokens, seed=seed)
-        self._store, self._tokenizer = store, tokenizer
+        self._store, self._tokenizer, self._has_few_shapes = store, tokenizer, has_few_shapes
 
     @property
     def per_epoch(self) -> int:
         return self.sampler.batches_per_epoch
 
     def batch(self, number: int) -> PairBatch:
-        return collate(self._store, self.sampler.rows(number), self._tokenizer)
+        batch = collate(self._store, self.sampler.rows(number), self._tokenizer)
+        return filled(batch, *self.sampler.shape(number), self._tokenizer) if self._has_few_shapes else batch
 
 
 class Translation:
@@ -106,9 +119,11 @@ class Translation:
             )
         return make_model(config, tokenizer.vocab_size)
 
-    def batches(self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int) -> Pairs:
+    def batches(
+        self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int, has_few_shapes: bool = False
+    ) -> Pairs:
         assert isinstance(data.train, TokenStore)
-        return Pairs(data.train, data.tokenizer, batch_tokens=batch_tokens, seed=seed)
+        return Pairs(data.train, data.tokenizer, batch_tokens=batch_tokens, seed=seed, has_few_shapes=has_few_shapes)
 
     def held_out(self, data: Prepared, config: DataConfig) -> Iterator[PairBatch]:
         assert isinstance(data.valid, TokenStore)
@@ -125,16 +140,20 @@ class Translation:
         for chosen in batches_by_length(lengths, batch_tokens=_BATCH_TOKENS):
             yield make_batch([sources[row] for row in chosen], [targets[row] for row in chosen], tokenizer)
 
-    def loss(self, model: AnyModel, batch: PairBatch, *, label_smoothing: float = 0.0) -> Float[Tensor, ""]:
+    def loss(
+        self, model: AnyModel, batch: PairBatch, *, label_smoothing: float = 0.0, consistency: float = 0.0
+    ) -> Float[Tensor, ""]:
         """Cross-entropy summed over the target tokens."""
+        if consistency:
+            batch = twice(batch)
+        states = model.states(batch.target_in, model.encode(batch.source, batch.lengths)).flatten(0, 1)
+        targets = batch.target_out.flatten()
+        if consistency:
+            scores = model.scores(states)
+            return consistent_cross_entropy(scores, targets, label_smoothing=label_smoothing, weight=consistency)
         assert model.output is not None
-        states = model.states(batch.target_in, model.encode(batch.source, batch.lengths))
         return linear_cross_entropy(
-            states.flatten(0, 1),
-            model.output.weight,
-            batch.target_out.flatten(),
-            label_smoothing=label_smoothing,
-            cap=model.score_cap,
+            states, model.output.weight, targets, label_smoothing=label_smoothing, cap=model.score_cap
         )
 
     @torch.no_grad()
@@ -193,6 +212,27 @@ class Translation:
 def collate(store: TokenStore, rows: NDArray[np.int64], tokenizer: Tokenizer) -> PairBatch:
     """Rows of a store as one batch."""
     return make_batch(store.sequences(0, rows), store.sequences(1, rows), tokenizer)
+
+
+def filled(batch: PairBatch, num_rows: int, length: int, tokenizer: Tokenizer) -> PairBatch:
+    """The same batch, padded to so many rows and to `length` tokens and an end on both sides.
+
+    Added rows repeat the first source and have no target that counts.
+    """
+
+    def pad_to(x: Tensor, padding: int) -> Tensor:
+        return F.pad(x, (0, length + 1 - x.size(1)), value=padding)
+
+    more = num_rows - batch.source.size(0)
+    lengths = batch.lengths if batch.lengths is not None else torch.full((batch.source.size(0),), batch.source.size(1))
+    source, target_in = pad_to(batch.source, tokenizer.pad), pad_to(batch.target_in, tokenizer.pad)
+    return replace(
+        batch,
+        source=torch.cat([source, source[:1].expand(more, -1)]),
+        lengths=torch.cat([lengths, lengths[:1].expand(more)]),
+        target_in=torch.cat([target_in, target_in[:1].expand(more, -1)]),
+        target_out=F.pad(pad_to(batch.target_out, IGNORED), (0, 0, 0, more), value=IGNORED),
+    )
 
 
 def make_batch(sources: list[NDArray[np.int64]], targets: list[NDArray[np.int64]], tokenizer: Tokenizer) -> PairBatch:

@@ -70,7 +70,10 @@ class Trainer:
         config = self.config
         assert config.batch_tokens is not None, "settings are resolved before training"
         assert config.optimizer is not None, "settings are resolved before training"
-        self.batches = task.batches(data, settings.data, batch_tokens=config.batch_tokens, seed=config.seed)
+        is_recorded = hardware.device.type == "cuda" and config.record
+        self.batches = task.batches(
+            data, settings.data, batch_tokens=config.batch_tokens, seed=config.seed, has_few_shapes=is_recorded
+        )
         self.optimizer = make_optimizer(
             config.optimizer,
             model,

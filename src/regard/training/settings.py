@@ -49,6 +49,9 @@ class TrainConfig(Settings):
     """Pull of AdamW on matrices; vectors (biases, gains) are left alone."""
     label_smoothing: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Share of the target's probability that is spread over all tokens. Unset: 0.1, but 0 for language models."""
+    consistency: float = Field(default=0.0, ge=0.0)
+    """Read each batch twice, and ask that dropout change little (R-Drop): how much that weighs. A step takes twice as
+    long."""
     clip_norm: float = Field(default=1.0, ge=0)
     """Longest gradient; a longer one is shortened to it. 0 lets all pass."""
     average: float = Field(default=0.998, ge=0.0, lt=1.0)

@@ -106,7 +106,12 @@ class Updater:
 
     def _backward(self, batch: Batch, num_targets: int | Tensor) -> Tensor:
         with self.hardware.autocast():
-            loss = self._loss(self.model, batch, label_smoothing=self.config.label_smoothing or 0.0)
+            loss = self._loss(
+                self.model,
+                batch,
+                label_smoothing=self.config.label_smoothing or 0.0,
+                consistency=self.config.consistency,
+            )
         (loss / num_targets).backward()
         return loss.detach()
 
