@@ -23,14 +23,14 @@ RECIPES: dict[str, tuple[float, list[str]]] = {
     # minutes of training, and settings beyond the defaults
     "cpu quick": (0.22, []),
     "cpu": (2.9, []),
-    "cuda quick": (0.2, ["train.evaluate_every=100"]),
+    "cuda quick": (0.2, ["train.evaluate_every=50"]),
     "cuda": (1.0, ["train.evaluate_every=100"]),
 }
 
 
 def train(text: str, device: str, recipe: str, seed: int) -> None:
     """One run in this process; prints its looks as JSON."""
-    start = time.perf_counter() - time.clock_gettime(time.CLOCK_PROCESS_CPUTIME_ID) * 0
+    start = time.perf_counter()
     from regard.config import override
     from regard.runs.launch import set_up
 

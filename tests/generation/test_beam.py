@@ -1,5 +1,6 @@
 """Beam search against a search through everything, and against the same search in plain lists."""
 
+import copy
 import logging
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -168,8 +169,7 @@ def search_in_lists(
 
 
 SOURCES = torch.tensor([[3, 9, 4, 10, 6], [7, 2, 0, 0, 0], [5, 5, 3, 8, 0]])
-LENGTHS, LIMITS = torch.tensor([5, 2, 4]), [3, 11, 7]
-WORDS = 11
+LENGTHS, WORDS = torch.tensor([5, 2, 4]), 11
 
 
 def make(values: dict) -> AnyModel:
@@ -220,26 +220,33 @@ def named(values: dict) -> str:
     return ",".join(str(value) for value in values.values())
 
 
-@pytest.mark.parametrize("stopping", ["enough", "exact"])
-@pytest.mark.parametrize(("beam", "alpha"), [(1, 1.0), (2, 0.0), (3, 0.6), (5, 2.0)])
-@pytest.mark.parametrize("values", MODELS, ids=named)
-def test_the_search_in_tensors_is_the_one_in_lists(values: dict, beam: int, alpha: float, stopping: str):
+def check(values: dict, limits: Sequence[int], config: GenerationConfig) -> None:
     model = make(values)
-    config = GenerationConfig(beam_size=beam, length_penalty=alpha, stopping=stopping)
-    expected = expected_of(model, LIMITS, config)
-    state, prompt = started(model)
+    expected = expected_of(model, limits, config)
     search = BeamSearch(model, end=END, config=config)
-    assert_same(search.search_by_selection(state, prompt, LIMITS), expected)
-    if values["family"] == "transformer":
-        assert_same(search.search_in_place(started(model)[0], prompt, LIMITS), expected)
+    assert_same(search.search_by_selection(*started(model), limits), expected)
+    if isinstance(model, Transformer):
+        assert_same(search.search_in_place(*started(model), limits), expected)
+
+
+@pytest.mark.parametrize("values", MODELS, ids=named)
+def test_the_search_in_tensors_is_the_one_in_lists(values: dict):
+    check(values, [3, 8, 6], GenerationConfig(beam_size=3, length_penalty=0.6))
+
+
+@pytest.mark.parametrize("stopping", ["enough", "exact"])
+@pytest.mark.parametrize(("beam", "alpha"), [(1, 1.0), (2, 0.0), (4, 2.0)])
+def test_it_is_so_for_every_way_to_rank_and_to_stop(beam: int, alpha: float, stopping: str):
+    config = GenerationConfig(beam_size=beam, length_penalty=alpha, stopping=stopping)
+    check(TRANSFORMER, [2, 7, 5], config)
+    check({"family": "recurrent", "attention": "bahdanau"}, [4, 2, 6], config)
 
 
 def test_a_search_in_place_starts_anew_with_each_batch():
-    model, config = make(TRANSFORMER), GenerationConfig(beam_size=3)
+    model, config = make(TRANSFORMER), GenerationConfig(beam_size=2)
     search = BeamSearch(model, end=END, config=config)
-    for limits in ([3, 11, 7], [9, 2, 1], [40, 5, 33]):  # the last needs more room
-        state, prompt = started(model)
-        assert_same(search.search_in_place(state, prompt, limits), expected_of(model, limits, config))
+    for limits in ([3, 7, 5], [5, 2, 1], [33, 2, 2]):  # the last needs more room
+        assert_same(search.search_in_place(*started(model), limits), expected_of(model, limits, config))
 
 
 @pytest.mark.parametrize(("beam", "vocab"), [(1, 1031), (3, 1031), (3, 1024), (5, 131)])
@@ -272,11 +279,11 @@ def test_hypotheses_of_a_sentence_share_what_they_see():
 @pytest.mark.parametrize("values", [TRANSFORMER, {"family": "recurrent"}], ids=named)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_finds_the_same(values: dict, caplog: pytest.LogCaptureFixture):
-    model = make(values)
-    config = GenerationConfig(beam_size=3)
-    search = BeamSearch(model.cuda(), end=END, config=config)
-    for limits in ([19, 11, 7], [9, 2, 30]):  # the second time by what the first one recorded
-        found = search.search(*started(model.cuda(), "cuda"), limits)
+    model, config = make(values), GenerationConfig(beam_size=3)
+    there = copy.deepcopy(model).cuda()
+    search = BeamSearch(there, end=END, config=config)
+    for limits in ([9, 11, 7], [9, 2, 6]):  # the second time by what the first one recorded
         with caplog.at_level(logging.WARNING):
-            assert_same(found, expected_of(model.cpu(), limits, config))
+            found = search.search(*started(there, "cuda"), limits)
+        assert_same(found, expected_of(model, limits, config))
     assert not caplog.records

@@ -19,7 +19,8 @@ from regard.training.settings import RunSettings
 
 SHAPE = {"num_layers": 1, "model_dim": 22, "num_heads": 1, "feedforward_dim": 31, "block": "pre-norm"}
 TRAIN = {"max_steps": 20, "learning_rate": 0.003, "warmup_steps": 3, "batch_tokens": 200, "device": "cpu",
-         "optimizer": "adamw", "label_smoothing": 0.1}  # fmt: skip
+         "optimizer": "adamw", "label_smoothing": 0.1, "schedule": "cosine", "beta2": 0.98, "weight_decay": 0.01,
+         "average": 0.998}  # fmt: skip
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ tokens written; `rows` = batch * beam.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -38,16 +38,14 @@ from torch import Tensor
 
 from regard.errors import ConfigError
 from regard.generation.config import GenerationConfig
+from regard.generation.graphs import record
 from regard.generation.sampling import precise
 from regard.models.protocols import State, Stepper
-from regard.progress import warn
 
 _LOOK_EVERY = 8
 """Steps between two looks of the host at a GPU, each of which makes it wait."""
 _ROUND_TO = 32
 """The room for tokens is rounded up to this, so that one recording serves limits of about the same size."""
-_RECORD_AFTER = 2
-"""Steps that are taken before one is recorded: libraries make themselves ready when they are first called."""
 _GROUP = 128
 """Tokens of which first the best is looked for alone."""
 _NOTHING = -1
@@ -97,8 +95,11 @@ class Beams:
 
     def select(self, batch: Int[Tensor, " chosen"]) -> "Beams":
         """Those of these sentences."""
-        chosen = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "length"}
-        return replace(self, **{name: tensor.index_select(0, batch) for name, tensor in chosen.items()})
+        return self._with(lambda part: part.index_select(0, batch) if part.dim() else part)
+
+    def clone(self) -> "Beams":
+        """The same in tensors of its own."""
+        return self._with(Tensor.clone)
 
     def newest(self) -> Int[Tensor, "rows 1"]:
         """The last token of each open hypothesis."""
@@ -119,6 +120,9 @@ class Beams:
             ]
             for sentence in zip(self.ended.tolist(), self.scores.tolist(), strict=True)
         ]
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "Beams":
+        return Beams(**{part.name: change(getattr(self, part.name)) for part in fields(self)})
 
 
 def advance(
@@ -267,7 +271,8 @@ class BeamSearch:
         beams = Beams.start(limits, self.config, room=room, device=prompt.device)
         if self._steps is None or not self._steps.fits(beams, state):
             self._steps = None  # its memory is free before more is asked for
-            self._steps = _FixedSteps(self.decoder, self._advance, beams, state.branches(self.config.beam_size, room))
+            branches = state.branches(self.config.beam_size, room)
+            self._steps = _FixedSteps(self.decoder, self._advance, beams, branches, state, prompt)
         self._steps.start(beams, state, prompt)
         for number in range(1, max(limits) + 1):
             self._steps.take()
@@ -288,7 +293,7 @@ class BeamSearch:
 
 
 class _FixedSteps:
-    """Steps in tensors that stay where they are, so that a GPU can be told to repeat the last one."""
+    """Steps in tensors that stay where they are, so that a GPU can be told to repeat one."""
 
     def __init__(
         self,
@@ -296,12 +301,15 @@ class _FixedSteps:
         advance: Callable[[Beams, Tensor], tuple[Beams, Tensor]],
         beams: Beams,
         branches: Branches,
+        state: State,
+        prompt: Int[Tensor, "batch 1"],
     ) -> None:
-        self.beams, self._branches = beams, branches
         self._decoder, self._advance = decoder, advance
-        self._tokens = torch.zeros(beams.sums.numel(), 1, dtype=torch.long, device=beams.sums.device)
-        self._num_steps = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self.beams, self._branches = beams.clone(), branches
+        self._tokens = torch.zeros(beams.sums.numel(), 1, dtype=torch.long, device=prompt.device)
+        # A recording tries the step out, for which there must be something to look at.
+        self.start(beams, state, prompt)
+        self.take = (record(self._step) if prompt.is_cuda else None) or self._step
 
     def fits(self, beams: Beams, state: State) -> bool:
         return self.beams.tokens.shape == beams.tokens.shape and self._branches.fits(state)
@@ -312,32 +320,12 @@ class _FixedSteps:
         self._branches.fill(state)
         self._tokens.copy_(prompt.repeat_interleave(beams.sums.size(1), dim=0))
 
-    def take(self) -> None:
-        """Take a step. The first few, which also make the GPU ready, are taken one operation after the other."""
-        if self._graph is not None:
-            self._graph.replay()
-            return
-        self._step()
-        self._num_steps += 1
-        if self._num_steps == _RECORD_AFTER and self._tokens.is_cuda:
-            self._record()
-
     def _step(self) -> None:
         scores, _ = self._decoder.step(self._tokens, self._branches)
         beams, rows = self._advance(self.beams, scores)
         self._branches.reorder(rows.flatten())
         self._tokens.copy_(beams.newest())
         self.beams.copy_(beams)
-
-    def _record(self) -> None:
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._step()
-        except RuntimeError as error:
-            warn(f"a step of beam search cannot be recorded as a CUDA graph, so it is slower: {error}")
-            return
-        self._graph = graph
 
 
 def beam_search(

@@ -20,7 +20,6 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.errors import RegardWarning
 from regard.generation.config import GenerationConfig
 from regard.generation.inference import DirectStep
 from regard.generation.sampling import choose, precise
@@ -28,6 +27,7 @@ from regard.models.families import AnyModel
 from regard.models.protocols import Slots, State
 from regard.models.transformer import TransformerSlots, TransformerState
 from regard.nn.cache import KeyValues
+from regard.progress import warn
 
 MOST_STEPS = 8
 """Steps that are taken on a GPU without asking back, at most."""
@@ -132,6 +132,8 @@ def put_rows(slots: Slots, places: Sequence[int], state: State, *, device: torch
     slots.lengths[rows] = state.lengths if isinstance(state, TransformerSlots) else state.caches[0].length
     for own, new in zip(slots.seen or (), state.seen or (), strict=True):
         assert own.mask is not None, "rows of different length need a mask"
+        if new.k.size(0) != len(places):  # several rows, standing together, see the same
+            new = new.select(torch.arange(len(places), device=device) * new.k.size(0) // len(places))
         length = min(new.k.size(2), own.k.size(2))
         own.k[rows, :, :length], own.v[rows, :, :length] = new.k[:, :, :length], new.v[:, :, :length]
         own.mask[rows] = False
@@ -160,8 +162,7 @@ def record(step: Callable[[], None]) -> Callable[[], None] | None:
         except RuntimeError as error:
             reason = str(error)
     first = reason.splitlines()[0]
-    message = f"a step of this model cannot be recorded as a CUDA graph, and is slower than it could be: {first}"
-    warnings.warn(message, RegardWarning, stacklevel=2)
+    warn(f"a step of this model cannot be recorded as a CUDA graph, and is slower than it could be: {first}")
     return None
 
 

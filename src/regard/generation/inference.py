@@ -9,8 +9,8 @@ Python takes to call for them. So
 - on a CPU a matrix lies along its longer side: the processor reads ahead, and
   short rows would stop it time and again;
 - `DirectStep` is `Transformer.step` for one token in each of its slots, without
-  the masks, tables and module calls that it can do without. `Transformer.step`
-  is its specification, and a test holds the two equal.
+  the masks, tables and calls that it can do without. `Transformer.step` is its
+  specification, and a test holds the two equal.
 
 Dimensions: see `regard.nn.attention`; `vocab` counts the tokens.
 """
@@ -18,6 +18,7 @@ Dimensions: see `regard.nn.attention`; `vocab` counts the tokens.
 import copy
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 import torch
@@ -35,6 +36,7 @@ from regard.nn.multihead import MultiHeadAttention
 from regard.nn.positions import Learned, Rotary, Sinusoidal
 from regard.nn.similarity import DotProduct
 
+Function = Callable[[Tensor], Tensor]
 InferencePrecision = Literal["float32", "bfloat16"]
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -93,23 +95,25 @@ def _along_longer_side(weight: Float[Tensor, "output input"]) -> Float[Tensor, "
 
 
 class _Attention(NamedTuple):
-    weight: Float[Tensor, "projections model"]
-    """Of queries, keys and values; where a source is looked at, of queries alone."""
-    bias: Float[Tensor, " projections"] | None
-    output: nn.Linear
+    project: Function
+    """Queries, keys and values one behind the other; where a source is looked at, queries alone."""
+    output: Function
     lookup: Lookup
     scale: float
-    norm: Callable[[Tensor], Tensor]
+    gains: Float[Tensor, "turned head"] | None
+    """Of what is projected in each head, values left out, where it is normalised."""
+    epsilon: float | None
+    """What keeps that normalisation finite."""
+    norm: Function
 
 
 class _FeedForward(NamedTuple):
-    weight: Float[Tensor, "hidden model"]
-    """Of what is bent; with a gate, of the gate and of what it lets through."""
-    bias: Float[Tensor, " hidden"] | None
-    activation: Callable[[Tensor], Tensor]
+    input: Function
+    """What is bent; with a gate, the gate and what it lets through, one behind the other."""
+    activation: Function
     is_gated: bool
-    output: nn.Linear
-    norm: Callable[[Tensor], Tensor]
+    output: Function
+    norm: Function
 
 
 class _Layer(NamedTuple):
@@ -137,7 +141,8 @@ class DirectStep:
     def __init__(self, model: Transformer, layers: list[_Layer], capacity: int) -> None:
         config, decoder = model.config, model.decoder
         assert decoder is not None
-        self._model, self._layers, self._decoder = model, layers, decoder
+        self._model, self._layers = model, layers
+        self._final_norm = None if decoder.final_norm is None else _norm(decoder.final_norm)
         self._is_before = config.block == "pre-norm"
         self._num_heads, self._head_dim = config.num_heads, config.head_dim
         self._num_shared = config.num_key_value_heads or config.num_heads
@@ -151,16 +156,16 @@ class DirectStep:
                 self._added = placement.added.to(dtype)
             if placement.rotation is not None:
                 cosine, sine = (part.to(dtype) for part in placement.rotation)
-                # Turning a plane (a, b) gives (a cos - b sin, b cos + a sin): the halves meet the other half's sine.
+                # Turning a plane (a, b) gives (a cos - b sin, b cos + a sin): each half meets the sine of the other.
                 self._cosine, self._sine = torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1)
 
     @classmethod
     def of(cls, model: object, capacity: int) -> "DirectStep | None":
-        """The step of a model that `ready` laid out on a CPU and that has nothing unusual in it, or None."""
+        """The step of a model on a CPU that has nothing unusual in it, or None."""
         if not isinstance(model, Transformer) or model.decoder is None or model.embedding.weight.device.type != "cpu":
             return None
         config, positions = model.config, model.decoder.positions
-        is_usual = config.residual and config.block != "parallel" and not config.query_key_norm
+        is_usual = config.residual and config.block != "parallel" and config.value_projection
         if not is_usual or not (positions is None or isinstance(positions, Learned | Sinusoidal | Rotary)):
             return None
         layers = [_layer(block) for block in model.decoder.blocks if isinstance(block, Block)]
@@ -185,8 +190,8 @@ class DirectStep:
                 x = self._around(x, layer.cross_attention.norm, self._look_at, layer.cross_attention, state.seen[index])
             if layer.feedforward is not None:
                 x = self._around(x, layer.feedforward.norm, _feed_forward, layer.feedforward)
-        if self._decoder.final_norm is not None:
-            x = self._decoder.final_norm(x)
+        if self._final_norm is not None:
+            x = self._final_norm(x)
         state.lengths.add_(1).clamp_(max=self._capacity)
         return self._model.scores(x)[:, None], state
 
@@ -204,7 +209,7 @@ class DirectStep:
         return _Places(each[:, None], common, end, mask, cosine, sine)
 
     def _around(
-        self, x: Tensor, norm: Callable[[Tensor], Tensor], sublayer: Callable[..., Tensor], *parts: object
+        self, x: Tensor, norm: Function, sublayer: Callable[..., Tensor], *parts: object
     ) -> Float[Tensor, "batch model"]:
         if self._is_before:
             return x + sublayer(norm(x), *parts)
@@ -213,9 +218,11 @@ class DirectStep:
     def _look_around(
         self, x: Float[Tensor, "batch model"], attention: _Attention, cache: StaticKeyValues, places: _Places
     ) -> Float[Tensor, "batch model"]:
-        heads = F.linear(x, attention.weight, attention.bias).view(x.size(0), -1, self._head_dim)
+        heads = attention.project(x).view(x.size(0), -1, self._head_dim)
         num_heads, num_turned = self._num_heads, self._num_heads + self._num_shared
         turned, v = heads[:, :num_turned], heads[:, num_turned:]
+        if attention.gains is not None:
+            turned = F.rms_norm(turned, (self._head_dim,), None, attention.epsilon) * attention.gains
         if places.cosine is not None and places.sine is not None:
             swapped = turned.roll(self._head_dim // 2, -1)
             turned = torch.addcmul(turned * places.cosine, swapped, places.sine)
@@ -225,61 +232,93 @@ class DirectStep:
         else:
             cache.at(places.each).append(k[:, :, None], v[:, :, None])
         keys, values = cache.keys[:, :, : places.end], cache.values[:, :, : places.end]
-        return self._joined(q, keys, values, places.mask, attention)
+        return self._found(q, keys, values, places.mask, attention)
 
     def _look_at(
         self, x: Float[Tensor, "batch model"], attention: _Attention, seen: Seen
     ) -> Float[Tensor, "batch model"]:
-        q = F.linear(x, attention.weight, attention.bias).view(x.size(0), -1, 1, self._head_dim)
-        return self._joined(q, seen.k, seen.v, seen.mask, attention)
+        q = attention.project(x).view(x.size(0), -1, self._head_dim)
+        if attention.gains is not None:
+            q = F.rms_norm(q, (self._head_dim,), None, attention.epsilon) * attention.gains
+        return self._found(q[:, :, None], seen.k, seen.v, seen.mask, attention)
 
-    def _joined(
+    def _found(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, attention: _Attention
     ) -> Float[Tensor, "batch model"]:
         is_shared = self._num_heads != self._num_shared
         found = F.scaled_dot_product_attention(q, k, v, mask, scale=attention.scale, enable_gqa=is_shared)
-        return F.linear(found.reshape(found.size(0), -1), attention.output.weight, attention.output.bias)
+        return attention.output(found.reshape(found.size(0), -1))
 
 
 def _feed_forward(x: Float[Tensor, "batch model"], layer: _FeedForward) -> Float[Tensor, "batch model"]:
-    hidden = F.linear(x, layer.weight, layer.bias)
+    hidden = layer.input(x)
     if layer.is_gated:
         gate, passed = hidden.chunk(2, dim=-1)
-        hidden = layer.activation(gate) * passed
-    else:
-        hidden = layer.activation(hidden)
-    return F.linear(hidden, layer.output.weight, layer.output.bias)
+        return layer.output(layer.activation(gate) * passed)
+    return layer.output(layer.activation(hidden))
 
 
 def _layer(block: Block) -> _Layer | None:
-    """The parts of a block, or None where one of them is not of the plain kind."""
+    """The parts of a block, or None where it looks in an unusual way."""
     attention = _attention(block.attention, block.attention_norm, is_cross=False)
     cross, feedforward = block.cross_attention, block.feedforward
     cross_attention = None if cross is None else _attention(cross, block.cross_attention_norm, is_cross=True)
-    own_network = None if feedforward is None else _network(feedforward, block.feedforward_norm)
-    if attention is None or (cross is not None and cross_attention is None):
+    if attention is None or (cross is None) != (cross_attention is None):
         return None
-    if feedforward is not None and own_network is None:
-        return None
-    return _Layer(attention, cross_attention, own_network)
+    return _Layer(attention, cross_attention, feedforward and _network(feedforward, block.feedforward_norm))
 
 
 def _attention(module: MultiHeadAttention, norm: nn.Module | None, *, is_cross: bool) -> _Attention | None:
-    lookup, query, output, joined = module.lookup, module.query, module.output, vars(module.query).get("joined")
+    lookup, query, key = module.lookup, module.query, module.key
     if not isinstance(lookup, Lookup) or not isinstance(lookup.similarity, DotProduct) or lookup.retrieval != "soft":
         return None
-    if type(query) is not nn.Linear or type(output) is not nn.Linear or joined is None or norm is None:
-        return None
-    weight, bias = (query.weight, query.bias) if is_cross else joined
-    return _Attention(weight, bias, output, lookup, lookup.similarity.scale / lookup.temperature, norm.forward)
+    assert norm is not None
+    parts = [query] if is_cross else [query, key, module.value]
+    gains = epsilon = None
+    if isinstance(module.query_norm, nn.RMSNorm) and isinstance(module.key_norm, nn.RMSNorm):
+        norms = zip(parts, [module.query_norm, module.key_norm], strict=False)
+        gains = torch.cat([gain.weight.expand(part.out_features // module.head_dim, -1) for part, gain in norms])
+        epsilon = module.query_norm.eps
+    return _Attention(
+        project=_linear(parts),
+        output=_linear([module.output]),
+        lookup=lookup,
+        scale=lookup.similarity.scale / lookup.temperature,
+        gains=gains,
+        epsilon=epsilon,
+        norm=_norm(norm),
+    )
 
 
-def _network(module: FeedForward, norm: nn.Module | None) -> _FeedForward | None:
-    layers = [layer for layer in (module.gate, module.input, module.output) if layer is not None]
-    if any(type(layer) is not nn.Linear for layer in layers) or norm is None:
-        return None
-    if module.gate is None:
-        weight, bias = module.input.weight, module.input.bias
-    else:
-        weight, bias = vars(module.gate)["joined"]
-    return _FeedForward(weight, bias, module.activation, module.gate is not None, module.output, norm.forward)
+def _network(module: FeedForward, norm: nn.Module | None) -> _FeedForward:
+    assert norm is not None
+    first = [module.input] if module.gate is None else [module.gate, module.input]
+    return _FeedForward(
+        _linear(first), module.activation, module.gate is not None, _linear([module.output]), _norm(norm)
+    )
+
+
+def _linear(layers: Sequence[nn.Module]) -> Function:
+    """What the layers make of a row, one behind the other; at once where their matrices lie so."""
+    plain = [layer for layer in layers if type(layer) is nn.Linear]
+    weight = bias = None
+    if len(plain) == len(layers):
+        weight, bias = (
+            (plain[0].weight, plain[0].bias) if len(plain) == 1 else vars(plain[0]).get("joined", (None, None))
+        )
+    if weight is not None:
+        return partial(F.linear, weight=weight, bias=bias)
+    return layers[0].forward if len(layers) == 1 else lambda x: torch.cat([layer(x) for layer in layers], dim=-1)
+
+
+def _norm(module: nn.Module) -> Function:
+    """A norm, or what stands for one, without the overhead of a module."""
+    match module:
+        case nn.LayerNorm():
+            shape, eps = list(module.normalized_shape), module.eps
+            return partial(F.layer_norm, normalized_shape=shape, weight=module.weight, bias=module.bias, eps=eps)
+        case nn.RMSNorm():
+            shape = list(module.normalized_shape)
+            return partial(F.rms_norm, normalized_shape=shape, weight=module.weight, eps=module.eps)
+        case _:
+            return module.forward

@@ -259,6 +259,7 @@ class _Reader:
         if self._num_read <= place:
             return
         if isinstance(self._state, TransformerState):
+            rewind(self._state, self._num_read - place)
             self._num_read = place
         else:
             assert self._kept is not None

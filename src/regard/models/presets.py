@@ -61,7 +61,7 @@ _SIMPLIFIED = {
 
 _DECODER: dict[Size, dict[str, Any]] = {
     "tiny": {"num_layers": 4, "model_dim": 128, "num_heads": 4},
-    "small": {"num_layers": 6, "model_dim": 384, "num_heads": 6, "dropout": 0.2},
+    "small": {"num_layers": 6, "model_dim": 384, "num_heads": 6, "dropout": 0.15},
     "base": {"num_layers": 12, "model_dim": 768, "num_heads": 12},
     "big": {"num_layers": 24, "model_dim": 1024, "num_heads": 16},
 }
@@ -86,7 +86,6 @@ _GPT = {
     "norm": "rms",
     "activation": "squared-relu",
     "query_key_norm": True,
-    "initialization": "zero",
     "bias": False,
 }
 _GPT2 = {"positions": "learned", "activation": "gelu-tanh", "initialization": "gpt2", "scale_embeddings": False}

@@ -102,6 +102,10 @@ class RunFolder:
             "train.learning_rate": train.learning_rate is not None,
             "train.warmup_steps": train.warmup_steps is not None,
             "train.batch_tokens": train.batch_tokens is not None,
+            **{
+                f"train.{name}": getattr(train, name) is not None
+                for name in ("optimizer", "schedule", "label_smoothing", "beta2", "weight_decay", "average")
+            },
             "train.max_steps, train.max_epochs or train.minutes": has_budget,
         }
         if missing := [name for name, is_there in found.items() if not is_there]:

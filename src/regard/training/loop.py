@@ -29,7 +29,7 @@ from regard.training.precision import Hardware
 from regard.training.schedules import rate_factor
 from regard.training.settings import RunSettings
 from regard.training.threads import ThreadChooser
-from regard.training.update import Updater
+from regard.training.update import Updater, can_record
 
 _LOG_EVERY = 10
 _CHECKPOINT_SECONDS = 300.0
@@ -70,9 +70,15 @@ class Trainer:
         config = self.config
         assert config.batch_tokens is not None, "settings are resolved before training"
         assert config.optimizer is not None, "settings are resolved before training"
-        is_recorded = hardware.device.type == "cuda" and config.record
+        assert config.beta2 is not None, "settings are resolved before training"
+        assert config.weight_decay is not None, "settings are resolved before training"
+        assert config.average is not None, "settings are resolved before training"
         self.batches = task.batches(
-            data, settings.data, batch_tokens=config.batch_tokens, seed=config.seed, has_few_shapes=is_recorded
+            data,
+            settings.data,
+            batch_tokens=config.batch_tokens,
+            seed=config.seed,
+            has_few_shapes=can_record(model, config, hardware),
         )
         self.optimizer = make_optimizer(
             config.optimizer,
@@ -200,6 +206,7 @@ class Trainer:
         config = self.config
         assert config.learning_rate is not None, "settings are resolved before training"
         assert config.warmup_steps is not None, "settings are resolved before training"
+        assert config.schedule is not None, "settings are resolved before training"
         return config.learning_rate * rate_factor(
             config.schedule, step=step, warmup_steps=config.warmup_steps, progress=self.used(step - 1)
         )

@@ -23,10 +23,27 @@ _FEW_ROWS, _MANY_ROWS = 20_000, 500_000
 _FEW_TOKENS, _MANY_TOKENS = 200_000, 200_000_000
 _MIN_STEPS, _EPOCHS = 2_000, 20
 _WARMUP, _TEXT_WARMUP, _POST_NORM_WARMUP = 200, 40, 4_000
-_RATE = 0.03
+_RATE, _MUON_RATE = 0.03, 0.2
 _BATCH_TOKENS = {"cpu": 1_024, "cuda": 4_096}
 """A CPU gains nothing from larger batches, and many small steps learn more than few large ones."""
-_TEXT_BATCH_TOKENS = {"cpu": 1_024, "cuda": 16_384}
+_TEXT_BATCH_TOKENS = {"cpu": 512, "cuda": 8_192}
+_DEFAULTS: dict[str, Any] = {
+    "optimizer": "adamw",
+    "label_smoothing": 0.1,
+    "schedule": "cosine",
+    "beta2": 0.98,
+    "weight_decay": 0.01,
+    "average": 0.998,
+}
+_TEXT_DEFAULTS: dict[str, Any] = {
+    "optimizer": "muon",
+    "label_smoothing": 0.0,
+    "schedule": "trapezoid",
+    "beta2": 0.95,
+    "weight_decay": 0.1,
+    "average": 0.98,
+}
+"""What learns fastest by the experiments in docs/log.md."""
 _WINDOW = {"cpu": 128, "cuda": 256}
 _WIDE, _WIDE_WINDOW = 512, 1_024
 """From this width on a GPU reads windows of this length."""
@@ -80,7 +97,8 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
     is_post_norm = isinstance(settings.model, TransformerConfig) and settings.model.block == "post-norm"
     if train.learning_rate is None:
         is_delicate = is_post_norm or (isinstance(settings.model, RecurrentConfig) and settings.model.cell == "rnn")
-        rate = _RATE / math.sqrt(settings.model.model_dim) / (2 if is_delicate else 1)
+        peak = _MUON_RATE if train.optimizer == "muon" else _RATE
+        rate = peak / math.sqrt(settings.model.model_dim) / (2 if is_delicate else 1)
         train = train.changed(learning_rate=float(f"{rate:.2g}"))
     if train.warmup_steps is None:
         warmup = _POST_NORM_WARMUP if is_post_norm else _TEXT_WARMUP if settings.data.window else _WARMUP
@@ -100,11 +118,12 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
 def with_task_defaults(settings: RunSettings) -> TrainConfig:
     """The training settings with what suits the task and the device where nothing was said."""
     train, is_text = settings.train, settings.task == "language"
-    return train.changed(
-        batch_tokens=batch_tokens_for(settings),
-        optimizer=train.optimizer or ("muon" if is_text else "adamw"),
-        label_smoothing=(0.0 if is_text else 0.1) if train.label_smoothing is None else train.label_smoothing,
-    )
+    usual = dict(_TEXT_DEFAULTS if is_text else _DEFAULTS)
+    if settings.model.family != "transformer":
+        usual["optimizer"] = "adamw"
+    given = {name: getattr(train, name) for name in usual}
+    changes = {name: value if given[name] is None else given[name] for name, value in usual.items()}
+    return train.changed(batch_tokens=batch_tokens_for(settings), **changes)
 
 
 def _window_for(settings: RunSettings, stream: TokenStream) -> int:

@@ -28,25 +28,31 @@ class TrainConfig(Settings):
     patience: int = Field(default=10, ge=0)
     """Stop after so many evaluations in a row without a better one; 0 never stops early."""
     batch_tokens: int | None = Field(default=None, ge=1)
-    """Rows of a batch times its longest side: at most so many tokens. Unset: 1024 on a CPU, 4096 on a GPU."""
+    """Rows of a batch times its longest side: at most so many tokens. Unset: 1024 on a CPU and 4096 on a
+    GPU, for language models 512 and 8192."""
     accumulate: int = Field(default=1, ge=1)
     """Batches that make one step; the loss is normalised by the tokens of them all."""
     optimizer: OptimizerName | None = None
-    """adamw, adam or muon (for matrices, beside adamw for the rest). Unset: adamw, but muon for language models."""
+    """adamw, adam or muon (for matrices, beside adamw for the rest). Unset: adamw, but muon for language models that
+    are Transformers."""
     learning_rate: float | None = Field(default=None, gt=0)
-    """The peak. Unset: 0.03 / sqrt(model_dim), and half of it for post-norm blocks and the cell rnn."""
-    schedule: ScheduleName = "cosine"
-    """How the rate falls from its peak: inverse-sqrt, cosine, linear, trapezoid or constant."""
+    """The peak. Unset: 0.03 / sqrt(model_dim), and half of it for post-norm blocks and the cell rnn; for muon
+    0.2 / sqrt(model_dim)."""
+    schedule: ScheduleName | None = None
+    """How the rate falls from its peak: inverse-sqrt, cosine, linear, trapezoid or constant. Unset: cosine, but
+    trapezoid for language models."""
     warmup_steps: int | None = Field(default=None, ge=0)
-    """Steps in which the rate rises to its peak. Unset: 200 (post-norm blocks: 4000), at most a tenth of max_steps."""
+    """Steps in which the rate rises to its peak. Unset: 200 (post-norm blocks: 4000, language models: 40), at
+    most a tenth of max_steps."""
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
     """Memory of the optimizer's mean gradient."""
-    beta2: float = Field(default=0.98, ge=0.0, lt=1.0)
-    """Memory of the optimizer's mean squared gradient."""
+    beta2: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """Memory of the optimizer's mean squared gradient. Unset: 0.98, but 0.95 for language models."""
     epsilon: float = Field(default=1e-9, gt=0)
     """What Adam adds to the root of the mean squared gradient before it divides by it."""
-    weight_decay: float = Field(default=0.01, ge=0)
-    """Pull of AdamW on matrices; vectors (biases, gains) are left alone."""
+    weight_decay: float | None = Field(default=None, ge=0)
+    """Pull of AdamW and Muon on matrices; vectors (biases, gains) are left alone. Unset: 0.01, but 0.1 for language
+    models."""
     label_smoothing: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Share of the target's probability that is spread over all tokens. Unset: 0.1, but 0 for language models."""
     consistency: float = Field(default=0.0, ge=0.0)
@@ -54,8 +60,9 @@ class TrainConfig(Settings):
     long."""
     clip_norm: float = Field(default=1.0, ge=0)
     """Longest gradient; a longer one is shortened to it. 0 lets all pass."""
-    average: float = Field(default=0.998, ge=0.0, lt=1.0)
-    """Memory of the moving average of the weights, which is what is evaluated and kept; 0 keeps the last weights."""
+    average: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """Memory of the moving average of the weights, which is what is evaluated and kept; 0 keeps the last weights.
+    Unset: 0.998, but 0.98 for language models."""
     seed: int = 0
     evaluate_every: int = Field(default=200, ge=1)
     """Steps between looks at the validation rows."""

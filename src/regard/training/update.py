@@ -53,7 +53,7 @@ class Updater:
         """In how many parts a batch is read, so that it fits into memory."""
         self._loss = torch.compile(task.loss, dynamic=None) if is_compiled else task.loss
         self._graphs: dict[tuple, _Recorded | None] = {}
-        self._can_record = hardware.device.type == "cuda" and config.accumulate == 1 and config.record
+        self._can_record = can_record(model, config, hardware)
         self._pool: Any = None
         self._rate = torch.zeros((), device=hardware.device) if self._can_record else None
         for group in optimizer.param_groups:
@@ -173,6 +173,12 @@ class Updater:
         recorded = _Recorded(graph, [*own, numbers], loss)
         self._graphs[key] = recorded
         return recorded
+
+
+def can_record(model: nn.Module, config: TrainConfig, hardware: Hardware) -> bool:
+    """Whether updates are to be recorded; cuDNN's recurrent kernels keep a state of dropout that cannot be."""
+    is_recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    return hardware.device.type == "cuda" and config.record and config.accumulate == 1 and not is_recurrent
 
 
 def _num_rows(batch: Batch) -> int:
