@@ -29,6 +29,7 @@ import torch
 from torch import nn
 
 from regard.generation.config import GenerationConfig
+from regard.generation.inference import ready
 from regard.generation.quantization import quantized
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.translation import Translation
@@ -43,6 +44,7 @@ SHORTEST, LONGEST, WRITTEN = {"cpu": 12, "cuda": 63}, {"cpu": 28, "cuda": 63}, {
 """Tokens that are read, their end not counted, and that are written."""
 PAD, END, START, FIRST_WORD = 0, 1, 2, 3
 POSITIONS = 128
+BEAMS = (1, 5)
 NAMES = {
     "self_attn.q_proj": "attention.query",
     "self_attn.k_proj": "attention.key",
@@ -117,11 +119,14 @@ def make_ours(marian: Any, shape: dict[str, int], vocab_size: int) -> Transforme
 
 
 def regard(model: Transformer, written: int) -> Write:
+    tokenizer: Any = Numbers()
+    writers = {
+        beam: Translation().writer(model, tokenizer, GenerationConfig(beam_size=beam, max_length=written))
+        for beam in BEAMS
+    }
+
     def write(sources: Sequence[Sequence[int]], beam: int) -> list[list[int]]:
-        config = GenerationConfig(beam_size=beam, max_length=written)
-        tokenizer: Any = Numbers()
-        texts = tokenizer.decode(sources)
-        found = Translation().predict(model, tokenizer, texts, config)
+        found = writers[beam](tokenizer.decode(sources))
         return tokenizer.encode([prediction.output for prediction in found])
 
     return write
@@ -172,10 +177,10 @@ def contenders(device: str, num_threads: int) -> dict[str, Write]:
     marian = make_marian(shape, vocab_size)
     ours = make_ours(marian, shape, vocab_size)
     if device == "cuda":
-        marian, ours = (model.to("cuda", torch.bfloat16) for model in (marian, ours))
+        marian, ours = marian.to("cuda", torch.bfloat16), ready(ours.to("cuda"), "bfloat16")
         return {"regard": regard(ours, written), "transformers Marian": transformers(marian, written)}
     found = {
-        "regard": regard(ours, written),
+        "regard": regard(ready(ours, "float32"), written),
         "regard, 8 bits": regard(quantized(ours), written),
         "transformers Marian": transformers(marian, written),
     }
@@ -215,7 +220,7 @@ def main() -> None:
     results = []
     with threads(options.threads):
         writers = contenders(device, options.threads)
-        for beam in (1, 5):
+        for beam in BEAMS:
             for name, write in writers.items():
                 outputs = write(sources, beam)
                 assert all(len(output) == written for output in outputs), f"{name} has stopped early"

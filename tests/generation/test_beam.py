@@ -224,6 +224,7 @@ def check(values: dict, limits: Sequence[int], config: GenerationConfig) -> None
     model = make(values)
     expected = expected_of(model, limits, config)
     search = BeamSearch(model, end=END, config=config)
+    assert_same(search.search(*started(model), limits), expected)
     assert_same(search.search_by_selection(*started(model), limits), expected)
     if isinstance(model, Transformer):
         assert_same(search.search_in_place(*started(model), limits), expected)

@@ -14,7 +14,7 @@ def generate(
     run: RunPath,
     prompt: Annotated[str, argument("[PROMPT]", "How the text begins; unset, the model begins it.")] = "",
     max_length: Annotated[int | None, option("The most tokens to write; unset, 200.")] = None,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token; 1 samples as the model has it.")] = 0.8,
+    temperature: Annotated[float, typer.Option(help="0: the likeliest token; 1: as the model has it.")] = 0.8,
     top_k: Annotated[int | None, option("Sample among the k likeliest tokens.")] = None,
     top_p: Annotated[float | None, option("Sample among the tokens holding this probability.")] = None,
     min_p: Annotated[float | None, option("Sample among tokens at least this share as likely as the best.")] = None,

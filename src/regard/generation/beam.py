@@ -46,6 +46,8 @@ _LOOK_EVERY = 8
 """Steps between two looks of the host at a GPU, each of which makes it wait."""
 _ROUND_TO = 32
 """The room for tokens is rounded up to this, so that one recording serves limits of about the same size."""
+_KEPT = 4
+"""Sizes of batches for which a recording is kept."""
 _GROUP = 128
 """Tokens of which first the best is looked for alone."""
 _NOTHING = -1
@@ -213,7 +215,11 @@ class Branches(State, Protocol):
 
 @runtime_checkable
 class Branching(State, Protocol):
-    """A state before the first token, from which a fixed number of hypotheses of each row can branch off."""
+    """A state before the first token, whose rows can branch into hypotheses that have their beginnings in common."""
+
+    def tree(self) -> State:
+        """A state that `select` does not copy, as long as each hypothesis stays with its row."""
+        ...
 
     def branches(self, width: int, capacity: int) -> Branches:
         """Room for `width` hypotheses of each row, of up to `capacity` tokens."""
@@ -225,7 +231,7 @@ class BeamSearch:
 
     def __init__(self, decoder: Stepper, *, end: int, config: GenerationConfig) -> None:
         self.decoder, self.end, self.config = decoder, end, config
-        self._steps: _FixedSteps | None = None
+        self._kept: list[_FixedSteps] = []
 
     def search(self, state: State, prompt: Int[Tensor, "batch 1"], limits: Sequence[int]) -> list[list[Hypothesis]]:
         """The finished hypotheses of each sentence, best first, at most `beam_size` of each."""
@@ -234,6 +240,8 @@ class BeamSearch:
             # searches that take room as they need it mostly end before that matters.
             with suppress(ConfigError):
                 return self.search_in_place(state, prompt, limits)
+        if not prompt.is_cuda and isinstance(state, Branching):
+            state = state.tree()
         return self.search_by_selection(state, prompt, limits)
 
     @torch.inference_mode()
@@ -269,16 +277,18 @@ class BeamSearch:
         """In tensors that never change their size, by steps that are recorded on a GPU."""
         room = -(-max(limits) // _ROUND_TO) * _ROUND_TO
         beams = Beams.start(limits, self.config, room=room, device=prompt.device)
-        if self._steps is None or not self._steps.fits(beams, state):
-            self._steps = None  # its memory is free before more is asked for
+        steps = next((kept for kept in self._kept if kept.fits(beams, state)), None)
+        if steps is None:
+            del self._kept[: 1 - _KEPT]  # their memory is free before more is asked for
             branches = state.branches(self.config.beam_size, room)
-            self._steps = _FixedSteps(self.decoder, self._advance, beams, branches, state, prompt)
-        self._steps.start(beams, state, prompt)
+            steps = _FixedSteps(self.decoder, self._advance, beams, branches, state, prompt)
+            self._kept.append(steps)
+        steps.start(beams, state, prompt)
         for number in range(1, max(limits) + 1):
-            self._steps.take()
-            if number % _LOOK_EVERY == 0 and self._steps.beams.is_done.all():
+            steps.take()
+            if number % _LOOK_EVERY == 0 and steps.beams.is_done.all():
                 break
-        return self._steps.beams.hypotheses()
+        return steps.beams.hypotheses()
 
     def _advance(
         self, beams: Beams, scores: Float[Tensor, "rows new vocab"]

@@ -270,9 +270,10 @@ class Engine:
 
     def _num_steps(self, sequences: Sequence[_Sequence]) -> int:
         """How many steps to take before the host looks at what was written."""
-        if self._queue or self._device.type == "cpu":
+        if self._device.type == "cpu":
             return 1
-        num_steps = min(MOST_STEPS, max(sequence.num_left for sequence in sequences))
+        most = MOST_STEPS // 2 if self._queue else MOST_STEPS
+        num_steps = min(most, max(sequence.num_left for sequence in sequences))
         if self._reach is None:
             return num_steps
         return min(num_steps, *(self._reach - sequence.num_read for sequence in sequences))

@@ -127,8 +127,9 @@ def put_rows(slots: Slots, places: Sequence[int], state: State, *, device: torch
     rows = torch.tensor(places, dtype=torch.long, device=device)
     for own, new in zip(slots.caches, state.caches, strict=True):
         length = min(new.length if isinstance(new, KeyValues) else new.keys.size(2), own.keys.size(2))
-        own.keys[rows, :, :length] = new.keys[:, :, :length]
-        own.values[rows, :, :length] = new.values[:, :, :length]
+        if length:
+            own.keys[rows, :, :length] = new.keys[:, :, :length]
+            own.values[rows, :, :length] = new.values[:, :, :length]
     slots.lengths[rows] = state.lengths if isinstance(state, TransformerSlots) else state.caches[0].length
     for own, new in zip(slots.seen or (), state.seen or (), strict=True):
         assert own.mask is not None, "rows of different length need a mask"

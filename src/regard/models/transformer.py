@@ -45,6 +45,8 @@ from regard.nn.shaped import ShapedLookup
 from regard.nn.similarity import SimilarityName, make_similarity
 
 _GPT2_STD = 0.02
+_DEAD_BRANCHES = 4
+"""Positions for each hypothesis that nobody descends from, which a tree puts up with."""
 _SOURCE_ROOM = 32
 """Rooms for memories are multiples of this, so that one serves sources of about the same length."""
 
@@ -179,6 +181,13 @@ class TransformerState:
         num_sharing = self.caches[0].keys.size(0) // self.seen[0].k.size(0)
         return TransformerState(caches, select_seen(self.seen, rows // num_sharing))
 
+    def tree(self) -> "TransformerTree":
+        """The same, ready for rows that branch into several hypotheses."""
+        batch, length = self.caches[0].keys.size(0), self.caches[0].length
+        depths = torch.arange(length, device=self.caches[0].keys.device).expand(batch, length)
+        ancestors = torch.ones_like(depths, dtype=torch.bool)[:, None]
+        return TransformerTree(self.caches, self.seen, ancestors, depths, length)
+
     def branches(self, width: int, capacity: int) -> "TransformerBranches":
         """Room for `width` hypotheses of each row, of up to `capacity` tokens."""
         like = self.caches[0].keys
@@ -188,6 +197,7 @@ class TransformerState:
             caches=[StaticKeyValues(keys.clone(), keys.clone()) for _ in self.caches],
             seen=None if self.seen is None else [each.room(_SOURCE_ROOM) for each in self.seen],
             ancestors=torch.zeros(batch, width, capacity * width, dtype=torch.bool, device=like.device),
+            depths=(torch.arange(capacity * width, device=like.device) // width).expand(batch, -1),
             length=torch.zeros((), dtype=torch.long, device=like.device),
         )
 
@@ -230,25 +240,78 @@ class TransformerSlots:
 
 
 @dataclass
-class TransformerBranches:
-    """Several hypotheses of each row, side by side, as a tree whose branches have their trunk in common.
+class TransformerTree:
+    """The hypotheses of each row, side by side, as a tree whose branches have their trunk in common.
 
     A step adds a position to each hypothesis, which sees the positions that it
-    descends from. When hypotheses change places, or one goes on as two, it is
-    only written down anew who descends from whom: no keys or values move.
+    descends from. Where hypotheses change places, or one goes on as two, it is
+    only written down anew who descends from whom: keys and values stay where
+    they are. Those that nobody descends from are cleared away now and then.
     """
+
+    caches: list[KeyValues]
+    seen: list[Seen] | None
+    ancestors: Bool[Tensor, "batch width key"]
+    """The positions that each hypothesis descends from."""
+    depths: Int[Tensor, "batch key"]
+    """Where in its hypothesis a position stands."""
+    length: int
+    """Positions of each hypothesis."""
+
+    @property
+    def reach(self) -> int:
+        """Positions of each hypothesis once it has grown."""
+        return self.length + 1
+
+    def grow(self) -> tuple[list[KeyValues], Int[Tensor, "batch width"]]:
+        """Add a position to each hypothesis; where its keys and values go, and where it stands."""
+        batch, width, _ = self.ancestors.shape
+        own = torch.eye(width, dtype=torch.bool, device=self.depths.device)
+        positions = torch.full((batch, width), self.length, device=self.depths.device)
+        self.ancestors = torch.cat([self.ancestors, own.expand(batch, width, width)], dim=2)
+        self.depths = torch.cat([self.depths, positions], dim=1)
+        self.length += 1
+        return self.caches, positions
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> "TransformerTree":
+        """The tree of these hypotheses, of each row as many, standing together. This tree is used up."""
+        batch, width, num_places = self.ancestors.shape
+        chosen = (rows // width).unique_consecutive()
+        ancestors = self.ancestors.flatten(0, 1).index_select(0, rows).unflatten(0, (len(chosen), -1))
+        caches, seen, depths = self.caches, self.seen, self.depths
+        if not torch.equal(chosen, torch.arange(batch, device=rows.device)):
+            caches = [cache.select(chosen) for cache in caches]
+            seen = None if seen is None else [each.select(chosen) for each in seen]
+            depths = depths.index_select(0, chosen)
+        tree = TransformerTree(caches, seen, ancestors, depths, self.length)
+        is_alive = ancestors.any(dim=1)
+        most = int(is_alive.sum(dim=1).max())
+        if num_places - most > _DEAD_BRANCHES * ancestors.size(1):
+            tree._clear(is_alive.byte().argsort(dim=1, descending=True, stable=True)[:, :most])
+        return tree
+
+    def _clear(self, places: Int[Tensor, "batch kept"]) -> None:
+        for cache in self.caches:
+            cache.keep(places)
+        self.ancestors = self.ancestors.gather(2, places[:, None].expand(-1, self.ancestors.size(1), -1))
+        self.depths = self.depths.gather(1, places)
+
+
+@dataclass
+class TransformerBranches:
+    """A `TransformerTree` of fixed size, which a step changes in place, so that it can be recorded and replayed."""
 
     caches: list[StaticKeyValues]
     """Of step t, hypothesis b is at place t * width + b."""
     seen: list[Seen] | None
     ancestors: Bool[Tensor, "batch width key"]
-    """The places that each hypothesis descends from."""
+    depths: Int[Tensor, "batch key"]
     length: Int[Tensor, ""]
     """Steps taken."""
 
     @property
-    def capacity(self) -> int:
-        """The most steps that can be taken."""
+    def reach(self) -> int:
+        """Positions of the longest hypothesis there is room for."""
         return self.ancestors.size(2) // self.ancestors.size(1)
 
     def fits(self, state: State) -> bool:
@@ -268,17 +331,27 @@ class TransformerBranches:
         self.ancestors.fill_(False)
         self.length.fill_(0)
 
+    def grow(self) -> tuple[list[StaticKeyValues], Int[Tensor, "batch width"]]:
+        """Add a position to each hypothesis; where its keys and values go, and where it stands."""
+        batch, width, _ = self.ancestors.shape
+        places = self.length * width + torch.arange(width, device=self.length.device)
+        places = places.expand(batch, width)
+        self.ancestors.scatter_(2, places[:, :, None], True)
+        positions = self.length.repeat(batch, width)
+        self.length.add_(1)
+        return [cache.at(places) for cache in self.caches], positions
+
     def select(self, rows: Int[Tensor, " chosen"]) -> "TransformerBranches":
-        """The same for these hypotheses, of whose rows all are chosen or none."""
+        """The same for these hypotheses, of each row all or none."""
         width = self.ancestors.size(1)
-        batch = rows[::width] // width
+        chosen = rows[::width] // width
         caches = [
-            StaticKeyValues(cache.keys.index_select(0, batch), cache.values.index_select(0, batch))
+            StaticKeyValues(cache.keys.index_select(0, chosen), cache.values.index_select(0, chosen))
             for cache in self.caches
         ]
-        seen = None if self.seen is None else [each.select(batch) for each in self.seen]
+        seen = None if self.seen is None else [each.select(chosen) for each in self.seen]
         ancestors = self.ancestors.flatten(0, 1).index_select(0, rows).unflatten(0, (-1, width))
-        return TransformerBranches(caches, seen, ancestors, self.length.clone())
+        return TransformerBranches(caches, seen, ancestors, self.depths[: len(chosen)], self.length.clone())
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
         """Let hypothesis i go on where `rows[i]` stands, which is one of the same row."""
@@ -374,7 +447,7 @@ class Transformer(nn.Module):
         decoder = self._decoder()
         if isinstance(state, TransformerState):
             return self.scores(decoder(self._embed(tokens), seen=state.seen, caches=state.caches)), state
-        if isinstance(state, TransformerBranches):
+        if isinstance(state, TransformerTree | TransformerBranches):
             return self._step_of_branches(tokens, state), state
         assert isinstance(state, TransformerSlots)
         num_new, capacity = tokens.size(1), state.capacity
@@ -387,25 +460,21 @@ class Transformer(nn.Module):
         return scores, state
 
     def _step_of_branches(
-        self, tokens: Int[Tensor, "rows 1"], state: TransformerBranches
+        self, tokens: Int[Tensor, "rows 1"], state: TransformerTree | TransformerBranches
     ) -> Float[Tensor, "rows 1 vocab"]:
-        """The hypotheses of a row stand side by side, as positions do that are one behind the other."""
+        """The hypotheses of a row stand side by side, as positions do that follow one another."""
         decoder = self._decoder()
-        decoder.require_reach(state.capacity)
-        batch, width, num_places = state.ancestors.shape
-        numbers = torch.arange(num_places, device=tokens.device)
-        places = (state.length * width + numbers[:width]).expand(batch, width)
-        state.ancestors.scatter_(2, places[:, :, None], True)
+        decoder.require_reach(state.reach)
+        caches, positions = state.grow()
         states = decoder(
-            self._embed(tokens.view(batch, width)),
+            self._embed(tokens.view(positions.shape)),
             state.ancestors[:, None],
             seen=state.seen,
-            caches=[cache.at(places) for cache in state.caches],
-            positions=state.length.expand(batch, width),
-            key_positions=(numbers // width).expand(batch, num_places),
+            caches=caches,
+            positions=positions,
+            key_positions=state.depths,
         )
-        state.length.add_(1)
-        return self.scores(states).view(batch * width, 1, -1)
+        return self.scores(states).view(tokens.size(0), 1, -1)
 
     def _embed(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time model"]:
         scale = math.sqrt(self.config.model_dim) if self.config.scale_embeddings else 1.0

@@ -47,6 +47,17 @@ class KeyValues:
         """The memory of these rows of the batch, in this order; a row may occur twice."""
         return KeyValues(self.keys.index_select(0, rows), self.values.index_select(0, rows), self.length)
 
+    def keep(self, places: Int[Tensor, "batch kept"]) -> None:
+        """Forget all positions of a row but those at these places, which follow one another in this order."""
+        batch, heads, capacity, _ = self.keys.shape
+        firsts = capacity * torch.arange(batch * heads, device=places.device)
+        rows = (firsts[:, None] + places.repeat_interleave(heads, dim=0)).flatten()
+        for part in (self.keys, self.values):
+            part[:, :, : places.size(1)] = (
+                part.view(-1, part.size(3)).index_select(0, rows).view(batch, heads, -1, part.size(3))
+            )
+        self.length = places.size(1)
+
     def _enlarged(self, old: Tensor, capacity: int) -> Tensor:
         batch, heads, _, head = old.shape
         new = old.new_zeros(batch, heads, capacity, head)

@@ -19,13 +19,12 @@ from regard.explanation.maps import AttentionMaps
 from regard.explanation.record import attends, explain_pair, explain_text
 from regard.explanation.report import Report, write_report
 from regard.generation.config import GenerationConfig
-from regard.generation.engine import Engine
 from regard.generation.inference import ready
 from regard.progress import duration, track, warn
 from regard.tasks import find_task
-from regard.tasks.language import make_request, score_text
-from regard.tasks.task import Likelihoods, Prediction, Task
-from regard.text.tokenizer import TextStreamer, Tokenizer
+from regard.tasks.language import score_text
+from regard.tasks.task import Likelihoods, Prediction, Task, Writer
+from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints import load_checkpoint, load_weights, read_tensors
 from regard.training.folder import RunFolder
 from regard.training.precision import choose_hardware, find_device, threads
@@ -69,6 +68,7 @@ class Run:
         self.tokenizer: Tokenizer = self.folder.read_tokenizer()
         self.task: Task = find_task(self.settings.task)
         self.device: torch.device = find_device(device)
+        self._writers: dict[GenerationConfig, Writer] = {}
 
     @property
     def path(self) -> Path:
@@ -97,7 +97,7 @@ class Run:
         chunks = [inputs[start : start + _ROWS_AT_ONCE] for start in range(0, len(inputs), _ROWS_AT_ONCE)]
         bar = track(chunks, "predicting", total=len(chunks)) if len(chunks) > 1 else chunks
         with threads(1):  # a step of decoding is too little work to share out
-            return [p for chunk in bar for p in self.task.predict(self.model, self.tokenizer, chunk, config)]
+            return [prediction for chunk in bar for prediction in self._writer(config)(chunk)]
 
     def generation(self, **options: Any) -> GenerationConfig:
         """The run's way of writing, with some options changed."""
@@ -146,15 +146,9 @@ class Run:
         config = self.generation(**options)
         if config.beam_size > 1:
             raise ConfigError(f"beam search knows its text only at the end: it cannot stream, got {config.beam_size=}")
-        request = make_request(prompt, self.tokenizer, config)
-        streamer = TextStreamer(self.tokenizer)
-        engine = Engine(self.inference_model, config, end=self.tokenizer.end)
+        writer: Any = self._writer(config)
         with threads(1):
-            for token in engine.stream(request):
-                if text := streamer.add(token):
-                    yield text
-        if rest := streamer.flush():
-            yield rest
+            yield from writer.stream(prompt)
 
     def score(self, texts: str | Sequence[str]) -> Any:
         """How probable the model holds a text from its beginning to its end, token by token; or a list of them."""
@@ -164,6 +158,12 @@ class Run:
         self._require_text(texts)
         model: Any = self.model
         return [score_text(model, self.tokenizer, text) for text in texts]
+
+    def _writer(self, config: GenerationConfig) -> Writer:
+        """What writes in this way; it is kept for the next time."""
+        if config not in self._writers:
+            self._writers[config] = self.task.writer(self.inference_model, self.tokenizer, config)
+        return self._writers[config]
 
     @cached_property
     def inference_model(self) -> Any:

@@ -48,12 +48,14 @@ from regard.nn.losses import (
     linear_log_likelihoods,
 )
 from regard.tasks.task import Likelihoods, Prediction, moved, twice
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import TextStreamer, Tokenizer
 
 _NEW_TOKENS = 200
 """Written where no limit is set."""
 _EVALUATION_TOKENS = 16_384
 """Scored together."""
+_SLOTS = {"cpu": 32, "cuda": 256}
+"""Texts written side by side."""
 
 
 @dataclass(frozen=True)
@@ -200,14 +202,8 @@ class Language:
             counts += (batch.targets != IGNORED).sum(dim=1).tolist()
         return Likelihoods(losses, counts)
 
-    def predict(
-        self, model: AnyModel, tokenizer: Tokenizer, inputs: Sequence[str], config: GenerationConfig
-    ) -> list[Prediction]:
-        """What may come behind each input."""
-        engine = Engine(model, config, end=tokenizer.end)
-        requests = [make_request(text, tokenizer, config) for text in inputs]
-        texts = tokenizer.decode(engine.run(requests))
-        return [Prediction(text, output) for text, output in zip(inputs, texts, strict=True)]
+    def writer(self, model: AnyModel, tokenizer: Tokenizer, config: GenerationConfig) -> "Continuer":
+        return Continuer(model, tokenizer, config)
 
     def headline(self, rows: Sequence[Sequence[str]]) -> str:
         return "perplexity"
@@ -222,6 +218,30 @@ class Language:
             metrics.perplexity(likelihoods.losses, likelihoods.counts, settings=how),
             metrics.bits_per_byte(likelihoods.losses, likelihoods.counts, num_bytes=num_bytes, settings=how),
         ]
+
+
+class Continuer:
+    """Writes what may come behind prompts."""
+
+    def __init__(self, model: AnyModel, tokenizer: Tokenizer, config: GenerationConfig) -> None:
+        self._tokenizer, self._config = tokenizer, config
+        device = model.embedding.weight.device.type
+        self._engine = Engine(model, config, end=tokenizer.end, num_slots=_SLOTS[device])
+
+    def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
+        """The continuation of each input, in order."""
+        requests = [make_request(text, self._tokenizer, self._config) for text in inputs]
+        texts = self._tokenizer.decode(self._engine.run(requests))
+        return [Prediction(text, output) for text, output in zip(inputs, texts, strict=True)]
+
+    def stream(self, prompt: str) -> Iterator[str]:
+        """The continuation of a prompt, piece by piece as it is written."""
+        streamer = TextStreamer(self._tokenizer)
+        for token in self._engine.stream(make_request(prompt, self._tokenizer, self._config)):
+            if text := streamer.add(token):
+                yield text
+        if rest := streamer.flush():
+            yield rest
 
 
 @dataclass(frozen=True)

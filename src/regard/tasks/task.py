@@ -80,6 +80,14 @@ class Prediction:
     """Log-probability by length, where beam search ranked hypotheses."""
 
 
+class Writer(Protocol):
+    """Answers inputs; it is kept, since what it prepares for some serves others."""
+
+    def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
+        """What the model makes of each input, in order."""
+        ...
+
+
 class Task(Protocol):
     """One kind of job."""
 
@@ -126,10 +134,8 @@ class Task(Protocol):
         """How probable the model holds the targets of all these batches."""
         ...
 
-    def predict(
-        self, model: Any, tokenizer: Tokenizer, inputs: Sequence[str], config: GenerationConfig
-    ) -> list[Prediction]:
-        """What the model makes of each input, in order."""
+    def writer(self, model: Any, tokenizer: Tokenizer, config: GenerationConfig) -> "Writer":
+        """What answers inputs by this model."""
         ...
 
     def headline(self, rows: Sequence[Sequence[str]]) -> str:

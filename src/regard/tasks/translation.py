@@ -9,6 +9,7 @@ by the chain rule.
 Dimensions: `batch` pairs, `source` and `target` positions.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,9 +30,9 @@ from regard.data.store import TokenStore
 from regard.errors import ConfigError
 from regard.evaluation import metrics
 from regard.evaluation.scores import Score
-from regard.generation.beam import beam_search
+from regard.generation.beam import BeamSearch, Hypothesis
 from regard.generation.config import GenerationConfig
-from regard.generation.sampling import sample
+from regard.generation.engine import Engine, Request
 from regard.models.families import AnyConfig, AnyModel, make_model
 from regard.nn.losses import (
     IGNORED,
@@ -46,7 +47,13 @@ from regard.text.tokenizer import Tokenizer
 ROLES = ("source", "target")
 """What a row of data must give."""
 _BATCH_TOKENS = 8_192
-"""Tokens read together when predicting and scoring."""
+"""Tokens read together when scoring."""
+_SEARCHED_TOKENS = {"cpu": 8_192, "cuda": 32_768}
+"""Tokens of sources that are searched together, each counted once for every hypothesis."""
+_SLOTS = {"cpu": 64, "cuda": 256}
+"""Sequences written side by side."""
+_WIDTHS = 16
+"""On a GPU the length of a batch of sources is a multiple of this."""
 
 
 @dataclass(frozen=True)
@@ -174,23 +181,8 @@ class Translation:
             counts += (batch.target_out != IGNORED).sum(dim=1).tolist()
         return Likelihoods(losses, counts)
 
-    def predict(
-        self, model: AnyModel, tokenizer: Tokenizer, inputs: Sequence[str], config: GenerationConfig
-    ) -> list[Prediction]:
-        """Long inputs first, so that a batch holds inputs of like length; the order of the answer is the input's."""
-        encoded = tokenizer.encode(inputs)
-        order = sorted(range(len(inputs)), key=lambda i: -len(encoded[i]))
-        results: list[Prediction | None] = [None] * len(inputs)
-        place = 0
-        while place < len(order):
-            width = (len(encoded[order[place]]) + 1) * config.beam_size
-            chosen = order[place : place + max(1, _BATCH_TOKENS // width)]
-            place += len(chosen)
-            outputs = _write(model, tokenizer, [encoded[i] for i in chosen], [inputs[i] for i in chosen], config)
-            texts = tokenizer.decode(tokens for tokens, _ in outputs)
-            for i, text, (_, score) in zip(chosen, texts, outputs, strict=True):
-                results[i] = Prediction(inputs[i], text, score)
-        return [result for result in results if result is not None]
+    def writer(self, model: AnyModel, tokenizer: Tokenizer, config: GenerationConfig) -> "Translator":
+        return Translator(model, tokenizer, config)
 
     def headline(self, rows: Sequence[Sequence[str]]) -> str:
         """BLEU counts runs of four words, so it says nothing of targets that have fewer."""
@@ -254,18 +246,73 @@ def make_batch(sources: list[NDArray[np.int64]], targets: list[NDArray[np.int64]
     )
 
 
-def _write(
-    model: AnyModel, tokenizer: Tokenizer, encoded: list[list[int]], inputs: list[str], config: GenerationConfig
-) -> list[tuple[list[int], float | None]]:
-    device = next(model.parameters()).device
-    batch = make_batch([np.array(ids, np.int64) for ids in encoded], [np.empty(0, np.int64)] * len(encoded), tokenizer)
-    batch: PairBatch = moved(batch, device)
-    limits = [config.limit(len(ids)) for ids in encoded]
-    with torch.inference_mode():
-        state = model.start(model.encode(batch.source, batch.lengths))
-    if config.beam_size > 1:
-        found = beam_search(model, state, batch.target_in, end=tokenizer.end, limits=limits, config=config)
-        return [(hypotheses[0].tokens, hypotheses[0].score) for hypotheses in found]
-    seeds = [mix(config.seed, row_hash((text,))) for text in inputs]
-    written = sample(model, state, batch.target_in, end=tokenizer.end, limits=limits, seeds=seeds, config=config)
-    return [(tokens, None) for tokens in written]
+class Translator:
+    """Writes the targets of sources; what it recorded for some serves others of about the same size."""
+
+    def __init__(self, model: AnyModel, tokenizer: Tokenizer, config: GenerationConfig) -> None:
+        self._model, self._tokenizer, self._config = model, tokenizer, config
+        self._device = model.embedding.weight.device
+        if config.beam_size > 1:
+            self._search = BeamSearch(model, end=tokenizer.end, config=config)
+        else:
+            num_slots = _SLOTS[self._device.type]
+            self._engine = Engine(model, config, end=tokenizer.end, num_slots=num_slots)
+
+    def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
+        """What the model makes of each input, in order."""
+        encoded = self._tokenizer.encode(inputs)
+        written = self._by_beam(encoded) if self._config.beam_size > 1 else self._one_by_one(inputs, encoded)
+        texts = self._tokenizer.decode(tokens for tokens, _ in written)
+        rows = zip(inputs, texts, written, strict=True)
+        return [Prediction(text, output, score) for text, output, (_, score) in rows]
+
+    def _one_by_one(self, inputs: Sequence[str], encoded: Sequence[list[int]]) -> list[tuple[list[int], float | None]]:
+        """Greedy or sampled; each has its own luck, which depends on the seed and the input alone."""
+        start, end, config = self._tokenizer.start, self._tokenizer.end, self._config
+        requests = [
+            Request([start], config.limit(len(ids)), seed=mix(config.seed, row_hash((text,))), source=[*ids, end])
+            for text, ids in zip(inputs, encoded, strict=True)
+        ]
+        return [(tokens, None) for tokens in self._engine.run(requests)]
+
+    def _by_beam(self, encoded: Sequence[list[int]]) -> list[tuple[list[int], float | None]]:
+        """Long inputs first, so that a batch holds inputs of like length."""
+        order = sorted(range(len(encoded)), key=lambda i: -len(encoded[i]))
+        results: dict[int, tuple[list[int], float | None]] = {}
+        place = 0
+        while place < len(order):
+            width = self._rounded(len(encoded[order[place]]) + 1)
+            num_rows = self._num_rows(len(order) - place, width)
+            chosen = order[place : place + num_rows]
+            place += len(chosen)
+            found = self._searched([encoded[i] for i in chosen], width, num_rows)
+            for i, hypotheses in zip(chosen, found, strict=False):
+                results[i] = (hypotheses[0].tokens, hypotheses[0].score)
+        return [results[i] for i in range(len(encoded))]
+
+    def _searched(self, encoded: list[list[int]], width: int, num_rows: int) -> list[list[Hypothesis]]:
+        sources = [np.array(ids, np.int64) for ids in encoded]
+        batch = make_batch(sources, [np.empty(0, np.int64)] * len(sources), self._tokenizer)
+        limits = [self._config.limit(len(ids)) for ids in encoded]
+        if self._device.type == "cuda":
+            # Filled up to a size that comes again, which can be recorded.
+            batch = filled(batch, num_rows, width - 1, self._tokenizer)
+            limits += [1] * (num_rows - len(limits))
+            batch = replace(batch, target_in=batch.target_in[:, :1])
+        batch: PairBatch = moved(batch, self._device)
+        with torch.inference_mode():
+            state = self._model.start(self._model.encode(batch.source, batch.lengths))
+        return self._search.search(state, batch.target_in, limits)
+
+    def _num_rows(self, num_left: int, width: int) -> int:
+        """How many of the sources that are left, of up to `width` tokens, are searched together.
+
+        On a CPU such a number that all batches have about the same size, on a GPU a power of two, which comes again.
+        """
+        most = max(1, _SEARCHED_TOKENS[self._device.type] // (width * self._config.beam_size))
+        if self._device.type == "cuda":
+            return 1 << (min(most.bit_length() - 1, (num_left - 1).bit_length()))
+        return math.ceil(num_left / math.ceil(num_left / most))
+
+    def _rounded(self, width: int) -> int:
+        return -(-width // _WIDTHS) * _WIDTHS if self._device.type == "cuda" else width

@@ -63,6 +63,8 @@ class WeightAverage:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        # Storages change hands and nothing is copied, so the way back is exact.
+        # The numbers change places and not the memory: recorded work and flattened recurrent weights refer to it.
         for parameter, average in zip(self._model.parameters(), self._averages, strict=True):
-            parameter.data, average.data = average.data, parameter.data
+            kept = parameter.clone()
+            parameter.copy_(average)
+            average.copy_(kept)
