@@ -101,6 +101,7 @@ def measure(step: Callable[[], None], seconds: float, synchronize: Callable[[], 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--batch", type=int, action="append", help="batches of this many windows only")
     parser.add_argument("--seconds", type=float, default=10.0, help="measuring time for each")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -112,6 +113,8 @@ def main() -> None:
     synchronize = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     results = []
     for name, batch_size, length in SHAPES[device]:
+        if options.batch and batch_size not in options.batch:
+            continue
         speeds: dict[str, float] = {}
         for library, make in (("regard", regard_step), ("transformers GPT2", transformers_step)):
             torch.manual_seed(0)

@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 
 from regard.errors import ConfigError
 from regard.generation.config import GenerationConfig
-from regard.generation.sampling import choose, min_p, sample, top_k, top_p
+from regard.generation.sampling import choose, distribution, min_p, pick, sample, top_k, top_p
 from regard.models.transformer import Transformer
 
 VOCAB, END = 7, 2
@@ -58,6 +58,19 @@ def test_a_ruled_out_token_is_never_drawn():
     scores = torch.tensor([[0.0, -torch.inf, 0.0, -torch.inf]]).expand(4, -1)
     draws = torch.tensor([0.0, 0.5, 0.999999, 1.0])
     assert choose(scores, GenerationConfig(temperature=1.0), draws).tolist() == [0, 2, 2, 2]
+
+
+def test_a_row_without_numbers_still_gives_a_token():
+    """On a GPU an id outside the vocabulary would end the process, not the row."""
+    scores = torch.full((2, 5), torch.nan)
+    assert 0 <= int(choose(scores, GenerationConfig(temperature=1.0), torch.rand(2)).max()) < 5
+
+
+@pytest.mark.parametrize("draw", [0.0, 0.3, 0.99])
+def test_the_greedy_distribution_is_certain(draw: float):
+    certain = distribution(SCORES, GenerationConfig())
+    assert certain.tolist() == [[0.0, 1.0, 0.0, 0.0, 0.0]]
+    assert pick(certain, torch.tensor([draw])).item() == 1
 
 
 @torch.no_grad()

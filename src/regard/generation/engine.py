@@ -40,6 +40,8 @@ _READ_TOGETHER = 4_096
 """Tokens of prompts that are read at once, at most: each has a score for every token of the vocabulary."""
 _WORTH_SHARING = 32
 """Tokens that all prompts of a run must begin with to have them read once."""
+_ROOM_AHEAD = 512
+"""Tokens that a row on a GPU has room for before it moves."""
 _KEPT_GRAPHS = 16
 """Batches that are kept for the next time their size is wanted, where recording their step took time."""
 
@@ -138,7 +140,16 @@ class Engine:
         [3, 5]
     """
 
-    def __init__(self, model: AnyModel, config: GenerationConfig, *, end: int | None, num_slots: int = 32) -> None:
+    def __init__(
+        self,
+        model: AnyModel,
+        config: GenerationConfig,
+        *,
+        end: int | None,
+        num_slots: int = 32,
+        is_compiled: bool = False,
+    ) -> None:
+        """With `is_compiled`, torch.compile rewrites the step for each size of batch, which takes a while once."""
         if config.beam_size > 1:
             raise ConfigError(f"an engine writes one text for a request: beam_size must be 1, got {config.beam_size}")
         if num_slots < 1:
@@ -147,7 +158,7 @@ class Engine:
             raise ConfigError("an engine needs a model that has a decoder, got an encoder alone")
         self._model, self._config, self._end, self._num_slots = model, config, end, num_slots
         self._device = model.embedding.weight.device
-        self._wants_graphs = self._device.type == "cuda"
+        self._wants_graphs, self._is_compiled = self._device.type == "cuda", is_compiled
         self._reach, _ = reach(model)
         self._next_number = 0
         self._queue: deque[_Sequence] = deque()
@@ -304,7 +315,9 @@ class Engine:
         return self._batch
 
     def _room_for(self, sequences: Sequence[_Sequence], num_steps: int) -> Room:
-        needed = max(sequence.num_read + min(num_steps, sequence.num_left) for sequence in sequences)
+        # What is recorded for a size is worth nothing for the next, so a GPU is given room for longer.
+        ahead = num_steps if self._device.type == "cpu" else max(num_steps, _ROOM_AHEAD)
+        needed = max(sequence.num_read + min(ahead, sequence.num_left) for sequence in sequences)
         capacity = roomy(needed, least=_LEAST_CAPACITY)
         longest = max(sequence.source_length for sequence in sequences)
         return Room(
@@ -317,7 +330,14 @@ class Engine:
         if room in self._kept:
             self._kept.move_to_end(room)
             return self._kept[room]
-        batch = Batch(self._model, self._config, room, blank=self._blank(), wants_graph=self._wants_graphs)
+        batch = Batch(
+            self._model,
+            self._config,
+            room,
+            blank=self._blank(),
+            wants_graph=self._wants_graphs,
+            is_compiled=self._is_compiled,
+        )
         self._wants_graphs = batch.has_graph
         if batch.has_graph:
             self._kept[room] = batch

@@ -53,7 +53,14 @@ class Batch:
     """
 
     def __init__(
-        self, model: AnyModel, config: GenerationConfig, room: Room, *, blank: State, wants_graph: bool
+        self,
+        model: AnyModel,
+        config: GenerationConfig,
+        room: Room,
+        *,
+        blank: State,
+        wants_graph: bool,
+        is_compiled: bool = False,
     ) -> None:
         self.room, self._config = room, config
         self.slots = model.slots(room.num_slots, room.capacity, source_length=room.source_length)
@@ -70,7 +77,10 @@ class Batch:
         """Steps taken of those that are taken without asking back: the row of both tables that is next."""
         self._blank = blank
         self.clear(range(room.num_slots))
-        self._read = DirectStep.of(model, room.capacity) or model.step
+        if is_compiled:
+            self._read = torch.compile(model.step, dynamic=False)
+        else:
+            self._read = DirectStep.of(model, room.capacity) or model.step
         replay = record(self._advance) if wants_graph else None
         self.has_graph = replay is not None
         self._step = replay or self._advance
