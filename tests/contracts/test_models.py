@@ -46,7 +46,7 @@ TRANSFORMER = [
     {"encoder_positions": "rotary", "decoder_positions": "shaw"},
     {"encoder_positions": "none", "decoder_positions": "learned", "positions": "alibi"},
     {"query_key_norm": True, "num_key_value_heads": 1, "positions": "rotary"},
-    {"query_key_norm": True, "score_cap": 1.7, "initialization": "zero", "block": "pre-norm"},
+    {"query_key_norm": True, "block": "pre-norm"},
     {"initialization": "gpt2"},
     {"attention_temperature": 0.3},
     {"attention_dropout": 0.3},

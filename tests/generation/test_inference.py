@@ -27,7 +27,7 @@ KNOWN = [
     {"block": "post-norm"},
     {"norm": "rms", "bias": False, "positions": "rotary", "num_key_value_heads": 1, "activation": "swiglu"},
     {"norm": "none", "feedforward_dim": 0},
-    {"query_key_norm": True, "num_key_value_heads": 1, "positions": "rotary", "score_cap": 3.0},
+    {"query_key_norm": True, "num_key_value_heads": 1, "positions": "rotary"},
     {"scale_embeddings": False, "tie_embeddings": False},
     {"similarity": "dot", "attention_temperature": 0.7},
     {"encoder_layers": 1, "block": "post-norm"},

@@ -24,7 +24,6 @@ TOKENS, VOCAB, MODEL = 13, 7, 5
 
 CHUNKS = pytest.mark.parametrize("chunk_size", [1, 3, TOKENS, 100, None])
 SMOOTHINGS = pytest.mark.parametrize("smoothing", [0.0, 0.1])
-CAPS = pytest.mark.parametrize("cap", [None, 2.0])
 
 
 def states_weight_targets() -> tuple[Tensor, Tensor, Tensor]:
@@ -35,9 +34,8 @@ def states_weight_targets() -> tuple[Tensor, Tensor, Tensor]:
     return states, weight, targets
 
 
-def scores_of(states: Tensor, weight: Tensor, cap: float | None) -> Tensor:
-    scores = states @ weight.T
-    return scores if cap is None else cap * torch.tanh(scores / cap)
+def scores_of(states: Tensor, weight: Tensor) -> Tensor:
+    return states @ weight.T
 
 
 @SMOOTHINGS
@@ -73,11 +71,10 @@ def test_half_precision_scores_are_summed_in_single_precision():
 
 @CHUNKS
 @SMOOTHINGS
-@CAPS
-def test_chunk_by_chunk_the_value_and_both_gradients_are_those_of_all_scores(chunk_size, smoothing: float, cap):
+def test_chunk_by_chunk_the_value_and_both_gradients_are_those_of_all_scores(chunk_size, smoothing: float):
     states, weight, targets = states_weight_targets()
-    ours = linear_cross_entropy(states, weight, targets, label_smoothing=smoothing, cap=cap, chunk_size=chunk_size)
-    plain = cross_entropy(scores_of(states, weight, cap), targets, label_smoothing=smoothing)
+    ours = linear_cross_entropy(states, weight, targets, label_smoothing=smoothing, chunk_size=chunk_size)
+    plain = cross_entropy(scores_of(states, weight), targets, label_smoothing=smoothing)
     torch.testing.assert_close(ours, plain)
     of_states, of_weight = torch.autograd.grad(3 * ours, (states, weight))
     expected_of_states, expected_of_weight = torch.autograd.grad(3 * plain, (states, weight))
@@ -87,12 +84,11 @@ def test_chunk_by_chunk_the_value_and_both_gradients_are_those_of_all_scores(chu
 
 
 @SMOOTHINGS
-@CAPS
-def test_the_gradients_of_states_and_weight_are_those_of_finite_differences(smoothing: float, cap):
+def test_the_gradients_of_states_and_weight_are_those_of_finite_differences(smoothing: float):
     states, weight, targets = states_weight_targets()
 
     def loss(states: Tensor, weight: Tensor) -> Tensor:
-        return linear_cross_entropy(states, weight, targets, label_smoothing=smoothing, cap=cap, chunk_size=3)
+        return linear_cross_entropy(states, weight, targets, label_smoothing=smoothing, chunk_size=3)
 
     assert torch.autograd.gradcheck(loss, (states, weight))
 
@@ -137,30 +133,26 @@ def test_a_tied_weight_gets_the_sum_of_both_gradients():
 
 
 @SMOOTHINGS
-@CAPS
-def test_without_gradients_the_value_is_the_same(smoothing: float, cap):
+def test_without_gradients_the_value_is_the_same(smoothing: float):
     states, weight, targets = states_weight_targets()
-    expected = linear_cross_entropy(states, weight, targets, label_smoothing=smoothing, cap=cap, chunk_size=3)
+    expected = linear_cross_entropy(states, weight, targets, label_smoothing=smoothing, chunk_size=3)
     with torch.no_grad():
-        silent = linear_cross_entropy(states, weight, targets, label_smoothing=smoothing, cap=cap, chunk_size=3)
-    frozen = linear_cross_entropy(
-        states.detach(), weight.detach(), targets, label_smoothing=smoothing, cap=cap, chunk_size=3
-    )
+        silent = linear_cross_entropy(states, weight, targets, label_smoothing=smoothing, chunk_size=3)
+    frozen = linear_cross_entropy(states.detach(), weight.detach(), targets, label_smoothing=smoothing, chunk_size=3)
     assert not silent.requires_grad
     assert not frozen.requires_grad
     assert torch.equal(silent, expected)
     assert torch.equal(frozen, expected)
 
 
-@CAPS
-def test_under_autocast_products_are_in_half_precision_and_sums_are_not(cap):
+def test_under_autocast_products_are_in_half_precision_and_sums_are_not():
     states = torch.randn(TOKENS, 31, dtype=torch.float32, requires_grad=True)
     weight = torch.randn(10_007, 31, dtype=torch.float32).div(31**0.5).requires_grad_()
     targets = torch.randint(10_007, (TOKENS,))
     targets[3] = IGNORED
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = linear_cross_entropy(states, weight, targets, label_smoothing=0.1, cap=cap, chunk_size=5)
-    full = linear_cross_entropy(states, weight, targets, label_smoothing=0.1, cap=cap, chunk_size=5)
+        half = linear_cross_entropy(states, weight, targets, label_smoothing=0.1, chunk_size=5)
+    full = linear_cross_entropy(states, weight, targets, label_smoothing=0.1, chunk_size=5)
     assert half.dtype == torch.float32
     assert half != full
     # bfloat16 has 8 binary digits: factors and products are off by 1/256 at most, and sums of them by less.
@@ -182,11 +174,10 @@ def test_autocast_leaves_double_precision_alone():
 
 
 @CHUNKS
-@CAPS
-def test_log_likelihoods_are_pytorchs(chunk_size, cap):
+def test_log_likelihoods_are_pytorchs(chunk_size):
     states, weight, targets = states_weight_targets()
-    ours = linear_log_likelihoods(states, weight, targets, cap=cap, chunk_size=chunk_size)
-    expected = -F.cross_entropy(scores_of(states, weight, cap), targets, ignore_index=IGNORED, reduction="none")
+    ours = linear_log_likelihoods(states, weight, targets, chunk_size=chunk_size)
+    expected = -F.cross_entropy(scores_of(states, weight), targets, ignore_index=IGNORED, reduction="none")
     torch.testing.assert_close(ours, expected.detach())
     assert not ours.requires_grad
 
@@ -242,18 +233,16 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-@CAPS
-def test_the_scores_are_never_held_all_at_once(cap):
+def test_the_scores_are_never_held_all_at_once():
     states, weight, targets = states_weight_targets()
     with LargestTensor() as largest:
-        linear_cross_entropy(states, weight, targets, label_smoothing=0.1, cap=cap, chunk_size=3).backward()
-        linear_log_likelihoods(states, weight, targets, cap=cap, chunk_size=3)
+        linear_cross_entropy(states, weight, targets, label_smoothing=0.1, chunk_size=3).backward()
+        linear_log_likelihoods(states, weight, targets, chunk_size=3)
     assert largest.size == TOKENS * MODEL < TOKENS * VOCAB
 
 
-@CAPS
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the compiler does so itself
-def test_the_compiler_takes_it_whole(cap, monkeypatch: pytest.MonkeyPatch):
+def test_the_compiler_takes_it_whole(monkeypatch: pytest.MonkeyPatch):
     # The compiler cannot see through the checks of shapes that tests put around each function.
     specification = importlib.util.spec_from_file_location("unchecked_losses", losses.__file__)
     unchecked = importlib.util.module_from_spec(specification)
@@ -262,7 +251,7 @@ def test_the_compiler_takes_it_whole(cap, monkeypatch: pytest.MonkeyPatch):
     states, weight, targets = states_weight_targets()
 
     def loss(states: Tensor, weight: Tensor) -> Tensor:
-        return unchecked.linear_cross_entropy(2 * states, weight, targets, label_smoothing=0.1, cap=cap, chunk_size=5)
+        return unchecked.linear_cross_entropy(2 * states, weight, targets, label_smoothing=0.1, chunk_size=5)
 
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)(states, weight)
     torch.testing.assert_close(compiled, loss(states, weight))

@@ -39,7 +39,6 @@ from torch import Tensor
 from regard.errors import ConfigError
 from regard.generation.config import GenerationConfig
 from regard.generation.graphs import record
-from regard.generation.sampling import precise
 from regard.models.protocols import State, Stepper
 
 _LOOK_EVERY = 8
@@ -296,7 +295,8 @@ class BeamSearch:
         """The hypotheses one token further, and which row of the state each goes on from."""
         batch, beam = beams.sums.shape
         width = scores.size(0) // batch  # before the first token there may be one row for all hypotheses
-        last = precise(scores[:, -1]).log_softmax(dim=-1).unflatten(0, (batch, width))
+        precision = torch.promote_types(scores.dtype, torch.float32)
+        last = scores[:, -1].log_softmax(dim=-1, dtype=precision).unflatten(0, (batch, width))
         beams, parents = advance(beams, last.expand(batch, beam, -1), end=self.end, config=self.config)
         firsts = torch.arange(0, batch * width, width, device=parents.device)
         return beams, firsts[:, None] + parents.clamp(max=width - 1)

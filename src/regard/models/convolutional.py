@@ -130,8 +130,6 @@ class Convolutional(nn.Module):
     Both sides share one vocabulary and one table of embeddings.
     """
 
-    score_cap: float | None = None
-
     def __init__(self, config: ConvolutionalConfig, vocab_size: int) -> None:
         super().__init__()
         self.config = config

@@ -161,8 +161,6 @@ class Recurrent(nn.Module):
     Both sides share one vocabulary and one table of embeddings.
     """
 
-    score_cap: float | None = None
-
     def __init__(self, config: RecurrentConfig, vocab_size: int) -> None:
         super().__init__()
         self.config = config

@@ -50,7 +50,7 @@ _DEAD_BRANCHES = 4
 _SOURCE_ROOM = 32
 """Rooms for memories are multiples of this, so that one serves sources of about the same length."""
 
-Initialization = Literal["glorot", "gpt2", "zero"]
+Initialization = Literal["glorot", "gpt2"]
 
 
 class TransformerConfig(Settings):
@@ -112,10 +112,8 @@ class TransformerConfig(Settings):
     """Multiply embeddings by the square root of model_dim."""
     query_key_norm: bool = False
     """Normalise queries and keys, so that the scores of attention cannot grow without bound."""
-    score_cap: float | None = Field(default=None, gt=0.0)
-    """Let the scores of tokens approach this number and its negative, and never pass them."""
     initialization: Initialization = "glorot"
-    """glorot; gpt2: small normal numbers; or zero: glorot, but each sub-layer adds nothing at first."""
+    """glorot; or gpt2: small normal numbers, smaller where a sub-layer adds to the residual stream."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TransformerConfig":
@@ -366,7 +364,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TransformerConfig, vocab_size: int) -> None:
         super().__init__()
-        self.config, self.score_cap = config, config.score_cap
+        self.config = config
         self.embedding = nn.Embedding(vocab_size, config.model_dim)
         has_encoder, has_decoder = config.encoder_depth > 0, config.decoder_depth > 0
         self.encoder = Stack(config, config.encoder_depth) if has_encoder else None
@@ -377,8 +375,8 @@ class Transformer(nn.Module):
         )
         self.output = nn.Linear(config.model_dim, vocab_size, bias=False) if has_decoder else None
         self.apply(_initialize)
-        if config.initialization != "glorot":
-            _initialize_residual(self, config)
+        if config.initialization == "gpt2":
+            _initialize_small(self, config)
         if self.output is not None and config.tie_embeddings:
             self.output.weight = self.embedding.weight
 
@@ -415,8 +413,7 @@ class Transformer(nn.Module):
 
     def scores(self, states: Float[Tensor, "*batch model"]) -> Float[Tensor, "*batch vocab"]:
         assert self.output is not None
-        scores, cap = self.output(states), self.score_cap
-        return scores if cap is None else cap * torch.tanh(scores / cap)
+        return self.output(states)
 
     def start(self, memory: Memory | None = None, *, batch_size: int = 1) -> TransformerState:
         decoder = self._decoder()
@@ -626,24 +623,12 @@ def _initialize(module: nn.Module) -> None:
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
 
 
-def _initialize_residual(model: Transformer, config: TransformerConfig) -> None:
-    """What each sub-layer adds starts small or at zero, so that a deep stack starts out as its embeddings.
-
-    gpt2: Radford et al. (2019), section 2.3. zero: Zhang et al. (2019), arXiv 1901.09321, section 3. Where the
-    embeddings are the output projection as well, such a stack would foretell each token from itself: the last norm
-    starts small, and all tokens about equally likely.
-    """
+def _initialize_small(model: Transformer, config: TransformerConfig) -> None:
+    """Small normal numbers; what sub-layers add is smaller the more there are (Radford et al., 2019, section 2.3)."""
     num_added = 2 * max(config.encoder_depth, config.decoder_depth)
-    if config.initialization == "gpt2":
-        for module in model.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=_GPT2_STD)
-    if config.initialization == "zero" and model.decoder is not None and model.decoder.final_norm is not None:
-        for weight in model.decoder.final_norm.parameters():
-            weight.data *= config.model_dim**-0.5
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=_GPT2_STD)
     for module in model.modules():
         if isinstance(module, MultiHeadAttention | FeedForward) and isinstance(module.output, nn.Linear):
-            if config.initialization == "zero":
-                nn.init.zeros_(module.output.weight)
-            else:
-                nn.init.normal_(module.output.weight, std=_GPT2_STD / math.sqrt(num_added))
+            nn.init.normal_(module.output.weight, std=_GPT2_STD / math.sqrt(num_added))

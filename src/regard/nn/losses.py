@@ -47,12 +47,9 @@ def linear_cross_entropy(
     targets: Int[Tensor, " tokens"],
     *,
     label_smoothing: float = 0.0,
-    cap: float | None = None,
     chunk_size: int | None = None,
 ) -> Float[Tensor, ""]:
     r"""The `cross_entropy` of the scores `states @ weight.T`, which are made and forgotten chunk by chunk.
-
-    With a `cap` $c$ the scores are $c \tanh(s / c)$, which lie between $-c$ and $c$.
 
     The loss is a number, so its gradient is known up to a factor as soon as the
     scores are: the gradients by the states and the weight are computed in the
@@ -63,7 +60,7 @@ def linear_cross_entropy(
     """
     is_wanted = [torch.is_grad_enabled() and x.requires_grad for x in (states, weight)]
     chunk_size = chunk_size or _chunk_size(weight)
-    return _LinearCrossEntropy.apply(states, weight, targets, label_smoothing, cap, chunk_size, *is_wanted)  # pyright: ignore[reportReturnType]  apply is untyped
+    return _LinearCrossEntropy.apply(states, weight, targets, label_smoothing, chunk_size, *is_wanted)  # pyright: ignore[reportReturnType]  apply is untyped
 
 
 @torch.no_grad()
@@ -72,7 +69,6 @@ def linear_log_likelihoods(
     weight: Float[Tensor, "vocab model"],
     targets: Int[Tensor, " tokens"],
     *,
-    cap: float | None = None,
     chunk_size: int | None = None,
 ) -> Float[Tensor, " tokens"]:
     """The log-probability of each target under the scores of `linear_cross_entropy`; 0 where it is `IGNORED`.
@@ -84,7 +80,7 @@ def linear_log_likelihoods(
     chunk_size = chunk_size or _chunk_size(weight)
     states, weight = _as_factor(states), _as_factor(weight)
     found = [
-        _score(rows, weight, cap).log_softmax(-1, dtype=_sum_dtype(rows)).gather(1, goals)
+        (rows @ weight.T).log_softmax(-1, dtype=_sum_dtype(rows)).gather(1, goals)
         for rows, goals in zip(states.split(chunk_size), places.split(chunk_size), strict=True)
     ]
     return torch.cat(found)[:, 0].where(counts, 0.0)
@@ -148,7 +144,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         targets: Tensor,
         label_smoothing: float,
-        cap: float | None,
         chunk_size: int,
         wants_states_gradient: bool,
         wants_weight_gradient: bool,
@@ -158,7 +153,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # A state of zeros adds nothing to the weight's gradient, which spares a mask over the scores.
         inputs, matrix = _as_factor(states.where(counts[:, None], 0.0)), _as_factor(weight)
         dtype = _sum_dtype(matrix)
-        mean_weight = matrix.mean(0, dtype=dtype) if label_smoothing and cap is None else None
+        mean_weight = matrix.mean(0, dtype=dtype) if label_smoothing else None
 
         losses: list[Tensor] = []
         states_gradients: list[Tensor] = []
@@ -169,7 +164,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 matrix,
                 goals,
                 label_smoothing=label_smoothing,
-                cap=cap,
                 mean_weight=mean_weight,
                 wants_gradient=wants_states_gradient or wants_weight_gradient,
             )
@@ -196,7 +190,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return (
             None if states_gradient is None else states_gradient * gradients[0],
             None if weight_gradient is None else (weight_gradient * gradients[0]).to(ctx.weight_dtype),
-            *(None,) * 6,
+            *(None,) * 5,
         )
 
 
@@ -206,41 +200,27 @@ def _losses_and_gradient(
     goals: Int[Tensor, "tokens 1"],
     *,
     label_smoothing: float,
-    cap: float | None,
     mean_weight: Float[Tensor, " model"] | None,
     wants_gradient: bool,
 ) -> tuple[Float[Tensor, " tokens"], Float[Tensor, "tokens vocab"] | None]:
     r"""What the targets of a chunk cost, and the gradient by `rows @ matrix.T`.
 
-    Given the `mean_weight`, which needs scores that are not capped, the mean score
-    is a product with it, and the gradient lacks its constant part $-\epsilon / V$,
-    of which the caller knows the products: smoothing then needs no pass over the scores.
+    The mean score is a product with the `mean_weight`, and the gradient lacks its
+    constant part $-\epsilon / V$, of which the caller knows the products: smoothing
+    needs no pass over the scores.
     """
-    scores = _score(rows, matrix, cap)
+    scores = rows @ matrix.T
     log_probabilities = scores.log_softmax(-1, dtype=_sum_dtype(matrix))
     found = log_probabilities.gather(1, goals)
     losses = -found[:, 0]
-    if label_smoothing:
-        means = scores.mean(-1) if mean_weight is None else (rows * mean_weight).sum(-1)
-        losses += label_smoothing * (scores.gather(1, goals)[:, 0] - means)
+    if mean_weight is not None:
+        losses += label_smoothing * (scores.gather(1, goals)[:, 0] - (rows * mean_weight).sum(-1))
     if not wants_gradient:
         return losses, None
     at_goals = found.exp() - (1 - label_smoothing)
-    if cap is None:
-        # Into the scores, which are not needed any more and have the precision of the products to come.
-        gradient = torch.exp(log_probabilities, out=scores)
-        return losses, gradient.scatter_(1, goals, at_goals.to(gradient.dtype))
-    gradient = log_probabilities.exp_().scatter_(1, goals, at_goals).sub_(label_smoothing / matrix.size(0))
-    # The slope of the cap is 1 - tanh^2.
-    gradient.addcmul_(gradient, scores.div_(cap).square_(), value=-1)
-    return losses, gradient.to(matrix.dtype)
-
-
-def _score(
-    rows: Float[Tensor, "tokens model"], matrix: Float[Tensor, "vocab model"], cap: float | None
-) -> Float[Tensor, "tokens vocab"]:
-    scores = rows @ matrix.T
-    return scores if cap is None else scores.to(_sum_dtype(scores)).div_(cap).tanh_().mul_(cap)
+    # Into the scores, which are not needed any more and have the precision of the products to come.
+    gradient = torch.exp(log_probabilities, out=scores)
+    return losses, gradient.scatter_(1, goals, at_goals.to(gradient.dtype))
 
 
 def _as_factor(x: Tensor) -> Tensor:

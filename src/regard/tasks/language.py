@@ -176,9 +176,7 @@ class Language:
             scores = model.scores(states)
             return consistent_cross_entropy(scores, targets, label_smoothing=label_smoothing, weight=consistency)
         assert model.output is not None
-        return linear_cross_entropy(
-            states, model.output.weight, targets, label_smoothing=label_smoothing, cap=model.score_cap
-        )
+        return linear_cross_entropy(states, model.output.weight, targets, label_smoothing=label_smoothing)
 
     @torch.no_grad()
     def negative_log_likelihoods(
@@ -195,9 +193,7 @@ class Language:
                 states, state = model.running_states(batch.tokens.reshape(1, -1), state)
             else:
                 states = model.states(batch.tokens, documents=batch.documents)
-            found = linear_log_likelihoods(
-                states.flatten(0, 1), model.output.weight, batch.targets.flatten(), cap=model.score_cap
-            )
+            found = linear_log_likelihoods(states.flatten(0, 1), model.output.weight, batch.targets.flatten())
             losses += (-found.unflatten(0, batch.targets.shape).sum(dim=1)).tolist()
             counts += (batch.targets != IGNORED).sum(dim=1).tolist()
         return Likelihoods(losses, counts)
@@ -278,7 +274,7 @@ def score_text(model: AnyModel, tokenizer: Tokenizer, text: str) -> TextScore:
     device = next(model.parameters()).device
     tokens = torch.tensor([[tokenizer.start, *ids]], device=device)
     targets = torch.tensor([*ids, tokenizer.end], device=device)
-    found = linear_log_likelihoods(model.states(tokens)[0], model.output.weight, targets, cap=model.score_cap)
+    found = linear_log_likelihoods(model.states(tokens)[0], model.output.weight, targets)
     return TextScore(text, tokenizer.pieces([*ids, tokenizer.end]), found.tolist())
 
 

@@ -159,9 +159,7 @@ class Translation:
             scores = model.scores(states)
             return consistent_cross_entropy(scores, targets, label_smoothing=label_smoothing, weight=consistency)
         assert model.output is not None
-        return linear_cross_entropy(
-            states, model.output.weight, targets, label_smoothing=label_smoothing, cap=model.score_cap
-        )
+        return linear_cross_entropy(states, model.output.weight, targets, label_smoothing=label_smoothing)
 
     @torch.no_grad()
     def negative_log_likelihoods(
@@ -174,9 +172,7 @@ class Translation:
         for batch in batches:
             batch = moved(batch, device)
             states = model.states(batch.target_in, model.encode(batch.source, batch.lengths))
-            found = linear_log_likelihoods(
-                states.flatten(0, 1), model.output.weight, batch.target_out.flatten(), cap=model.score_cap
-            )
+            found = linear_log_likelihoods(states.flatten(0, 1), model.output.weight, batch.target_out.flatten())
             losses += (-found.unflatten(0, batch.target_out.shape).sum(dim=1)).tolist()
             counts += (batch.target_out != IGNORED).sum(dim=1).tolist()
         return Likelihoods(losses, counts)
