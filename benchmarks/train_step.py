@@ -112,7 +112,7 @@ def make_step(
         settings = RunSettings.read({"train": {"average": 0.0, "label_smoothing": 0.1}}).train
         average = WeightAverage(model, 0.0)
         updater = Updater(model, Translation(), optimizer, average, settings, hardware, is_compiled=compiled)
-        batch = PairBatch(source, None, target, target, target.numel(), 2 * target.numel())
+        batch = PairBatch(source, None, target, target.roll(-1, 1), target.numel(), 2 * target.numel())
         return lambda: synchronized(updater.update([batch], rate=1e-4, decay=0.0), hardware)
     called = torch.compile(model) if compiled else model
 

@@ -1,12 +1,13 @@
 """Norms, feed-forward networks, masks and the cache, against their formulas."""
 
+import pytest
 import torch
 from torch import nn
 
 from regard.nn.cache import KeyValues
 from regard.nn.feedforward import FeedForward
 from regard.nn.masks import causal_mask, padding_mask
-from regard.nn.norms import make_norm
+from regard.nn.norms import Norm, make_norm
 
 MODEL, WIDE = 11, 23
 
@@ -78,3 +79,15 @@ def test_selected_rows_of_a_cache_go_their_own_way():
     keys, _ = chosen.append(second[[1, 1, 0]], second[[1, 1, 0]])
     assert torch.equal(keys[:, :, 0], first[[1, 1, 0], :, 0])
     assert cache.length == 1
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_under_autocast_a_norm_keeps_the_precision_of_its_input(norm: Norm):
+    layer = make_norm(norm, 7).float()
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, mean=1.0)
+    x = torch.randn(5, 7, dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(x)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), layer(x.float()), atol=0.05, rtol=0.02)  # bfloat16 has 8 bits

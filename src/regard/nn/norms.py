@@ -27,6 +27,8 @@ class LayerNorm(nn.LayerNorm):
     """Layer normalisation, in the precision of its input."""
 
     def forward(self, input: Tensor) -> Tensor:
+        if not torch.is_autocast_enabled(input.device.type):
+            return super().forward(input)
         weight, bias = self.weight.to(input.dtype), self.bias.to(input.dtype)
         with torch.autocast(input.device.type, enabled=False):
             return F.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
@@ -36,6 +38,8 @@ class RMSNorm(nn.RMSNorm):
     """Normalisation by the root mean square, in the precision of its input."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_autocast_enabled(x.device.type):
+            return super().forward(x)
         assert self.weight is not None
         with torch.autocast(x.device.type, enabled=False):
             return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.errors import DeviceError
 from regard.progress import warn
 from regard.tasks.task import Batch, Task, moved
 from regard.training.average import WeightAverage
@@ -26,11 +27,13 @@ _MOST_GRAPHS = 64
 
 @dataclass
 class _Recorded:
-    """A graph, what it reads, and where it leaves the loss."""
+    """What a graph reads, and, once it is recorded, the graph and where it leaves the loss."""
 
-    graph: torch.cuda.CUDAGraph
     inputs: list[Tensor | None]
-    loss: Tensor
+    numbers: Tensor
+    """How many targets there are, and the memory of the average."""
+    graph: torch.cuda.CUDAGraph | None = None
+    loss: Tensor | None = None
 
 
 class Updater:
@@ -52,7 +55,7 @@ class Updater:
         self.num_pieces = 1
         """In how many parts a batch is read, so that it fits into memory."""
         self._loss = torch.compile(task.loss, dynamic=None) if is_compiled else task.loss
-        self._graphs: dict[tuple, _Recorded | None] = {}
+        self._graphs: dict[tuple, _Recorded] = {}
         self._can_record = can_record(model, config, hardware)
         self._pool: Any = None
         self._rate = torch.zeros((), device=hardware.device) if self._can_record else None
@@ -130,49 +133,48 @@ class Updater:
             group["lr"] = rate
 
     def _replayed(self, batch: Batch, decay: float) -> Tensor:
-        """The first batch of a shape is read as ever, which also warms up; the second is recorded."""
-        tensors = batch.tensors()
+        """The first batch of a shape is read as ever, from where later ones will be put; the second is recorded."""
+        tensors = moved(batch, self.hardware.device).tensors()
         key = tuple(None if tensor is None else tuple(tensor.shape) for tensor in tensors)
-        if key not in self._graphs:
-            if len(self._graphs) < _MOST_GRAPHS:
-                self._graphs[key] = None
-            return self._eager([batch], decay)
-        recorded = self._graphs[key] or self._record(key, batch)
+        recorded = self._graphs.get(key)
         if recorded is None:
-            return self._eager([batch], decay)
-        given = moved(batch, self.hardware.device).tensors()
-        numbers = torch.tensor([batch.num_targets, decay], dtype=torch.float64).pin_memory()
-        for own, new in zip(recorded.inputs, [*given, numbers], strict=True):
+            if len(self._graphs) >= _MOST_GRAPHS:
+                return self._eager([batch], decay)
+            numbers = torch.zeros(2, device=self.hardware.device)
+            recorded = _Recorded([None if tensor is None else tensor.clone() for tensor in tensors], numbers)
+            self._graphs[key] = recorded
+            return self._eager([batch.with_tensors(recorded.inputs)], decay)
+        for own, new in zip(recorded.inputs, tensors, strict=True):
             if own is not None and new is not None:
                 own.copy_(new, non_blocking=True)
+        numbers = torch.tensor([batch.num_targets, decay], dtype=torch.float32)
+        recorded.numbers.copy_(numbers.pin_memory(), non_blocking=True)
+        if recorded.graph is None:
+            self._record(recorded, batch)
+        assert recorded.graph is not None
+        assert recorded.loss is not None
         recorded.graph.replay()
         return recorded.loss.clone()
 
-    def _record(self, key: tuple, batch: Batch) -> _Recorded | None:
-        device = self.hardware.device
-        own = [None if tensor is None else tensor.clone() for tensor in moved(batch, device).tensors()]
-        numbers = torch.zeros(2, dtype=torch.float64, device=device)
-        graph = torch.cuda.CUDAGraph()
+    def _record(self, recorded: _Recorded, batch: Batch) -> None:
+        device, graph = self.hardware.device, torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         self.optimizer.zero_grad(set_to_none=True)
         state = torch.cuda.get_rng_state(device)
+        torch.cuda.synchronize(device)
         try:
-            torch.cuda.synchronize(device)
-            with torch.cuda.graph(graph, pool=self._pool):
-                loss = self._backward(batch.with_tensors(own), numbers[0].float())
-                self._apply(numbers[1].float())
+            # Other threads, which make the next batch, may use the device meanwhile.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                recorded.loss = self._backward(batch.with_tensors(recorded.inputs), recorded.numbers[0])
+                self._apply(recorded.numbers[1])
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise
-            warn(f"updates are not recorded, which makes them slower: {str(error).splitlines()[0]}")
-            self._can_record = False
-            self.optimizer.zero_grad(set_to_none=True)
-            return None
-        finally:
-            torch.cuda.set_rng_state(state, device)
-        recorded = _Recorded(graph, [*own, numbers], loss)
-        self._graphs[key] = recorded
-        return recorded
+            # The generator of the device may be unusable now, so nothing can go on from here.
+            reason = str(error).splitlines()[0]
+            raise DeviceError(f"the work of a step cannot be recorded: {reason}; set train.record to false") from error
+        torch.cuda.set_rng_state(state, device)
+        recorded.graph = graph
 
 
 def can_record(model: nn.Module, config: TrainConfig, hardware: Hardware) -> bool:
