@@ -216,7 +216,7 @@ def draw_in_browser(browser: str, page: Path, *, then: str = "", width: int = 10
     copied.write_text(page.read_text().replace("</body>", late))
     quiet = (
         "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-        f"--disable-component-update --disable-sync --virtual-time-budget=2000 --window-size={width},1000"
+        f"--disable-component-update --disable-sync --virtual-time-budget=10000 --window-size={width},1000"
     )
     command = [browser, *quiet.split(), f"--user-data-dir={page.with_name('profile')}", "--dump-dom", copied.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

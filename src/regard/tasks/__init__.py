@@ -1,8 +1,11 @@
 """The tasks by name; each is one file of this folder."""
 
+from pathlib import Path
+
 from regard.config import nearest
 from regard.data.config import DataConfig
 from regard.data.documents import open_texts
+from regard.data.files import plain_name
 from regard.data.sources import Rows, open_source
 from regard.errors import ConfigError, DataError, RegardError
 from regard.tasks.language import Language
@@ -18,7 +21,8 @@ _TEXT_COLUMNS = ("text", "content", "document")
 def guess_task(config: DataConfig, rows: Rows | None = None) -> str:
     """What data is for, judged by what it looks like: rows of two sides, or running text.
 
-    A table with a column called text is text, and so is whatever cannot be read as rows of two sides.
+    A table with a column called text is text, and so is whatever cannot be read as rows of two sides, tables apart:
+    one of those that has a single column is more likely broken.
     """
     if rows is not None:
         return Language.name if rows and (isinstance(rows[0], str) or len(rows[0]) == 1) else Translation.name
@@ -34,6 +38,8 @@ def guess_task(config: DataConfig, rows: Rows | None = None) -> str:
 
 def _text_or(error: RegardError, config: DataConfig) -> str:
     """Language, if the data can be read as text; or else what was wrong with it as rows of two sides."""
+    if any(Path(plain_name(Path(name))).suffix.lower() in (".tsv", ".tab", ".csv") for name in config.train):
+        raise error
     try:
         open_texts(config)
     except (DataError, ConfigError):

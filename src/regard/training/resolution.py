@@ -63,7 +63,7 @@ def choose_size(data: Prepared, *, has_gpu: bool) -> Size:
 
 def usual_preset(values: Mapping[str, Any]) -> str:
     """The preset to start from: the one that is set, or the first of the family that is set, or a Transformer."""
-    usual = _PRESETS[values.get("task", "translation")]
+    usual = _PRESETS.get(values.get("task", "translation"), "transformer")
     model = values.get("model")
     family = model.get("family", "transformer") if isinstance(model, Mapping) else "transformer"
     if KINDS[usual][1]["family"] == family:
