@@ -1,6 +1,7 @@
 """`regard generate` and `regard score`: what a language model writes, and how probable it holds a text."""
 
 import sys
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
@@ -46,10 +47,10 @@ def generate(
         if json:
             texts.append({"seed": seed + number, "text": "".join(pieces)})
             continue
+        first = next(pieces, "")  # whatever is wrong is told before anything is printed
         if number:
-            print("\n---")
-        sys.stdout.write(prompt)
-        for piece in pieces:
+            print("---")
+        for piece in chain([prompt + first], pieces):
             sys.stdout.write(piece)
             sys.stdout.flush()
         print()

@@ -20,6 +20,7 @@ from regard.explanation.record import attends, explain_pair, explain_text
 from regard.explanation.report import Report, write_report
 from regard.generation.config import GenerationConfig
 from regard.generation.inference import ready
+from regard.models.families import longest_sequence
 from regard.progress import duration, track, warn
 from regard.tasks import find_task
 from regard.tasks.language import score_text
@@ -243,17 +244,24 @@ class Run:
         for text, place in places[:_CONTINUED]:
             start = place + text[place:].find(" ") + 1
             middle, end = start + _PROMPT_CHARACTERS, start + 4 * _PROMPT_CHARACTERS
-            prompt = text[start:middle]
+            prompt = self._readable(text[start:middle])
+            middle = start + len(prompt)
             if prompt.strip():
                 written = self.generate(prompt, temperature=0.8, max_length=100)
                 samples.append({"source": prompt, "target": text[middle:end], "prediction": written})
         return samples
 
+    def _readable(self, text: str) -> str:
+        """As much of the beginning of a text as leaves half of the model's positions free, where they end."""
+        limit = longest_sequence(self.settings.model)
+        return text if limit is None else self.tokenizer.decode([self.tokenizer.encode([text])[0][: limit // 2]])[0]
+
     def _drawable(self, evaluation: Evaluation) -> AttentionMaps | None:
         if not attends(self.model):
             return None
         if not self.task.has_answers:
-            return self.attention(" ".join(evaluation.rows[0][0][: 2 * _LONGEST_DRAWN].split())[:_LONGEST_DRAWN])
+            text = self._readable(" ".join(evaluation.rows[0][0][: 2 * _LONGEST_DRAWN].split())[:_LONGEST_DRAWN])
+            return self.attention(text) if text.strip() else None
         for row, output in zip(evaluation.rows, evaluation.outputs, strict=True):
             lengths = [len(ids) for ids in self.tokenizer.encode([row[0], output])]
             if min(lengths) > 0 and max(lengths) < _LONGEST_DRAWN:

@@ -47,7 +47,7 @@ _TEXT_DEFAULTS: dict[str, Any] = {
 _WINDOW = {"cpu": 128, "cuda": 256}
 _WIDE, _WIDE_WINDOW = 512, 1_024
 """From this width on a GPU reads windows of this length."""
-_FEWEST_WINDOWS = 8
+_FEWEST_WINDOWS, _LEAST_WINDOW = 8, 8
 _LONG_RUN_MINUTES = 4.0
 """A run that lasts so long gains more from being compiled than that takes."""
 _PRESETS = {"translation": "transformer", "language": "gpt"}
@@ -133,7 +133,7 @@ def _window_for(settings: RunSettings, stream: TokenStream) -> int:
     device = find_device(settings.train.device).type
     window = _WIDE_WINDOW if device == "cuda" and settings.model.model_dim >= _WIDE else _WINDOW[device]
     window = min(window, longest_sequence(settings.model) or window, len(stream) // _FEWEST_WINDOWS)
-    return max(2, window)
+    return max(_LEAST_WINDOW, window)
 
 
 def batch_tokens_for(settings: RunSettings) -> int:
