@@ -2,9 +2,9 @@
 
     python benchmarks/shakespeare.py [TEXT] [--device cpu|cuda] [--seeds 5] [--json]
 
-TEXT is tinyshakespeare (1,115,394 characters; unset, that of the shared data beside this project): the first 90 % are trained on,
-the last 10 % are validated on, in windows side by side, as nanoGPT does in
-expectation. The clock starts with the process, so importing, preparing,
+TEXT is tinyshakespeare (1,115,394 characters; unset, that of the shared data
+beside this project): the first 90 % are trained on, the last 10 % validated on,
+in windows side by side, as nanoGPT does in expectation. The clock starts with the process, so importing, preparing,
 compiling and validating all count.
 
 Seen elsewhere: nanoGPT reaches 1.468 in 77 s on one H200 (26 s of it before the

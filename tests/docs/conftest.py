@@ -1,16 +1,25 @@
-"""What the tests of the pages share: the pages, their blocks of code, and a small data set to run them on."""
+"""What the tests of the pages share: the pages, their blocks of code, and small data to run them on."""
 
+import io
+import json
 import os
 import re
+import shlex
+import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
+from regard.cli.main import main
 from regard.data.builtin import builtin
 
 ROOT = Path(__file__).parents[2]
+PAGES = ("tutorial.md", "architecture.md")
+"""Those that serve as a text."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,10 @@ class Page:
         commands = [re.sub(r"\s+#.*", "", line) for line in lines]
         return [command for command in commands if re.search(r"(^|\| )regard ", command)]
 
+    def short_commands(self) -> list[str]:
+        """The same, with budgets of a few steps."""
+        return [re.sub(r"--minutes \S+( --seeds \d+)?", "--steps 5", command) for command in self.commands()]
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that asks for a `page` runs on each of them."""
@@ -48,12 +61,28 @@ def readme() -> Page:
 
 
 @pytest.fixture
+def text_page() -> Page:
+    return Page(ROOT / "docs" / "text.md")
+
+
+@pytest.fixture
 def workplace(tmp_path: Path) -> Path:
-    """A folder with `pairs.tsv`, `test.tsv` and `inputs.txt`, as the pages suppose."""
+    """A folder with the files that the pages suppose: pairs, inputs, and texts, which are the pages themselves."""
     rows = list(builtin("dates").generate(420, 0))
     _write(tmp_path / "pairs.tsv", rows[:400])
     _write(tmp_path / "test.tsv", rows[400:])
     (tmp_path / "inputs.txt").write_text("4 March 2025\nle 3 mai 1999\n", encoding="utf-8")
+    paragraphs = [text for name in PAGES for text in Page(ROOT / "docs" / name).text.split("\n\n") if text.strip()]
+    (tmp_path / "essays").mkdir()
+    for name, text in {
+        "text.txt": "\n\n".join(paragraphs),
+        "more.txt": Page(ROOT / "CONTRIBUTING.md").text,
+        "one.txt": "\n\n".join(paragraphs[:40]),
+        "two.txt": "\n\n".join(paragraphs[40:]),
+        "posts.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in paragraphs),
+        **{f"essays/{number}.txt": text for number, text in enumerate(paragraphs)},
+    }.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path
 
 
@@ -62,6 +91,37 @@ def environment(workplace: Path) -> dict[str, str]:
     """The environment of a command: the `regard` of this Python, one thread, a cache of its own."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "REGARD_CACHE": str(workplace / "cache")}
+
+
+@pytest.fixture
+def run(workplace: Path, environment: dict[str, str]) -> Callable[[list[str]], subprocess.CompletedProcess[str]]:
+    """Runs a command in the workplace."""
+
+    def started(command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=workplace, env=environment, capture_output=True, encoding="utf-8", timeout=300, check=False
+        )
+
+    return started
+
+
+@pytest.fixture
+def run_inside(workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Callable[[str], tuple[object, str, str]]:
+    """Runs a `regard` command in the workplace and in the test's process, which is faster; exit code, stdout, stderr."""
+    monkeypatch.chdir(workplace)
+    monkeypatch.setenv("REGARD_CACHE", str(workplace / "cache"))
+    torch.set_default_dtype(torch.float32)
+
+    def started(command: str) -> tuple[object, str, str]:
+        piped, _, command = command.rpartition(" | ")
+        given = (workplace / piped.removeprefix("cat ")).read_bytes() if piped else b""
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
+        with pytest.raises(SystemExit) as leaving:
+            main()
+        return leaving.value.code, *capsys.readouterr()
+
+    return started
 
 
 def _write(path: Path, rows: list[tuple[str, ...]]) -> None:

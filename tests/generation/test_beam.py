@@ -13,7 +13,7 @@ from regard.generation.beam import BeamSearch, Hypothesis, beam_search, best_ext
 from regard.generation.config import GenerationConfig
 from regard.generation.sampling import sample
 from regard.models.families import AnyModel, make_model
-from regard.models.transformer import Transformer, TransformerState
+from regard.models.transformer import Transformer, TransformerState, TransformerTree
 from regard.training.settings import RunSettings
 
 VOCAB, START, END, LIMIT = 5, 1, 2, 4
@@ -170,6 +170,8 @@ def search_in_lists(
 
 SOURCES = torch.tensor([[3, 9, 4, 10, 6], [7, 2, 0, 0, 0], [5, 5, 3, 8, 0]])
 LENGTHS, WORDS = torch.tensor([5, 2, 4]), 11
+NEVER = WORDS
+"""An end that does not come, so that hypotheses go on to their limit."""
 
 
 def make(values: dict) -> AnyModel:
@@ -181,15 +183,17 @@ def make(values: dict) -> AnyModel:
 
 
 @torch.no_grad()
-def expected_of(model: AnyModel, limits: Sequence[int], config: GenerationConfig) -> list[list[Hypothesis]]:
+def expected_of(
+    model: AnyModel, limits: Sequence[int], config: GenerationConfig, *, end: int, lengths: torch.Tensor = LENGTHS
+) -> list[list[Hypothesis]]:
     found = []
-    for row, (length, limit) in enumerate(zip(LENGTHS.tolist(), limits, strict=True)):
+    for row, (length, limit) in enumerate(zip(lengths.tolist(), limits, strict=True)):
         source = SOURCES[row : row + 1, :length]
 
         def after(tokens: list[int], source: torch.Tensor = source) -> list[float]:
             return model(torch.tensor([[START, *tokens]]), source)[0, -1].log_softmax(-1).tolist()
 
-        found.append(search_in_lists(after, end=END, limit=limit, config=config))
+        found.append(search_in_lists(after, end=end, limit=limit, config=config))
     return found
 
 
@@ -199,9 +203,9 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]])
         assert [h.score for h in some] == pytest.approx([h.score for h in others])
 
 
-def started(model: AnyModel, device: str = "cpu"):
+def started(model: AnyModel, lengths: torch.Tensor = LENGTHS, device: str = "cpu"):
     with torch.inference_mode():
-        state = model.start(model.encode(SOURCES.to(device), LENGTHS.to(device)))
+        state = model.start(model.encode(SOURCES.to(device), lengths.to(device)))
     return state, torch.full((len(SOURCES), 1), START, device=device)
 
 
@@ -220,34 +224,73 @@ def named(values: dict) -> str:
     return ",".join(str(value) for value in values.values())
 
 
-def check(values: dict, limits: Sequence[int], config: GenerationConfig) -> None:
+def check(values: dict, limits: Sequence[int], config: GenerationConfig, *, end: int) -> None:
     model = make(values)
-    expected = expected_of(model, limits, config)
-    search = BeamSearch(model, end=END, config=config)
+    expected = expected_of(model, limits, config, end=end)
+    search = BeamSearch(model, end=end, config=config)
     assert_same(search.search(*started(model), limits), expected)
     assert_same(search.search_by_selection(*started(model), limits), expected)
     if isinstance(model, Transformer):
         assert_same(search.search_in_place(*started(model), limits), expected)
 
 
+@pytest.mark.parametrize("end", [END, NEVER])
 @pytest.mark.parametrize("values", MODELS, ids=named)
-def test_the_search_in_tensors_is_the_one_in_lists(values: dict):
-    check(values, [3, 8, 6], GenerationConfig(beam_size=3, length_penalty=0.6))
+def test_the_search_in_tensors_is_the_one_in_lists(values: dict, end: int):
+    check(values, [3, 8, 6], GenerationConfig(beam_size=3, length_penalty=0.6), end=end)
 
 
 @pytest.mark.parametrize("stopping", ["enough", "exact"])
-@pytest.mark.parametrize(("beam", "alpha"), [(1, 1.0), (2, 0.0), (4, 2.0)])
-def test_it_is_so_for_every_way_to_rank_and_to_stop(beam: int, alpha: float, stopping: str):
+@pytest.mark.parametrize(("beam", "alpha"), [(1, 1.0), (2, 0.0), (3, 0.5), (4, 2.0)])
+def test_it_ranks_and_stops_by_the_same_rules(beam: int, alpha: float, stopping: str):
+    """With tables of probabilities, in which the end is likely, unlikely, or likely behind some tokens only."""
     config = GenerationConfig(beam_size=beam, length_penalty=alpha, stopping=stopping)
-    check(TRANSFORMER, [2, 7, 5], config)
-    check({"family": "recurrent", "attention": "bahdanau"}, [4, 2, 6], config)
+    for number in range(40):
+        rng = torch.Generator().manual_seed(number)
+        table = torch.randn(7, 7, generator=rng) * (1 + number % 4)
+        table[:, 5] += number % 5 - 1
+        chain = Chain(table.softmax(-1))
+        limits = [1 + number % 3, 4 + number % 9]
+        found = beam_search(chain, chain, torch.tensor([[0], [3]]), end=5, limits=limits, config=config)
+        expected = [
+            search_in_lists(
+                lambda tokens, first=first, rows=chain.table: rows[tokens[-1] if tokens else first].tolist(),
+                end=5,
+                limit=limit,
+                config=config,
+            )
+            for first, limit in zip((0, 3), limits, strict=True)
+        ]
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "shaw"])
+def test_what_nobody_descends_from_can_be_cleared_away_at_once(positions: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("regard.models.transformer._DEAD_BRANCHES", 0)
+    model, limits, config = make({**TRANSFORMER, "positions": positions}), [3, 9, 7], GenerationConfig(beam_size=3)
+    sizes = []
+    state, prompt = started(model)
+    assert isinstance(state, TransformerState)
+    step = model.step
+
+    def watched(tokens: torch.Tensor, tree: TransformerTree):
+        scores, tree = step(tokens, tree)
+        sizes.append(tree.ancestors.size(2))
+        return scores, tree
+
+    monkeypatch.setattr(model, "step", watched)
+    found = BeamSearch(model, end=NEVER, config=config).search(state, prompt, limits)
+    assert_same(found, expected_of(model, limits, config, end=NEVER))
+    assert sizes[-1] < 1 + 3 * (len(sizes) - 1)
 
 
 def test_a_search_in_place_starts_anew_with_each_batch():
     model, config = make(TRANSFORMER), GenerationConfig(beam_size=2)
-    search = BeamSearch(model, end=END, config=config)
-    for limits in ([3, 7, 5], [5, 2, 1], [33, 2, 2]):  # the last needs more room
-        assert_same(search.search_in_place(*started(model), limits), expected_of(model, limits, config))
+    search = BeamSearch(model, end=NEVER, config=config)
+    for limits, lengths in (([3, 7, 5], [5, 2, 4]), ([5, 2, 1], [1, 2, 3]), ([33, 2, 2], [5, 2, 4])):
+        some = torch.tensor(lengths)
+        expected = expected_of(model, limits, config, end=NEVER, lengths=some)
+        assert_same(search.search_in_place(*started(model, some), limits), expected)
 
 
 @pytest.mark.parametrize(("beam", "vocab"), [(1, 1031), (3, 1031), (3, 1024), (5, 131)])
@@ -282,9 +325,9 @@ def test_hypotheses_of_a_sentence_share_what_they_see():
 def test_a_gpu_finds_the_same(values: dict, caplog: pytest.LogCaptureFixture):
     model, config = make(values), GenerationConfig(beam_size=3)
     there = copy.deepcopy(model).cuda()
-    search = BeamSearch(there, end=END, config=config)
+    search = BeamSearch(there, end=NEVER, config=config)
     for limits in ([9, 11, 7], [9, 2, 6]):  # the second time by what the first one recorded
         with caplog.at_level(logging.WARNING):
-            found = search.search(*started(there, "cuda"), limits)
-        assert_same(found, expected_of(model, limits, config))
+            found = search.search(*started(there, device="cuda"), limits)
+        assert_same(found, expected_of(model, limits, config, end=NEVER))
     assert not caplog.records

@@ -1,0 +1,49 @@
+"""What the page on text shows can be typed, and what it says of messages is what is said."""
+
+import pytest
+
+NUM_PROGRAMS = 3
+
+
+@pytest.mark.slow
+def test_the_commands_and_the_programs_run_in_the_order_they_stand_in(text_page, run_inside, capsys):
+    assert text_page.commands()[0] == "regard train text.txt --tokenizer characters --minutes 3 --out runs/text"
+    for command in text_page.short_commands():
+        code, out, err = run_inside(command)
+        assert code == 0, f"{command}\n{err}"
+        assert out.strip(), f"{command} printed nothing"
+    programs = text_page.blocks("python")
+    assert len(programs) == NUM_PROGRAMS
+    for program in programs:
+        exec(program, {})
+        assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.slow
+def test_the_messages_are_those_that_are_told(text_page, run_inside, workplace):
+    (workplace / "short.txt").write_text("hello")
+    (workplace / "one.csv").write_text("text\nhello\n")
+    told = " ".join(text_page.text.split())
+    for command, message in {
+        "train one.txt two.txt": "aligned files must have the same number of lines, ",
+        "train one.csv": "one.csv has 1 column (text), but 2 are needed (source, target)",
+        "train short.txt": " is too short to hold any of it back for validation: ",
+        "train more.txt --set data.window=5000": " tokens, too few for one window of ",
+        "train text.txt posts.jsonl --task language": "files read together must be of one kind, but ",
+        "train posts.jsonl --task language --set data.documents=lines": "data.documents is for plain text, ",
+        "train text.txt --set data.train_rows=5": "data.train_rows chooses among many documents, ",
+        "train text.txt --model gpt2 --set model.context_length=64 --set data.window=128":
+            "learned positions must reach over a window, ",
+        "train text.txt --set model.encoder_layers=2": "a language model is a decoder alone: ",
+        "train pairs.tsv --model gpt": "translation needs an encoder and a decoder, ",
+        "train text.txt --model lstm --steps 2 --out runs/text": "",
+        "attention runs/text hello": "there is no attention to look at in this model: ",
+        "predict runs/text hello --beam 4": "an engine writes one text for a request: beam_size must be 1, got 4",
+        "predict runs/text hello --top-k 5": "top_k has a meaning only when sampling: ",
+        "train pairs.tsv --steps 2 --out runs/pairs": "",
+        "score runs/pairs hello": "only a language model can ",
+    }.items():  # fmt: skip
+        code, _, err = run_inside(f"regard {command}")
+        assert code == (2 if message else 0), err
+        assert message in err
+        assert message in told
