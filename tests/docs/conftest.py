@@ -107,7 +107,7 @@ def run(workplace: Path, environment: dict[str, str]) -> Callable[[list[str]], s
 
 @pytest.fixture
 def run_inside(workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Callable[[str], tuple[object, str, str]]:
-    """Runs a `regard` command in the workplace and in the test's process, which is faster; exit code, stdout, stderr."""
+    """Runs a `regard` command in the workplace, inside the test's process: exit code, stdout and stderr."""
     monkeypatch.chdir(workplace)
     monkeypatch.setenv("REGARD_CACHE", str(workplace / "cache"))
     torch.set_default_dtype(torch.float32)
