@@ -133,3 +133,37 @@ def test_a_prompt_longer_than_the_context_is_told(regard, text: Path, tmp_path: 
 def test_only_a_language_model_generates(regard, trained: Path, tmp_path: Path):
     regard("generate", tmp_path / "none").says_no("no run at")
     regard("generate", trained, "the", "--top-k", 5, "--temperature", 0, "--quiet").says_no("top_k has a meaning only")
+
+
+def test_a_model_that_cannot_keep_documents_apart_says_so(regard, tmp_path: Path):
+    path = tmp_path / "documents.jsonl"
+    path.write_text("".join(json.dumps({"text": line}) + "\n" for line in LINES * 40))
+    small = ["--set", "model.num_layers=1", "--set", "model.model_dim=16", "--set", "data.window=16", "--steps", 3]
+    answer = regard("train", path, "--model", "lstm", "--out", tmp_path / "run", "--device", "cpu", *small).is_well()
+    assert "a recurrent model cannot keep documents apart" in answer.err
+
+
+def test_the_stride_is_a_choice_and_stands_in_the_signature(regard, trained: Path):
+    side_by_side, closer = (
+        json.loads(regard("evaluate", trained, *more, "--json").is_well().out.splitlines()[-1])["perplexity"]
+        for more in ([], ["--stride", 4])
+    )
+    assert "stride:4" in closer["signature"]
+    assert closer["value"] != side_by_side["value"]
+    regard("evaluate", trained, "--stride", 17, "--quiet").says_no("stride must lie in 1 to the window of 16")
+
+
+def test_settings_of_a_decoder_are_for_text(regard):
+    assert 'task = "language"' in regard("settings", "--model", "gpt2").is_well().out
+    assert 'task = "translation"' in regard("settings", "--model", "lstm").is_well().out
+
+
+def test_models_of_text_are_not_compared_yet(regard, text: Path, tmp_path: Path):
+    options = ["--models", "gpt,llama", "--steps", 1, "--set", "task=language", "--out", tmp_path / "c", "--quiet"]
+    regard("compare", text, *options).says_no("the task language has none")
+
+
+def test_words_have_a_space_between_prompt_and_continuation(regard, text: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    regard("train", text, "--tokenizer", "words", "--out", out, *SMALL, "--quiet").is_well()
+    assert regard("generate", out, "the", "--max-length", 3, "--temperature", 0, "--quiet").is_well().out[3] in " \n"

@@ -234,6 +234,19 @@ def check(values: dict, limits: Sequence[int], config: GenerationConfig, *, end:
         assert_same(search.search_in_place(*started(model), limits), expected)
 
 
+class Timed:
+    """A decoder whose next token depends on the last one and on how many there are, so that no two ways tie."""
+
+    def __init__(self, tables: torch.Tensor, time: int = 0) -> None:
+        self.tables, self.time = tables, time
+
+    def select(self, rows: torch.Tensor) -> "Timed":
+        return self
+
+    def step(self, tokens: torch.Tensor, state: "Timed") -> tuple[torch.Tensor, "Timed"]:
+        return self.tables[state.time][tokens], Timed(self.tables, state.time + 1)
+
+
 @pytest.mark.parametrize("end", [END, NEVER])
 @pytest.mark.parametrize("values", MODELS, ids=named)
 def test_the_search_in_tensors_is_the_one_in_lists(values: dict, end: int):
@@ -247,21 +260,17 @@ def test_it_ranks_and_stops_by_the_same_rules(beam: int, alpha: float, stopping:
     config = GenerationConfig(beam_size=beam, length_penalty=alpha, stopping=stopping)
     for number in range(40):
         rng = torch.Generator().manual_seed(number)
-        table = torch.randn(7, 7, generator=rng) * (1 + number % 4)
-        table[:, 5] += number % 5 - 1
-        chain = Chain(table.softmax(-1))
+        tables = torch.randn(12, 7, 7, generator=rng) * (1 + number % 4)
+        tables[:, :, 5] += number % 5 - 1
+        timed = Timed(tables.log_softmax(-1))
         limits = [1 + number % 3, 4 + number % 9]
-        found = beam_search(chain, chain, torch.tensor([[0], [3]]), end=5, limits=limits, config=config)
-        expected = [
-            search_in_lists(
-                lambda tokens, first=first, rows=chain.table: rows[tokens[-1] if tokens else first].tolist(),
-                end=5,
-                limit=limit,
-                config=config,
-            )
-            for first, limit in zip((0, 3), limits, strict=True)
-        ]
-        assert_same(found, expected)
+        found = beam_search(timed, timed, torch.tensor([[0], [3]]), end=5, limits=limits, config=config)
+        for first, limit, hypotheses in zip((0, 3), limits, found, strict=True):
+
+            def after(tokens: list[int], first: int = first, tables: torch.Tensor = timed.tables) -> list[float]:
+                return tables[len(tokens), tokens[-1] if tokens else first].tolist()
+
+            assert_same([hypotheses], [search_in_lists(after, end=5, limit=limit, config=config)])
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "shaw"])

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, print_json, talk
+from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, option, print_json, talk
 
 if TYPE_CHECKING:
     from regard.runs.run import Evaluation
@@ -14,6 +14,7 @@ def evaluate(
     run: RunPath,
     data: Annotated[Given, argument("[DATA]...", "A file, or two aligned; unset, the validation rows.")] = None,
     beam: Beam = None,
+    stride: Annotated[int | None, option("Of windows over running text; less gives each token more context.")] = None,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
@@ -25,11 +26,13 @@ def evaluate(
       regard evaluate runs/de-en test.tsv --beam 5
 
       regard evaluate runs/de-en test.de test.en --json
+
+      regard evaluate runs/shakespeare more.txt --stride 64
     """
     talk(quiet=quiet)
     from regard.runs.run import load
 
-    _print(load(run, device=device).evaluate(data or None, **_options(beam)), json)
+    _print(load(run, device=device).evaluate(data or None, stride=stride, **_options(beam)), json)
 
 
 def test(

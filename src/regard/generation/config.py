@@ -28,7 +28,7 @@ class GenerationConfig(Settings):
     min_p: float | None = Field(default=None, gt=0.0, le=1.0)
     """Sample among tokens at least this likely, as a share of the likeliest one's probability."""
     max_length: int | None = Field(default=None, ge=1)
-    """The most tokens to write; unset, twice as many as were read and 50 more."""
+    """The most tokens to write; unset, twice as many as were read and 50 more, or 200 for a language model."""
     seed: int = 0
     """The same seed and input give the same sample, whatever else is in the batch."""
 

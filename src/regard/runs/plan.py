@@ -97,6 +97,10 @@ class Plan:
 def make_plan(plan: Plan, *, params: int | None, at_once: int | None) -> Plan:
     """Prepare the data, size the models, and list the jobs."""
     first = plan.contenders[0].resolved()
+    if not find_task(first.task).has_answers:
+        raise ConfigError(
+            f"models are compared by their answers, and the task {first.task} has none: train each, and evaluate it"
+        )
     data = find_task(first.task).prepare(first.data)
     device = find_device(first.train.device).type
     size = choose_size(data, has_gpu=device == "cuda")

@@ -110,12 +110,16 @@ class Run:
         data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         *,
         rows: Rows | None = None,
+        stride: int | None = None,
         **options: Any,
     ) -> Evaluation:
-        """Score the model on a file (or rows) of the training file's kind; unset, on the validation rows."""
+        """Score the model on a file (or rows) of the training file's kind; unset, on the validation rows.
+
+        Running text is read in windows that start `stride` tokens apart; unset, side by side.
+        """
         if data is None and rows is None:
-            return self._evaluate(self.folder.read_held_out("valid"), "valid", **options)
-        return self._evaluate(self._read(data, rows), None, **options)
+            return self._evaluate(self.folder.read_held_out("valid"), "valid", stride=stride, **options)
+        return self._evaluate(self._read(data, rows), None, stride=stride, **options)
 
     def test(self, **options: Any) -> Evaluation:
         """Score the model on the test rows, which nothing before has looked at, and write that down."""
@@ -269,18 +273,23 @@ class Run:
                 return explain_pair(model, self.tokenizer, row[0], output)
         return None
 
-    def _evaluate(self, rows: list[tuple[str, ...]], role: str | None, **options: Any) -> Evaluation:
+    def _evaluate(
+        self, rows: list[tuple[str, ...]], role: str | None, *, stride: int | None = None, **options: Any
+    ) -> Evaluation:
         if not rows:
             raise DataError("there are no rows to evaluate on")
+        config = self.settings.data if stride is None else self.settings.data.changed(stride=stride)
+        if stride is not None and not 1 <= stride <= (config.window or 0):
+            raise ConfigError(f"stride must lie in 1 to the window of {config.window} tokens, got {stride}")
         outputs = self.predict([row[0] for row in rows], **options) if self.task.has_answers else []
-        scores = self.task.scores(rows, outputs, self._likelihoods(rows), self.settings.data)
+        scores = self.task.scores(rows, outputs, self._likelihoods(rows, config), config)
         result = Evaluation({s.name: s for s in scores}, self.task.headline(rows), rows, outputs)
         if role is not None:
             self.folder.add_look(role, "evaluation", result.to_json())
         return result
 
-    def _likelihoods(self, rows: list[tuple[str, ...]]) -> Likelihoods:
-        batches = self.task.rows_as_batches(rows, self.tokenizer, self.settings.data)
+    def _likelihoods(self, rows: list[tuple[str, ...]], config: DataConfig) -> Likelihoods:
+        batches = self.task.rows_as_batches(rows, self.tokenizer, config)
         return self.task.negative_log_likelihoods(self.model, batches, self.device)
 
     def _read(self, data: Any, rows: Rows | None) -> list[tuple[str, ...]]:

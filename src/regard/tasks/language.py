@@ -41,6 +41,7 @@ from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
 from regard.models.families import AnyConfig, AnyModel, longest_sequence, make_model
 from regard.models.recurrent import Recurrent
+from regard.models.transformer import Transformer
 from regard.nn.losses import (
     IGNORED,
     consistent_cross_entropy,
@@ -170,7 +171,7 @@ class Language:
         """Cross-entropy summed over the tokens that are to be foretold."""
         if consistency:
             batch = twice(batch)
-        states = model.states(batch.tokens, documents=batch.documents).flatten(0, 1)
+        states = model.states(batch.tokens, documents=_kept_apart(model, batch)).flatten(0, 1)
         targets = batch.targets.flatten()
         if consistency:
             scores = model.scores(states)
@@ -192,7 +193,7 @@ class Language:
             if batch.is_running and isinstance(model, Recurrent):
                 states, state = model.running_states(batch.tokens.reshape(1, -1), state)
             else:
-                states = model.states(batch.tokens, documents=batch.documents)
+                states = model.states(batch.tokens, documents=_kept_apart(model, batch))
             found = linear_log_likelihoods(states.flatten(0, 1), model.output.weight, batch.targets.flatten())
             losses += (-found.unflatten(0, batch.targets.shape).sum(dim=1)).tolist()
             counts += (batch.targets != IGNORED).sum(dim=1).tolist()
@@ -233,7 +234,10 @@ class Continuer:
     def stream(self, prompt: str) -> Iterator[str]:
         """The continuation of a prompt, piece by piece as it is written."""
         streamer = TextStreamer(self._tokenizer)
-        for token in self._engine.stream(make_request(prompt, self._tokenizer, self._config)):
+        request = make_request(prompt, self._tokenizer, self._config)
+        if prompt:
+            streamer.add(request.prompt[-1])  # it is there already, and what follows may begin with a space
+        for token in self._engine.stream(request):
             if text := streamer.add(token):
                 yield text
         if rest := streamer.flush():
@@ -297,6 +301,11 @@ def make_batch(
         num_targets = int((targets != IGNORED).sum())
     documents = is_start.cumsum(dim=1) if is_isolated and bool(is_start[:, 1:].any()) else None
     return TextBatch(tokens.masked_fill(is_start, tokenizer.start), targets, documents, num_targets)
+
+
+def _kept_apart(model: AnyModel, batch: TextBatch) -> Int[Tensor, "batch time"] | None:
+    """The documents of a batch, where the model can keep them apart: a state that is carried on cannot."""
+    return batch.documents if isinstance(model, Transformer) else None
 
 
 def stream_as_batches(

@@ -14,7 +14,7 @@ from regard.models.families import longest_sequence
 from regard.models.presets import KINDS, Size, preset, without_encoder
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import TransformerConfig
-from regard.progress import say
+from regard.progress import say, warn
 from regard.tasks import find_task
 from regard.training.precision import find_device
 from regard.training.settings import RunSettings, TrainConfig
@@ -72,6 +72,11 @@ def usual_preset(values: Mapping[str, Any]) -> str:
     return values.get("preset") or first
 
 
+def task_of(name: str) -> str:
+    """What a preset is for: a decoder alone for text, anything else for pairs."""
+    return "language" if preset(name)[1].get("encoder_layers") == 0 else "translation"
+
+
 def with_preset(values: Mapping[str, Any], name: str, size: Size = "tiny") -> RunSettings:
     """The user's settings laid over those of a preset; `size` where its name has none."""
     full_name, model = preset(str(name), size)
@@ -86,6 +91,10 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
     if isinstance(data.train, TokenStream):
         window = _window_for(settings, data.train)
         settings = settings.changed(data=settings.data.changed(window=window, isolate=data.is_isolated))
+        if settings.data.stride is not None and settings.data.stride > window:
+            raise ConfigError(f"data.stride must be at most data.window, got {settings.data.stride} and {window}")
+        if data.is_isolated and not isinstance(settings.model, TransformerConfig):
+            warn(f"a {settings.model.family} model cannot keep documents apart: they run on into one another")
     train = with_task_defaults(settings)
     if train.max_steps is None and train.max_epochs is None and train.minutes is None:
         train = train.changed(max_steps=_default_steps(settings, train, data))
