@@ -21,6 +21,7 @@ ROWS = [
     ["recurrent_step.py", "--device", "cuda", "--seconds", "5"],
     ["context.py", "--device", "cuda"],
     ["shakespeare.py", "--device", "cuda", "--seeds", "5"],
+    ["quality.py", "--device", "cuda"],
 ]
 
 
