@@ -21,7 +21,9 @@ open hypothesis is returned.
 `Beams`, and `advance` takes them a token further. So a GPU need not wait for
 Python to look at what it has found, and where the state branches without
 changing its size (`Branching`) a whole step is recorded once as a CUDA graph and
-replayed. On a CPU, sentences that are done leave the batch.
+replayed. On a CPU, sentences that are done leave the batch. Where they can, the
+hypotheses of a sentence share its source and what they begin with: nothing is
+copied when one takes another's place.
 
 Dimensions: `batch` sentences, `beam` hypotheses of each, `vocab` tokens, `time`
 tokens written; `rows` = batch * beam.
@@ -231,9 +233,12 @@ class BeamSearch:
     def __init__(self, decoder: Stepper, *, end: int, config: GenerationConfig) -> None:
         self.decoder, self.end, self.config = decoder, end, config
         self._kept: list[_FixedSteps] = []
+        self._can_record = True
 
     def search(self, state: State, prompt: Int[Tensor, "batch 1"], limits: Sequence[int]) -> list[list[Hypothesis]]:
         """The finished hypotheses of each sentence, best first, at most `beam_size` of each."""
+        if not limits:
+            return []
         if prompt.is_cuda and isinstance(state, Branching):
             # Room for the longest hypothesis there may be can be more than a model has positions for, and
             # searches that take room as they need it mostly end before that matters.
@@ -250,7 +255,7 @@ class BeamSearch:
         """By `State.select`, which every state has; sentences that are done leave the batch."""
         device, every = prompt.device, _LOOK_EVERY if prompt.is_cuda else 1
         results: list[list[Hypothesis]] = [[] for _ in limits]
-        live, num_steps = list(range(len(limits))), max(limits, default=0)
+        live, num_steps = list(range(len(limits))), max(limits)
         beams = Beams.start(limits, self.config, room=num_steps, device=device)
         tokens = prompt
         for number in range(1, num_steps + 1):
@@ -280,7 +285,10 @@ class BeamSearch:
         if steps is None:
             del self._kept[: 1 - _KEPT]  # their memory is free before more is asked for
             branches = state.branches(self.config.beam_size, room)
-            steps = _FixedSteps(self.decoder, self._advance, beams, branches, state, prompt)
+            steps = _FixedSteps(self.decoder, self._advance, beams, branches)
+            steps.start(beams, state, prompt)
+            if prompt.is_cuda and self._can_record:
+                self._can_record = steps.record()
             self._kept.append(steps)
         steps.start(beams, state, prompt)
         for number in range(1, max(limits) + 1):
@@ -311,15 +319,11 @@ class _FixedSteps:
         advance: Callable[[Beams, Tensor], tuple[Beams, Tensor]],
         beams: Beams,
         branches: Branches,
-        state: State,
-        prompt: Int[Tensor, "batch 1"],
     ) -> None:
         self._decoder, self._advance = decoder, advance
         self.beams, self._branches = beams.clone(), branches
-        self._tokens = torch.zeros(beams.sums.numel(), 1, dtype=torch.long, device=prompt.device)
-        # A recording tries the step out, for which there must be something to look at.
-        self.start(beams, state, prompt)
-        self.take = (record(self._step) if prompt.is_cuda else None) or self._step
+        self._tokens = torch.zeros(beams.sums.numel(), 1, dtype=torch.long, device=beams.sums.device)
+        self.take = self._step
 
     def fits(self, beams: Beams, state: State) -> bool:
         return self.beams.tokens.shape == beams.tokens.shape and self._branches.fits(state)
@@ -329,6 +333,12 @@ class _FixedSteps:
         self.beams.copy_(beams)
         self._branches.fill(state)
         self._tokens.copy_(prompt.repeat_interleave(beams.sums.size(1), dim=0))
+
+    def record(self) -> bool:
+        """Let `take` replay a step from now on, if one can be recorded; for that it is tried out, so start anew."""
+        replay = record(self._step)
+        self.take = replay or self._step
+        return replay is not None
 
     def _step(self) -> None:
         scores, _ = self._decoder.step(self._tokens, self._branches)
