@@ -81,4 +81,6 @@ function onWidthChange(element, redraw) {
   };
   /* In a frame of its own, since drawing inside the observer would make it observe itself. */
   new ResizeObserver(() => requestAnimationFrame(look)).observe(element);
+  /* Once without a frame: a page that nobody sees yet may get none. */
+  setTimeout(look);
 }
