@@ -42,12 +42,8 @@ from regard.generation.engine import Engine, Request
 from regard.models.families import AnyConfig, AnyModel, longest_sequence, make_model
 from regard.models.recurrent import Recurrent
 from regard.models.transformer import Transformer
-from regard.nn.losses import (
-    IGNORED,
-    consistent_cross_entropy,
-    linear_cross_entropy,
-    linear_log_likelihoods,
-)
+from regard.nn.losses import IGNORED, linear_log_likelihoods
+from regard.tasks.objective import next_token_loss, row_losses
 from regard.tasks.task import Likelihoods, Prediction, moved, twice
 from regard.text.tokenizer import TextStreamer, Tokenizer
 
@@ -171,20 +167,14 @@ class Language:
         """Cross-entropy summed over the tokens that are to be foretold."""
         if consistency:
             batch = twice(batch)
-        states = model.states(batch.tokens, documents=_kept_apart(model, batch)).flatten(0, 1)
-        targets = batch.targets.flatten()
-        if consistency:
-            scores = model.scores(states)
-            return consistent_cross_entropy(scores, targets, label_smoothing=label_smoothing, weight=consistency)
-        assert model.output is not None
-        return linear_cross_entropy(states, model.output.weight, targets, label_smoothing=label_smoothing)
+        states = model.states(batch.tokens, documents=_kept_apart(model, batch))
+        return next_token_loss(model, states, batch.targets, label_smoothing=label_smoothing, consistency=consistency)
 
     @torch.no_grad()
     def negative_log_likelihoods(
         self, model: AnyModel, batches: Iterator[TextBatch], device: torch.device
     ) -> Likelihoods:
         """A recurrent model keeps its state from window to window, where the text runs on."""
-        assert model.output is not None
         losses: list[float] = []
         counts: list[int] = []
         state = None
@@ -194,9 +184,9 @@ class Language:
                 states, state = model.running_states(batch.tokens.reshape(1, -1), state)
             else:
                 states = model.states(batch.tokens, documents=_kept_apart(model, batch))
-            found = linear_log_likelihoods(states.flatten(0, 1), model.output.weight, batch.targets.flatten())
-            losses += (-found.unflatten(0, batch.targets.shape).sum(dim=1)).tolist()
-            counts += (batch.targets != IGNORED).sum(dim=1).tolist()
+            some_losses, some_counts = row_losses(model, states, batch.targets)
+            losses += some_losses
+            counts += some_counts
         return Likelihoods(losses, counts)
 
     def writer(self, model: AnyModel, tokenizer: Tokenizer, config: GenerationConfig) -> "Continuer":

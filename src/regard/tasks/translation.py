@@ -34,13 +34,9 @@ from regard.generation.beam import BeamSearch, Hypothesis
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
 from regard.models.families import AnyConfig, AnyModel, make_model
-from regard.nn.losses import (
-    IGNORED,
-    consistent_cross_entropy,
-    linear_cross_entropy,
-    linear_log_likelihoods,
-)
+from regard.nn.losses import IGNORED
 from regard.progress import say
+from regard.tasks.objective import next_token_loss, row_losses
 from regard.tasks.task import Likelihoods, Prediction, moved, twice
 from regard.text.tokenizer import Tokenizer
 
@@ -153,28 +149,24 @@ class Translation:
         """Cross-entropy summed over the target tokens."""
         if consistency:
             batch = twice(batch)
-        states = model.states(batch.target_in, model.encode(batch.source, batch.lengths)).flatten(0, 1)
-        targets = batch.target_out.flatten()
-        if consistency:
-            scores = model.scores(states)
-            return consistent_cross_entropy(scores, targets, label_smoothing=label_smoothing, weight=consistency)
-        assert model.output is not None
-        return linear_cross_entropy(states, model.output.weight, targets, label_smoothing=label_smoothing)
+        states = model.states(batch.target_in, model.encode(batch.source, batch.lengths))
+        return next_token_loss(
+            model, states, batch.target_out, label_smoothing=label_smoothing, consistency=consistency
+        )
 
     @torch.no_grad()
     def negative_log_likelihoods(
         self, model: AnyModel, batches: Iterator[PairBatch], device: torch.device
     ) -> Likelihoods:
         """Of each target as a whole."""
-        assert model.output is not None
         losses: list[float] = []
         counts: list[int] = []
         for batch in batches:
             batch = moved(batch, device)
             states = model.states(batch.target_in, model.encode(batch.source, batch.lengths))
-            found = linear_log_likelihoods(states.flatten(0, 1), model.output.weight, batch.target_out.flatten())
-            losses += (-found.unflatten(0, batch.target_out.shape).sum(dim=1)).tolist()
-            counts += (batch.target_out != IGNORED).sum(dim=1).tolist()
+            some_losses, some_counts = row_losses(model, states, batch.target_out)
+            losses += some_losses
+            counts += some_counts
         return Likelihoods(losses, counts)
 
     def writer(self, model: AnyModel, tokenizer: Tokenizer, config: GenerationConfig) -> "Translator":
