@@ -13,7 +13,8 @@ from regard.generation.beam import BeamSearch, Hypothesis, beam_search, best_ext
 from regard.generation.config import GenerationConfig
 from regard.generation.sampling import sample
 from regard.models.families import AnyModel, make_model
-from regard.models.transformer import Transformer, TransformerState, TransformerTree
+from regard.models.transformer import Transformer
+from regard.models.transformer_states import TransformerState, TransformerTree
 from regard.training.settings import RunSettings
 
 VOCAB, START, END, LIMIT = 5, 1, 2, 4
@@ -276,7 +277,7 @@ def test_it_ranks_and_stops_by_the_same_rules(beam: int, alpha: float, stopping:
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "shaw"])
 def test_what_nobody_descends_from_can_be_cleared_away_at_once(positions: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("regard.models.transformer._DEAD_BRANCHES", 0)
+    monkeypatch.setattr("regard.models.transformer_states._DEAD_BRANCHES", 0)
     model, limits, config = make({**TRANSFORMER, "positions": positions}), [6, 9, 7], GenerationConfig(beam_size=3)
     sizes = []
     state, prompt = started(model)

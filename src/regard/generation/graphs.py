@@ -25,7 +25,7 @@ from regard.generation.inference import DirectStep
 from regard.generation.sampling import choose, precise
 from regard.models.families import AnyModel
 from regard.models.protocols import Slots, State
-from regard.models.transformer import TransformerSlots, TransformerState
+from regard.models.transformer_states import TransformerSlots, TransformerState
 from regard.nn.cache import KeyValues
 from regard.progress import warn
 

@@ -27,7 +27,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.models.protocols import State
-from regard.models.transformer import Transformer, TransformerSlots
+from regard.models.transformer import Transformer
+from regard.models.transformer_states import TransformerSlots
 from regard.nn.attention import Lookup
 from regard.nn.blocks import Block
 from regard.nn.cache import Seen, StaticKeyValues

@@ -36,7 +36,7 @@ from regard.generation.engine import Request, check_request, reach
 from regard.generation.sampling import distribution, pick, precise
 from regard.models.families import AnyModel
 from regard.models.protocols import State
-from regard.models.transformer import TransformerState
+from regard.models.transformer_states import TransformerState
 
 Draw = Callable[[], float]
 """A number that is uniform on [0, 1), a fresh one at each call."""
