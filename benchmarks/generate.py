@@ -11,7 +11,6 @@ regard is faster.
     regard              the engine, with a model that `ready` made, in the precision of the others
     regard, bfloat16    on a CPU, the same in half the precision
     regard, 8 bits      on a CPU, with quantised weights
-    regard, compiled    on a GPU, with a step that torch.compile has rewritten
     dynamic, static     transformers' `generate`, with the cache that grows (its default) and with the one of fixed
                         size, for which it compiles the model on a GPU by itself
 
@@ -101,8 +100,8 @@ def peer_of(shape: Shape) -> Any:
     )  # fmt: skip
 
 
-def ours(model: Transformer, prompts: list[list[int]], *, is_compiled: bool = False) -> Write:
-    engine = Engine(model, GenerationConfig(), end=None, num_slots=len(prompts), is_compiled=is_compiled)
+def ours(model: Transformer, prompts: list[list[int]]) -> Write:
+    engine = Engine(model, GenerationConfig(), end=None, num_slots=len(prompts))
 
     def write(num_new: int) -> None:
         texts = engine.run([Request(prompt, limit=num_new) for prompt in prompts])
@@ -141,8 +140,6 @@ def contenders(shape: Shape, batch_size: int, device: str, caches: Sequence[str]
             "regard, 8 bits": quantized(model),
         }
     writers = {name: ours(one, prompts) for name, one in made.items()}
-    if device == "cuda":
-        writers["regard, compiled"] = ours(made["regard"], prompts, is_compiled=True)
     return writers | {f"transformers, {cache}": theirs(peer, prompts, cache, device) for cache in caches}
 
 

@@ -100,8 +100,8 @@ def test_requests_may_come_late(model: AnyModel):
     while waiting or not engine.is_idle:
         if waiting:
             texts[engine.submit(waiting.pop(0))] = []
-        for number, token, is_last in engine.advance():
-            texts[number] += [] if token is None else [token]
+        for number, tokens, is_last in engine.advance():
+            texts[number] += tokens
             ended += [number] if is_last else []
     assert list(texts.values()) == [alone(model, request, BOLD) for request in requests]
     assert sorted(ended) == sorted(texts)
@@ -123,8 +123,8 @@ def test_room_grows_with_what_is_written_and_shrinks_with_how_many_write():
     texts = {engine.submit(request): [] for request in requests}
     rooms = []
     while not engine.is_idle:
-        for number, token, _ in engine.advance():
-            texts[number].append(token)
+        for number, tokens, _ in engine.advance():
+            texts[number] += tokens
         assert engine._batch is not None
         if engine._batch.room not in rooms:
             rooms.append(engine._batch.room)
@@ -140,10 +140,10 @@ def test_a_longer_source_makes_room_for_itself(name: str):
     model = make(WITH_SOURCE[name])
     engine = Engine(model, BOLD, end=None)
     requests = [Request([1], limit=12, source=[3] * 5), Request([1], limit=3, source=[4, 5] * 20)]
-    texts: dict[int, list[int | None]] = {engine.submit(requests[0]): []}
+    texts: dict[int, list[int]] = {engine.submit(requests[0]): []}
     while not engine.is_idle:
-        for number, token, _ in engine.advance():
-            texts[number].append(token)
+        for number, tokens, _ in engine.advance():
+            texts[number] += tokens
         if len(texts[0]) == 3:
             texts[engine.submit(requests[1])] = []
     assert list(texts.values()) == [alone(model, request, BOLD, end=None) for request in requests]
@@ -161,7 +161,7 @@ def test_a_stream_hands_out_tokens_one_by_one_while_others_go_on():
     rest = engine.advance()
     while not engine.is_idle:
         rest += engine.advance()
-    assert [token for _, token, _ in rest if token is not None] == alone(model, requests[0], BOLD)
+    assert [token for written in rest for token in written.tokens] == alone(model, requests[0], BOLD)
     assert {written.number for written in rest} == {number}
 
 
@@ -172,12 +172,12 @@ def test_a_cancelled_request_leaves_at_once_and_the_others_stay():
     numbers = [engine.submit(request) for request in requests]
     texts = {number: [] for number in numbers}
     for written in engine.advance():
-        texts[written.number].append(written.token)
+        texts[written.number] += written.tokens
     engine.cancel(numbers[0])  # is being written
     engine.cancel(numbers[2])  # waits
     while not engine.is_idle:
         for written in engine.advance():
-            texts[written.number].append(written.token)
+            texts[written.number] += written.tokens
     assert [len(texts[number]) for number in numbers] == [1, 9, 0, 9]
     for kept in (1, 3):
         assert texts[numbers[kept]] == alone(model, requests[kept], BOLD, end=None)
@@ -260,7 +260,7 @@ def test_slots_that_nobody_uses_do_not_run_out_of_positions():
             texts[engine.submit(requests[number])] = []
             number += 1
         for written in engine.advance():
-            texts[written.number].append(written.token)
+            texts[written.number] += written.tokens
     assert list(texts.values()) == [alone(model, request, GREEDY, end=None) for request in requests]
 
 

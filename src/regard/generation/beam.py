@@ -40,7 +40,7 @@ from torch import Tensor
 
 from regard.errors import ConfigError
 from regard.generation.config import GenerationConfig
-from regard.generation.graphs import record
+from regard.generation.graphs import fused_step, record
 from regard.models.protocols import State, Stepper
 
 _LOOK_EVERY = 8
@@ -285,7 +285,8 @@ class BeamSearch:
         if steps is None:
             del self._kept[: 1 - _KEPT]  # their memory is free before more is asked for
             branches = state.branches(self.config.beam_size, room)
-            steps = _FixedSteps(self.decoder, self._advance, beams, branches)
+            step = fused_step(self.decoder, room) or self.decoder.step
+            steps = _FixedSteps(step, self._advance, beams, branches)
             steps.start(beams, state, prompt)
             if prompt.is_cuda and self._can_record:
                 self._can_record = steps.record()
@@ -315,12 +316,12 @@ class _FixedSteps:
 
     def __init__(
         self,
-        decoder: Stepper,
+        step: Callable[[Tensor, State], tuple[Tensor, State]],
         advance: Callable[[Beams, Tensor], tuple[Beams, Tensor]],
         beams: Beams,
         branches: Branches,
     ) -> None:
-        self._decoder, self._advance = decoder, advance
+        self._read, self._advance = step, advance
         self.beams, self._branches = beams.clone(), branches
         self._tokens = torch.zeros(beams.sums.numel(), 1, dtype=torch.long, device=beams.sums.device)
         self.take = self._step
@@ -341,7 +342,7 @@ class _FixedSteps:
         return replay is not None
 
     def _step(self) -> None:
-        scores, _ = self._decoder.step(self._tokens, self._branches)
+        scores, _ = self._read(self._tokens, self._branches)
         beams, rows = self._advance(self.beams, scores)
         self._branches.reorder(rows.flatten())
         self._tokens.copy_(beams.newest())

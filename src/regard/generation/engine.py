@@ -60,13 +60,14 @@ class Request:
 
 
 class Written(NamedTuple):
-    """A token that was written."""
+    """What was written of a request."""
 
     number: int
     """Of the request, as `Engine.submit` gave it."""
-    token: int | None
-    """None where the text is over without another one: the end token is not handed out."""
+    tokens: list[int]
+    """The next ones. The end token is not handed out: there may be none where the text is over."""
     is_last: bool
+    """Whether the text is over."""
 
 
 @dataclass
@@ -122,7 +123,7 @@ class _Inbox:
         """Hand nothing more out of this request; who reads it alone is told that it is over."""
         self.everyone = [written for written in self.everyone if written.number != number]
         if number in self.claimed:
-            self.claimed[number][:] = [Written(number, None, is_last=True)]
+            self.claimed[number][:] = [Written(number, [], is_last=True)]
 
 
 class Engine:
@@ -147,9 +148,7 @@ class Engine:
         *,
         end: int | None,
         num_slots: int = 32,
-        is_compiled: bool = False,
     ) -> None:
-        """With `is_compiled`, torch.compile rewrites the step for each size of batch, which takes a while once."""
         if config.beam_size > 1:
             raise ConfigError(f"an engine writes one text for a request: beam_size must be 1, got {config.beam_size}")
         if num_slots < 1:
@@ -158,7 +157,7 @@ class Engine:
             raise ConfigError("an engine needs a model that has a decoder, got an encoder alone")
         self._model, self._config, self._end, self._num_slots = model, config, end, num_slots
         self._device = model.embedding.weight.device
-        self._wants_graphs, self._is_compiled = self._device.type == "cuda", is_compiled
+        self._wants_graphs = self._device.type == "cuda"
         self._reach, _ = reach(model)
         self._next_number = 0
         self._queue: deque[_Sequence] = deque()
@@ -246,8 +245,7 @@ class Engine:
                     self._write()
                 written = news.pop(0)
                 is_over = written.is_last
-                if written.token is not None:
-                    yield written.token
+                yield from written.tokens
         finally:
             self._release(number)
 
@@ -267,15 +265,18 @@ class Engine:
             free = [slot for slot in range(batch.room.num_slots) if slot not in self._rows]
             if far := [slot for slot in free if batch.lengths[slot] + num_steps > self._reach]:
                 batch.clear(far)
-        for tokens in batch.run(num_steps, self._draws(batch, num_steps)):
-            for slot, sequence in list(self._rows.items()):
-                self._note(slot, sequence, tokens[slot])
+        written = batch.run(num_steps, self._draws(batch, num_steps))
+        for slot, sequence in list(self._rows.items()):
+            self._note(slot, sequence, written[slot])
 
-    def _note(self, slot: int, sequence: _Sequence, token: int) -> None:
-        sequence.num_written += 1
-        is_end = token == self._end
-        is_last = is_end or sequence.num_left == 0
-        self._inbox.add(Written(sequence.number, None if is_end else token, is_last))
+    def _note(self, slot: int, sequence: _Sequence, tokens: list[int]) -> None:
+        tokens = tokens[: sequence.num_left]
+        is_ended = self._end is not None and self._end in tokens
+        if is_ended:
+            tokens = tokens[: tokens.index(self._end)]
+        sequence.num_written += len(tokens)
+        is_last = is_ended or sequence.num_left == 0
+        self._inbox.add(Written(sequence.number, tokens, is_last))
         if is_last:
             del self._rows[slot]
 
@@ -330,14 +331,7 @@ class Engine:
         if room in self._kept:
             self._kept.move_to_end(room)
             return self._kept[room]
-        batch = Batch(
-            self._model,
-            self._config,
-            room,
-            blank=self._blank(),
-            wants_graph=self._wants_graphs,
-            is_compiled=self._is_compiled,
-        )
+        batch = Batch(self._model, self._config, room, blank=self._blank(), wants_graph=self._wants_graphs)
         self._wants_graphs = batch.has_graph
         if batch.has_graph:
             self._kept[room] = batch

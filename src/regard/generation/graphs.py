@@ -12,6 +12,7 @@ Dimensions: `slots` rows of the batch, `steps` that are taken without asking bac
 
 import warnings
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,8 @@ from regard.generation.config import GenerationConfig
 from regard.generation.inference import DirectStep
 from regard.generation.sampling import choose, precise
 from regard.models.families import AnyModel
-from regard.models.protocols import Slots, State
+from regard.models.protocols import Slots, State, Stepper
+from regard.models.transformer import Transformer
 from regard.models.transformer_states import TransformerSlots, TransformerState
 from regard.nn.cache import KeyValues
 from regard.progress import warn
@@ -60,7 +62,6 @@ class Batch:
         *,
         blank: State,
         wants_graph: bool,
-        is_compiled: bool = False,
     ) -> None:
         self.room, self._config = room, config
         self.slots = model.slots(room.num_slots, room.capacity, source_length=room.source_length)
@@ -77,10 +78,7 @@ class Batch:
         """Steps taken of those that are taken without asking back: the row of both tables that is next."""
         self._blank = blank
         self.clear(range(room.num_slots))
-        if is_compiled:
-            self._read = torch.compile(model.step, dynamic=False)
-        else:
-            self._read = DirectStep.of(model, room.capacity) or model.step
+        self._read = fused_step(model, room.capacity) or DirectStep.of(model, room.capacity) or model.step
         replay = record(self._advance) if wants_graph else None
         self.has_graph = replay is not None
         self._step = replay or self._advance
@@ -103,9 +101,9 @@ class Batch:
         self.tokens[torch.tensor(slots, device=self.tokens.device)] = other.tokens[rows]
 
     def run(self, num_steps: int, draws: NDArray[np.float64] | None) -> list[list[int]]:
-        """What each row writes in the next steps: for each step, a token for each slot.
+        """What each slot's row writes in the next steps.
 
-        `draws` are uniform on [0, 1), laid out in the same way; None when the likeliest token is chosen.
+        `draws` are uniform on [0, 1), a row for each step; None when the likeliest token is chosen.
         """
         self._done.zero_()
         if draws is not None:
@@ -113,15 +111,24 @@ class Batch:
         for _ in range(num_steps):
             self._step()
         self.lengths = [length + num_steps for length in self.lengths]
-        return self._chosen[:num_steps].tolist()
+        return self._chosen[:num_steps].t().tolist()
 
     def _advance(self) -> None:
         scores, _ = self._read(self.tokens, self.slots)
         draws = self._draws.index_select(0, self._done)[0]
-        chosen = choose(precise(scores[:, -1]), self._config, draws)
+        chosen = choose(scores[:, -1], self._config, draws)
         self._chosen.index_copy_(0, self._done, chosen[None])
         self.tokens.copy_(chosen[:, None])
         self._done.add_(1)
+
+
+def fused_step(model: Stepper, capacity: int) -> Callable[[Tensor, State], tuple[Tensor, State]] | None:
+    """`model.step` for one token in each row of up to `capacity` positions, by kernels of our own, if there are any."""
+    if not (isinstance(model, Transformer) and model.embedding.weight.is_cuda and find_spec("triton") is not None):
+        return None
+    from regard.generation.fused import FusedStep
+
+    return FusedStep.of(model, capacity)
 
 
 def put_rows(slots: Slots, places: Sequence[int], state: State, *, device: torch.device) -> None:

@@ -299,16 +299,19 @@ def _network(module: FeedForward, norm: nn.Module | None) -> _FeedForward:
     )
 
 
+def joined_linear(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None] | None:
+    """The matrix and the bias of layers that lie one behind the other; None where they do not."""
+    plain = [layer for layer in layers if type(layer) is nn.Linear]
+    if len(plain) < len(layers):
+        return None
+    return (plain[0].weight, plain[0].bias) if len(plain) == 1 else vars(plain[0]).get("joined")
+
+
 def _linear(layers: Sequence[nn.Module]) -> Function:
     """What the layers make of a row, one behind the other; at once where their matrices lie so."""
-    plain = [layer for layer in layers if type(layer) is nn.Linear]
-    weight = bias = None
-    if len(plain) == len(layers):
-        weight, bias = (
-            (plain[0].weight, plain[0].bias) if len(plain) == 1 else vars(plain[0]).get("joined", (None, None))
-        )
-    if weight is not None:
-        return partial(F.linear, weight=weight, bias=bias)
+    joined = joined_linear(layers)
+    if joined is not None:
+        return partial(F.linear, weight=joined[0], bias=joined[1])
     return layers[0].forward if len(layers) == 1 else lambda x: torch.cat([layer(x) for layer in layers], dim=-1)
 
 

@@ -68,7 +68,7 @@ def choose(
     """The next token of each row; `draws` are uniform on [0, 1), one a row, and count for nothing when greedy."""
     if config.temperature == 0:
         return scores.argmax(dim=-1)
-    return pick(distribution(scores, config), draws)
+    return pick(distribution(precise(scores), config), draws)
 
 
 def precise(scores: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows vocab"]:

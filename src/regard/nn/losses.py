@@ -22,6 +22,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard.nn.float8 import Scaled, fits_float8, product, scaled
+
 IGNORED = -100
 """The target of a position that does not count."""
 
@@ -48,6 +50,7 @@ def linear_cross_entropy(
     *,
     label_smoothing: float = 0.0,
     chunk_size: int | None = None,
+    is_float8: bool = False,
 ) -> Float[Tensor, ""]:
     r"""The `cross_entropy` of the scores `states @ weight.T`, which are made and forgotten chunk by chunk.
 
@@ -56,11 +59,13 @@ def linear_cross_entropy(
     forward pass, and nothing is computed twice. They cannot be differentiated again.
 
     Under autocast the matrix products are in its precision, all sums in float32.
+    With `is_float8` they are in eight bits, where sizes allow it.
     `chunk_size`, in tokens, is chosen for the device where it is not given.
     """
     is_wanted = [torch.is_grad_enabled() and x.requires_grad for x in (states, weight)]
     chunk_size = chunk_size or _chunk_size(weight)
-    return _LinearCrossEntropy.apply(states, weight, targets, label_smoothing, chunk_size, *is_wanted)  # pyright: ignore[reportReturnType]  apply is untyped
+    products = _Float8Products if is_float8 and fits_float8(*states.shape, *weight.shape, chunk_size) else _Products
+    return _LinearCrossEntropy.apply(states, weight, targets, label_smoothing, chunk_size, products, *is_wanted)  # pyright: ignore[reportReturnType]  apply is untyped
 
 
 @torch.no_grad()
@@ -145,6 +150,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         label_smoothing: float,
         chunk_size: int,
+        make_products: "type[_Products] | type[_Float8Products]",
         wants_states_gradient: bool,
         wants_weight_gradient: bool,
     ) -> Tensor:
@@ -152,7 +158,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         places = targets.where(counts, 0)[:, None]
         # A state of zeros adds nothing to the weight's gradient, which spares a mask over the scores.
         inputs, matrix = _as_factor(states.where(counts[:, None], 0.0)), _as_factor(weight)
-        dtype = _sum_dtype(matrix)
+        dtype, products = _sum_dtype(matrix), make_products(matrix)
         mean_weight = matrix.mean(0, dtype=dtype) if label_smoothing else None
 
         losses: list[Tensor] = []
@@ -160,8 +166,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_gradient = torch.zeros_like(weight, dtype=dtype) if wants_weight_gradient else None
         for rows, goals in zip(inputs.split(chunk_size), places.split(chunk_size), strict=True):
             some_losses, gradient = _losses_and_gradient(
+                products,
                 rows,
-                matrix,
                 goals,
                 label_smoothing=label_smoothing,
                 mean_weight=mean_weight,
@@ -169,11 +175,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
             )
             losses.append(some_losses)
             if gradient is not None and wants_states_gradient:
-                some = gradient @ matrix
+                some = products.by_states(gradient)
                 some = some if mean_weight is None else some - label_smoothing * mean_weight
                 states_gradients.append(some.to(states.dtype))
             if gradient is not None and weight_gradient is not None:
-                weight_gradient += gradient.T @ rows
+                weight_gradient += products.by_weight(gradient)
             del gradient  # the next chunk's scores can have its room
 
         if weight_gradient is not None and mean_weight is not None:
@@ -190,37 +196,95 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return (
             None if states_gradient is None else states_gradient * gradients[0],
             None if weight_gradient is None else (weight_gradient * gradients[0]).to(ctx.weight_dtype),
-            *(None,) * 5,
+            *(None,) * 6,
         )
 
 
+class _Products:
+    """The three products of a chunk, in the precision of the matrix."""
+
+    def __init__(self, matrix: Float[Tensor, "vocab model"]) -> None:
+        self._matrix, self._rows = matrix, matrix
+
+    def scores(self, rows: Float[Tensor, "tokens model"]) -> Float[Tensor, "tokens vocab"]:
+        self._rows = rows
+        return rows @ self._matrix.T
+
+    def gradient(
+        self, log_probabilities: Float[Tensor, "tokens vocab"], scores: Float[Tensor, "tokens vocab"]
+    ) -> Float[Tensor, "tokens vocab"]:
+        # Into the scores, which are not needed any more and have the precision of the products to come.
+        return torch.exp(log_probabilities, out=scores)
+
+    def put(self, gradient: Float[Tensor, "tokens vocab"], goals: Int[Tensor, "tokens 1"], values: Tensor) -> None:
+        gradient.scatter_(1, goals, values.to(gradient.dtype))
+
+    def by_states(self, gradient: Float[Tensor, "tokens vocab"]) -> Float[Tensor, "tokens model"]:
+        return gradient @ self._matrix
+
+    def by_weight(self, gradient: Float[Tensor, "tokens vocab"]) -> Float[Tensor, "vocab model"]:
+        """Of the rows that were scored last."""
+        return gradient.T @ self._rows
+
+
+class _Float8Products:
+    """The same in eight bits."""
+
+    _ENLARGED = 2.0**14
+    """Gradients lie between -1 and 1, and most are tiny: so many times larger they are where e5m2 has its digits."""
+
+    def __init__(self, matrix: Float[Tensor, "vocab model"]) -> None:
+        self._dtype, self._matrix = matrix.dtype, scaled(matrix)
+        self._transposed, self._rows = self._matrix.transposed, self._matrix
+        self._scale = torch.full((), 1 / self._ENLARGED, device=matrix.device)
+
+    def scores(self, rows: Float[Tensor, "tokens model"]) -> Float[Tensor, "tokens vocab"]:
+        self._rows = scaled(rows)
+        return product(self._rows, self._matrix, self._dtype, is_quick=True)
+
+    def gradient(
+        self, log_probabilities: Float[Tensor, "tokens vocab"], scores: Float[Tensor, "tokens vocab"]
+    ) -> Float[Tensor, "tokens vocab"]:
+        return (log_probabilities.exp() * self._ENLARGED).to(torch.float8_e5m2)
+
+    def put(self, gradient: Float[Tensor, "tokens vocab"], goals: Int[Tensor, "tokens 1"], values: Tensor) -> None:
+        rounded = (values * self._ENLARGED).to(torch.float8_e5m2)
+        gradient.view(torch.uint8).scatter_(1, goals, rounded.view(torch.uint8))
+
+    def by_states(self, gradient: Float[Tensor, "tokens vocab"]) -> Float[Tensor, "tokens model"]:
+        return product(Scaled(gradient, self._scale), self._transposed, self._dtype)
+
+    def by_weight(self, gradient: Float[Tensor, "tokens vocab"]) -> Float[Tensor, "vocab model"]:
+        """Of the rows that were scored last."""
+        return product(Scaled(gradient, self._scale).transposed, self._rows.transposed, self._dtype)
+
+
 def _losses_and_gradient(
+    products: _Products | _Float8Products,
     rows: Float[Tensor, "tokens model"],
-    matrix: Float[Tensor, "vocab model"],
     goals: Int[Tensor, "tokens 1"],
     *,
     label_smoothing: float,
     mean_weight: Float[Tensor, " model"] | None,
     wants_gradient: bool,
 ) -> tuple[Float[Tensor, " tokens"], Float[Tensor, "tokens vocab"] | None]:
-    r"""What the targets of a chunk cost, and the gradient by `rows @ matrix.T`.
+    r"""What the targets of a chunk cost, and the gradient by their scores.
 
     The mean score is a product with the `mean_weight`, and the gradient lacks its
     constant part $-\epsilon / V$, of which the caller knows the products: smoothing
     needs no pass over the scores.
     """
-    scores = rows @ matrix.T
-    log_probabilities = scores.log_softmax(-1, dtype=_sum_dtype(matrix))
+    scores = products.scores(rows)
+    log_probabilities = scores.log_softmax(-1, dtype=_sum_dtype(rows))
     found = log_probabilities.gather(1, goals)
     losses = -found[:, 0]
     if mean_weight is not None:
         losses += label_smoothing * (scores.gather(1, goals)[:, 0] - (rows * mean_weight).sum(-1))
     if not wants_gradient:
         return losses, None
-    at_goals = found.exp() - (1 - label_smoothing)
-    # Into the scores, which are not needed any more and have the precision of the products to come.
-    gradient = torch.exp(log_probabilities, out=scores)
-    return losses, gradient.scatter_(1, goals, at_goals.to(gradient.dtype))
+    gradient = products.gradient(log_probabilities, scores)
+    products.put(gradient, goals, found.exp() - (1 - label_smoothing))
+    return losses, gradient
 
 
 def _as_factor(x: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""Kernels of our own, for what PyTorch has none for. Only what runs on a GPU imports them."""
