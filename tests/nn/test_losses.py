@@ -1,8 +1,5 @@
 """Our cross-entropies against PyTorch's, value and gradient."""
 
-import importlib.util
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -241,23 +238,67 @@ def test_the_scores_are_never_held_all_at_once():
     assert largest.size == TOKENS * MODEL < TOKENS * VOCAB
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the compiler does so itself
-def test_the_compiler_takes_it_whole(monkeypatch: pytest.MonkeyPatch):
-    # The compiler cannot see through the checks of shapes that tests put around each function.
-    specification = importlib.util.spec_from_file_location("unchecked_losses", losses.__file__)
-    unchecked = importlib.util.module_from_spec(specification)
-    monkeypatch.setitem(sys.modules, "unchecked_losses", unchecked)
-    specification.loader.exec_module(unchecked)
+def test_the_compiler_leaves_it_as_it_is():
     states, weight, targets = states_weight_targets()
 
     def loss(states: Tensor, weight: Tensor) -> Tensor:
-        return unchecked.linear_cross_entropy(2 * states, weight, targets, label_smoothing=0.1, chunk_size=5)
+        return linear_cross_entropy(2 * states, weight, targets, label_smoothing=0.1, chunk_size=5)
 
-    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)(states, weight)
+    compiled = torch.compile(loss, backend="aot_eager")(states, weight)
     torch.testing.assert_close(compiled, loss(states, weight))
     for x in (states, weight):
         (ours,) = torch.autograd.grad(compiled, x, retain_graph=True)
         torch.testing.assert_close(ours, torch.autograd.grad(loss(states, weight), x)[0])
+
+
+@SMOOTHINGS
+@pytest.mark.parametrize("products", [losses._Products, losses._Float8Products])
+def test_the_kernel_finds_what_passes_over_the_scores_find(products: type, smoothing: float):
+    pytest.importorskip("triton", reason="the kernels of a GPU are written in Triton, which is not installed")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if products is losses._Float8Products and device == "cpu":
+        pytest.skip("Triton's interpreter does not round to eight bits as a GPU does")
+    scores, goals = 3 * torch.randn(5, 4100, dtype=torch.float32), torch.randint(4100, (5, 1))
+    scores, goals = scores.to(device), goals.to(device)
+    made = products(torch.randn(16, 16, dtype=torch.float32, device=device))
+    expected, expected_gradient = losses._by_passes(made, scores.clone(), goals, smoothing, wants_gradient=True)
+    found, gradient = losses._by_kernel(made, scores.clone(), goals, smoothing)
+    torch.testing.assert_close(found, expected)
+    assert gradient.dtype == expected_gradient.dtype
+    # In eight bits the two may round to neighbours.
+    tolerances = {"rtol": 0.26, "atol": 1e-4} if products is losses._Float8Products else {}
+    torch.testing.assert_close(gradient.float(), expected_gradient.float(), **tolerances)
+
+
+@SMOOTHINGS
+def test_eight_bits_are_near_enough(smoothing: float):
+    states, weight = torch.randn(256, 64, requires_grad=True), (torch.randn(512, 64) / 8).requires_grad_()
+    targets = torch.randint(512, (256,))
+    targets[7] = IGNORED
+
+    def loss_and_gradients(is_float8: bool) -> tuple[Tensor, Tensor, Tensor]:
+        loss = linear_cross_entropy(
+            states.float(), weight.float(), targets, label_smoothing=smoothing, chunk_size=128, is_float8=is_float8
+        )
+        return loss, *torch.autograd.grad(loss, (states, weight))
+
+    (expected, *gradients), (found, *rounded) = loss_and_gradients(False), loss_and_gradients(True)
+    torch.testing.assert_close(found, expected, rtol=2e-3, atol=0.0)
+    for ours, theirs in zip(rounded, gradients, strict=True):
+        assert not torch.equal(ours, theirs)
+        assert (ours - theirs).norm() < 0.06 * theirs.norm()
+
+
+def test_sizes_that_eight_bits_cannot_deal_with_keep_their_precision():
+    states, weight, targets = states_weight_targets()
+    expected = linear_cross_entropy(states, weight, targets)
+    assert torch.equal(linear_cross_entropy(states, weight, targets, is_float8=True), expected)
+
+
+@pytest.mark.parametrize(("num_tokens", "size"), [(1, 1), (100, 100), (70_000, 23_424), (65_536, 16_384)])
+def test_chunks_are_of_about_the_same_size(num_tokens: int, size: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(losses, "_CPU_CHUNK", 4 * 10 * 24_000 if num_tokens == 70_000 else 4 * 10 * 21_000)
+    assert losses._chunk_size(torch.empty(10, 2), num_tokens) == size
 
 
 def test_two_readings_that_agree_cost_what_one_does():

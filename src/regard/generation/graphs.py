@@ -12,7 +12,6 @@ Dimensions: `slots` rows of the batch, `steps` that are taken without asking bac
 
 import warnings
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from torch import Tensor
 from regard.generation.config import GenerationConfig
 from regard.generation.inference import DirectStep
 from regard.generation.sampling import choose, precise
+from regard.kernels import has_kernels
 from regard.models.families import AnyModel
 from regard.models.protocols import Slots, State, Stepper
 from regard.models.transformer import Transformer
@@ -124,7 +124,7 @@ class Batch:
 
 def fused_step(model: Stepper, capacity: int) -> Callable[[Tensor, State], tuple[Tensor, State]] | None:
     """`model.step` for one token in each row of up to `capacity` positions, by kernels of our own, if there are any."""
-    if not (isinstance(model, Transformer) and model.embedding.weight.is_cuda and find_spec("triton") is not None):
+    if not isinstance(model, Transformer) or not has_kernels(model.embedding.weight):
         return None
     from regard.generation.fused import FusedStep
 

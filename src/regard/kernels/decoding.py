@@ -190,7 +190,7 @@ def attend_rows(
     own = row * (NUM_HEADS + 2 * NUM_SHARED if IS_OWN else NUM_HEADS) * HEAD_DIM
     place = tl.load(places + row) if IS_OWN else capacity
     depth = place // width
-    before = depth * width if IS_OWN else capacity
+    end = depth * width if IS_OWN else capacity
     allowed = mask + (row if IS_OWN else row // width) * capacity
     q = _head(
         heads, query_gain, cosine, sine, own + head * HEAD_DIM, depth, epsilon, HEAD_DIM, HAS_NORMS, IS_TURNED
@@ -200,9 +200,9 @@ def attend_rows(
     weight = tl.zeros((BLOCK,), dtype=tl.float32)
     sums = tl.zeros((BLOCK, HEAD_DIM), dtype=tl.float32)
     first = part * CHUNK
-    for start in range(first, tl.minimum(first + CHUNK, before), BLOCK):
+    for start in range(first, tl.minimum(first + CHUNK, end), BLOCK):
         numbers = start + tl.arange(0, BLOCK)
-        inside = numbers < before
+        inside = numbers < end
         at = room + numbers[:, None] * HEAD_DIM + columns[None, :]
         k = tl.load(keys + at, mask=inside[:, None], other=0.0).to(tl.float32)
         v = tl.load(values + at, mask=inside[:, None], other=0.0).to(tl.float32)
@@ -216,34 +216,33 @@ def attend_rows(
         sums = sums * fading[:, None] + powers[:, None] * v
         best = higher
     highest = tl.max(best, axis=0)
-    fading = tl.exp(best - highest)
-    weight = tl.sum(weight * fading, axis=0)
-    sums = tl.sum(sums * fading[:, None], axis=0)
-    best = highest
+    shares = tl.exp(best - highest)
+    all_weight = tl.sum(weight * shares, axis=0)
+    all_sums = tl.sum(sums * shares[:, None], axis=0)
     if IS_OWN:
         # The newest position is in nobody's room yet: each program has it from the projection.
         if (place >= first) & (place < first + CHUNK):
             at = own + (NUM_HEADS + shared) * HEAD_DIM
-            k = _head(heads, key_gain, cosine, sine, at, depth, epsilon, HEAD_DIM, HAS_NORMS, IS_TURNED)
-            k = k.to(keys.dtype.element_ty)
-            v = tl.load(heads + at + NUM_SHARED * HEAD_DIM + columns)
+            new_k = _head(heads, key_gain, cosine, sine, at, depth, epsilon, HEAD_DIM, HAS_NORMS, IS_TURNED)
+            new_k = new_k.to(keys.dtype.element_ty)
+            new_v = tl.load(heads + at + NUM_SHARED * HEAD_DIM + columns)
             if head % num_sharing == 0:
-                tl.store(keys + room + place * HEAD_DIM + columns, k)
-                tl.store(values + room + place * HEAD_DIM + columns, v.to(values.dtype.element_ty))
-            score = tl.sum(k.to(tl.float32) * q, axis=0)
-            higher = tl.maximum(best, score)
-            fading, power = tl.exp(best - higher), tl.exp(score - higher)
-            weight = weight * fading + power
-            sums = sums * fading + power * v.to(tl.float32)
-            best = higher
+                tl.store(keys + room + place * HEAD_DIM + columns, new_k)
+                tl.store(values + room + place * HEAD_DIM + columns, new_v.to(values.dtype.element_ty))
+            score = tl.sum(new_k.to(tl.float32) * q, axis=0)
+            before = highest
+            highest = tl.maximum(before, score)
+            share, power = tl.exp(before - highest), tl.exp(score - highest)
+            all_weight = all_weight * share + power
+            all_sums = all_sums * share + power * new_v.to(tl.float32)
     at = row * NUM_HEADS + head
     if NUM_PARTS == 1:
-        tl.store(found + at * HEAD_DIM + columns, (sums / tl.maximum(weight, 1e-30)).to(found.dtype.element_ty))
+        tl.store(found + at * HEAD_DIM + columns, (all_sums / tl.maximum(all_weight, 1e-30)).to(found.dtype.element_ty))
     else:
         begin = parts + (at.to(tl.int64) * NUM_PARTS + part) * (HEAD_DIM + 2)
-        tl.store(begin + columns, sums)
-        tl.store(begin + HEAD_DIM, weight)
-        tl.store(begin + HEAD_DIM + 1, best)
+        tl.store(begin + columns, all_sums)
+        tl.store(begin + HEAD_DIM, all_weight)
+        tl.store(begin + HEAD_DIM + 1, highest)
 
 
 @triton.jit

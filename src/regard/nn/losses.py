@@ -15,6 +15,7 @@ a step, and `linear_cross_entropy` never holds them all.
 Dimensions: `tokens` predictions, `vocab` tokens to choose from, `model` width of a state.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -22,14 +23,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard.kernels import has_kernels
 from regard.nn.float8 import Scaled, fits_float8, product, scaled
 
 IGNORED = -100
 """The target of a position that does not count."""
 
-_CHUNK_BYTES = {"cpu": 1 << 26, "cuda": 1 << 31}
-"""How much room the scores of one chunk take in float32."""
+_CPU_CHUNK, _GPU_CHUNK = 1 << 26, 1 << 32
+"""Bytes that the scores of one chunk would take in float32, at most."""
+_GPU_SHARE = 32
+"""On a GPU, also no more than one part in so many of its memory."""
 _TILE = 128
+_SCORED_AT_ONCE = 4096
+"""Scores that a program on a GPU reads at a time."""
 
 
 def cross_entropy(
@@ -43,6 +49,7 @@ def cross_entropy(
     return _CrossEntropy.apply(scores, targets, label_smoothing)  # pyright: ignore[reportReturnType]  apply is untyped
 
 
+@torch.compiler.disable  # it has kernels of its own
 def linear_cross_entropy(
     states: Float[Tensor, "tokens model"],
     weight: Float[Tensor, "vocab model"],
@@ -63,7 +70,7 @@ def linear_cross_entropy(
     `chunk_size`, in tokens, is chosen for the device where it is not given.
     """
     is_wanted = [torch.is_grad_enabled() and x.requires_grad for x in (states, weight)]
-    chunk_size = chunk_size or _chunk_size(weight)
+    chunk_size = chunk_size or _chunk_size(weight, len(states))
     products = _Float8Products if is_float8 and fits_float8(*states.shape, *weight.shape, chunk_size) else _Products
     return _LinearCrossEntropy.apply(states, weight, targets, label_smoothing, chunk_size, products, *is_wanted)  # pyright: ignore[reportReturnType]  apply is untyped
 
@@ -82,7 +89,7 @@ def linear_log_likelihoods(
     """
     counts = targets != IGNORED
     places = targets.where(counts, 0)[:, None]
-    chunk_size = chunk_size or _chunk_size(weight)
+    chunk_size = chunk_size or _chunk_size(weight, len(states))
     states, weight = _as_factor(states), _as_factor(weight)
     found = [
         (rows @ weight.T).log_softmax(-1, dtype=_sum_dtype(rows)).gather(1, goals)
@@ -163,7 +170,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
         losses: list[Tensor] = []
         states_gradients: list[Tensor] = []
-        weight_gradient = torch.zeros_like(weight, dtype=dtype) if wants_weight_gradient else None
+        weight_gradient: Tensor | None = None
         for rows, goals in zip(inputs.split(chunk_size), places.split(chunk_size), strict=True):
             some_losses, gradient = _losses_and_gradient(
                 products,
@@ -178,8 +185,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 some = products.by_states(gradient)
                 some = some if mean_weight is None else some - label_smoothing * mean_weight
                 states_gradients.append(some.to(states.dtype))
-            if gradient is not None and weight_gradient is not None:
-                weight_gradient += products.by_weight(gradient)
+            if gradient is not None and wants_weight_gradient:
+                some = products.by_weight(gradient)
+                weight_gradient = some.to(dtype) if weight_gradient is None else weight_gradient.add_(some)
             del gradient  # the next chunk's scores can have its room
 
         if weight_gradient is not None and mean_weight is not None:
@@ -203,6 +211,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
 class _Products:
     """The three products of a chunk, in the precision of the matrix."""
 
+    enlarged = 1.0
+
     def __init__(self, matrix: Float[Tensor, "vocab model"]) -> None:
         self._matrix, self._rows = matrix, matrix
 
@@ -210,14 +220,9 @@ class _Products:
         self._rows = rows
         return rows @ self._matrix.T
 
-    def gradient(
-        self, log_probabilities: Float[Tensor, "tokens vocab"], scores: Float[Tensor, "tokens vocab"]
-    ) -> Float[Tensor, "tokens vocab"]:
-        # Into the scores, which are not needed any more and have the precision of the products to come.
-        return torch.exp(log_probabilities, out=scores)
-
-    def put(self, gradient: Float[Tensor, "tokens vocab"], goals: Int[Tensor, "tokens 1"], values: Tensor) -> None:
-        gradient.scatter_(1, goals, values.to(gradient.dtype))
+    def room(self, scores: Float[Tensor, "tokens vocab"]) -> Float[Tensor, "tokens vocab"]:
+        """Where the gradient goes, in the precision of the products to come: where the scores were."""
+        return scores
 
     def by_states(self, gradient: Float[Tensor, "tokens vocab"]) -> Float[Tensor, "tokens model"]:
         return gradient @ self._matrix
@@ -230,26 +235,21 @@ class _Products:
 class _Float8Products:
     """The same in eight bits."""
 
-    _ENLARGED = 2.0**14
+    enlarged = 2.0**14
     """Gradients lie between -1 and 1, and most are tiny: so many times larger they are where e5m2 has its digits."""
 
     def __init__(self, matrix: Float[Tensor, "vocab model"]) -> None:
         self._dtype, self._matrix = matrix.dtype, scaled(matrix)
         self._transposed, self._rows = self._matrix.transposed, self._matrix
-        self._scale = torch.full((), 1 / self._ENLARGED, device=matrix.device)
+        self._scale = torch.full((), 1 / self.enlarged, device=matrix.device, dtype=torch.float32)
 
     def scores(self, rows: Float[Tensor, "tokens model"]) -> Float[Tensor, "tokens vocab"]:
         self._rows = scaled(rows)
         return product(self._rows, self._matrix, self._dtype, is_quick=True)
 
-    def gradient(
-        self, log_probabilities: Float[Tensor, "tokens vocab"], scores: Float[Tensor, "tokens vocab"]
-    ) -> Float[Tensor, "tokens vocab"]:
-        return (log_probabilities.exp() * self._ENLARGED).to(torch.float8_e5m2)
-
-    def put(self, gradient: Float[Tensor, "tokens vocab"], goals: Int[Tensor, "tokens 1"], values: Tensor) -> None:
-        rounded = (values * self._ENLARGED).to(torch.float8_e5m2)
-        gradient.view(torch.uint8).scatter_(1, goals, rounded.view(torch.uint8))
+    def room(self, scores: Float[Tensor, "tokens vocab"]) -> Float[Tensor, "tokens vocab"]:
+        """Where the gradient goes."""
+        return torch.empty_like(scores, dtype=torch.float8_e5m2)
 
     def by_states(self, gradient: Float[Tensor, "tokens vocab"]) -> Float[Tensor, "tokens model"]:
         return product(Scaled(gradient, self._scale), self._transposed, self._dtype)
@@ -275,15 +275,49 @@ def _losses_and_gradient(
     needs no pass over the scores.
     """
     scores = products.scores(rows)
-    log_probabilities = scores.log_softmax(-1, dtype=_sum_dtype(rows))
-    found = log_probabilities.gather(1, goals)
-    losses = -found[:, 0]
+    if wants_gradient and has_kernels(scores):
+        losses, gradient = _by_kernel(products, scores, goals, label_smoothing)
+    else:
+        losses, gradient = _by_passes(products, scores, goals, label_smoothing, wants_gradient=wants_gradient)
     if mean_weight is not None:
-        losses += label_smoothing * (scores.gather(1, goals)[:, 0] - (rows * mean_weight).sum(-1))
+        losses = losses - label_smoothing * (rows * mean_weight).sum(-1)
+    return losses, gradient
+
+
+def _by_passes(
+    products: _Products | _Float8Products,
+    scores: Float[Tensor, "tokens vocab"],
+    goals: Int[Tensor, "tokens 1"],
+    label_smoothing: float,
+    *,
+    wants_gradient: bool,
+) -> tuple[Float[Tensor, " tokens"], Float[Tensor, "tokens vocab"] | None]:
+    """Losses, but for the mean score, and the gradient."""
+    log_probabilities = scores.log_softmax(-1, dtype=_sum_dtype(scores))
+    found = log_probabilities.gather(1, goals)
+    losses = (label_smoothing * scores.gather(1, goals) - found)[:, 0]
     if not wants_gradient:
         return losses, None
-    gradient = products.gradient(log_probabilities, scores)
-    products.put(gradient, goals, found.exp() - (1 - label_smoothing))
+    at_goals = found.exp() - (1 - label_smoothing)
+    gradient = log_probabilities.exp_().scatter_(1, goals, at_goals).mul_(products.enlarged)
+    return losses, products.room(scores).copy_(gradient)
+
+
+def _by_kernel(
+    products: _Products | _Float8Products,
+    scores: Float[Tensor, "tokens vocab"],
+    goals: Int[Tensor, "tokens 1"],
+    label_smoothing: float,
+) -> tuple[Float[Tensor, " tokens"], Float[Tensor, "tokens vocab"]]:
+    """The same in two looks at the scores."""
+    from regard.kernels.cross_entropy import losses_and_gradients
+
+    (num_rows, num_tokens), gradient = scores.shape, products.room(scores)
+    losses = torch.empty(num_rows, device=scores.device, dtype=torch.float32)
+    losses_and_gradients[(num_rows,)](
+        scores, goals.contiguous(), losses, gradient, num_tokens, label_smoothing, products.enlarged,
+        BLOCK=_SCORED_AT_ONCE, num_warps=8,
+    )  # fmt: skip
     return losses, gradient
 
 
@@ -300,7 +334,11 @@ def _sum_dtype(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _chunk_size(weight: Float[Tensor, "vocab model"]) -> int:
-    """Tokens whose scores fill a chunk; whole tiles of a matrix product where there are several."""
-    size = _CHUNK_BYTES.get(weight.device.type, _CHUNK_BYTES["cpu"]) // (4 * weight.size(0))
-    return max(1, size if size < _TILE else size - size % _TILE)
+def _chunk_size(weight: Float[Tensor, "vocab model"], num_tokens: int) -> int:
+    """Tokens of a chunk: chunks of about the same size, in whole tiles of a matrix product where there are several."""
+    most = _CPU_CHUNK
+    if weight.is_cuda:
+        most = min(_GPU_CHUNK, torch.cuda.get_device_properties(weight.device).total_memory // _GPU_SHARE)
+    largest = max(1, most // (4 * weight.size(0)))
+    size = math.ceil(num_tokens / math.ceil(num_tokens / largest)) if num_tokens else 1
+    return size if size < _TILE else math.ceil(size / _TILE) * _TILE
