@@ -81,6 +81,9 @@ RECURRENT = [
     {"encoder_layers": 1, "decoder_layers": 3, "attention": "luong"},
     {"encoder_layers": 3, "decoder_layers": 1},
     {"tie_embeddings": False},
+    {"dropout": 0.0, "input_dropout": 0.3, "layer_dropout": 0.2, "token_dropout": 0.1},
+    {"locked_dropout": True, "attention": "luong"},
+    *({"cell": cell, "weight_dropout": 0.5, "dropout": 0.0} for cell in get_args(Cell)),
 ]
 CONVOLUTIONAL = [
     *({"positions": p} for p in get_args(AddedPositions)),
@@ -274,6 +277,7 @@ ALONE = [
     {"family": "transformer", "positions": "rotary"},
     *({"family": "recurrent", "bidirectional": False, "cell": cell} for cell in get_args(Cell)),
     {"family": "recurrent", "bidirectional": False, "initial_state": "learned"},
+    {"family": "recurrent", "bidirectional": False, "hidden_dim": 23},
     {"family": "convolutional"},
 ]
 

@@ -43,7 +43,7 @@ def test_bahdanaus_attention_is_its_loop_written_out():
     assert isinstance(similarity, Additive)
     scores = model(target, source, LENGTHS)
     for row, length in enumerate(LENGTHS.tolist()):
-        hidden = memory.last[0][-1, row]
+        hidden = memory.last[-1][0][0, row]
         for t in range(TARGET):
             keys = memory.states[row, :length]
             energies = [
@@ -52,7 +52,7 @@ def test_bahdanaus_attention_is_its_loop_written_out():
             ]
             found = softmax_average(energies, keys)
             embedded = model.embedding(target[row, t]) * WIDTH**0.5
-            _, (last,) = decoder.stack(torch.cat([embedded, found])[None, None], state=(hidden[None, None],))
+            _, ((last,),) = decoder.stack(torch.cat([embedded, found])[None, None], state=((hidden[None, None],),))
             hidden = last[0, 0]
             joined = (decoder.join.weight @ torch.cat([hidden, found]) + decoder.join.bias).tanh()
             torch.testing.assert_close(scores[row, t], model.embedding.weight @ joined)
@@ -71,11 +71,11 @@ def test_luongs_attention_is_its_loop_written_out(input_feeding: bool):
     assert isinstance(similarity, Bilinear)
     scores = model(target, source, LENGTHS)
     for row, length in enumerate(LENGTHS.tolist()):
-        hidden, joined = memory.last[0][-1, row], torch.zeros(WIDTH)
+        hidden, joined = memory.last[-1][0][0, row], torch.zeros(WIDTH)
         for t in range(TARGET):
             embedded = model.embedding(target[row, t]) * WIDTH**0.5
             read = torch.cat([embedded, joined]) if input_feeding else embedded
-            _, (last,) = decoder.stack(read[None, None], state=(hidden[None, None],))
+            _, ((last,),) = decoder.stack(read[None, None], state=((hidden[None, None],),))
             hidden = last[0, 0]
             keys = memory.states[row, :length]
             found = softmax_average([hidden @ similarity.weight[0] @ key for key in keys], keys)
@@ -94,7 +94,8 @@ def test_a_deeper_decoder_starts_from_the_encoders_last_layer():
     model = make(encoder_layers=2, decoder_layers=3)
     _, _, memory = encoded(model)
     hidden = model.start(memory).hidden
-    assert all(torch.equal(part[[0, 1, 2]], last[[0, 1, 1]]) for part, last in zip(hidden, memory.last, strict=True))
+    for layer, beside in zip(hidden, [0, 1, 1], strict=True):
+        assert all(torch.equal(part, last) for part, last in zip(layer, memory.last[beside], strict=True))
 
 
 def test_a_bidirectional_encoder_hands_over_both_ends():
@@ -102,8 +103,8 @@ def test_a_bidirectional_encoder_hands_over_both_ends():
     _, _, memory = encoded(model)
     half = WIDTH // 2
     for row, length in enumerate(LENGTHS.tolist()):
-        torch.testing.assert_close(memory.last[0][0, row, :half], memory.states[row, length - 1, :half])
-        torch.testing.assert_close(memory.last[0][0, row, half:], memory.states[row, 0, half:])
+        torch.testing.assert_close(memory.last[0][0][0, row, :half], memory.states[row, length - 1, :half])
+        torch.testing.assert_close(memory.last[0][0][0, row, half:], memory.states[row, 0, half:])
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,13 @@ def test_a_bidirectional_encoder_hands_over_both_ends():
         ({"similarity": "dot"}, "without attention nothing is scored"),
         ({"input_feeding": True}, "input_feeding belongs to luong's attention"),
         ({"cell": "gru", "activation": "relu"}, "only the cell rnn has a choice of activation"),
+        ({"hidden_dim": 30}, "hidden_dim is for a language model with layers below its last, got encoder_layers=2"),
+        ({"encoder_layers": 0, "bidirectional": False, "num_layers": 1, "hidden_dim": 30}, "decoder_layers=1"),
+        ({"attention": "bahdanau", "weight_dropout": 0.5}, "need all positions at once"),
+        ({"attention": "luong", "input_feeding": True, "locked_dropout": True}, "need all positions at once"),
+        ({"weight_dropout": 1.0}, "weight_dropout: input should be less than 1, got 1.0"),
+        ({"token_dropout": -0.1}, "token_dropout: input should be greater than or equal to 0, got -0.1"),
+        ({"input_dropout": 1.0}, "input_dropout: input should be less than 1, got 1.0"),
         ({"cell": "lstn"}, "cell: input should be 'rnn', 'gru' or 'lstm', got 'lstn'"),
     ],
 )
@@ -124,3 +132,48 @@ def test_what_cannot_be_is_told_in_one_line(settings: dict, words: str):
         RecurrentConfig.read(settings)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+ALONE = {"encoder_layers": 0, "bidirectional": False, "num_layers": 3}
+
+
+def test_layers_below_the_last_may_be_wider_and_embeddings_stay_tied():
+    model = make(**ALONE, hidden_dim=23)
+    assert model.decoder is not None
+    assert model.output is not None
+    shapes = [tuple(layer[0].shape) for layer in model.start(batch_size=BATCH).hidden]
+    assert shapes == [(1, BATCH, 23), (1, BATCH, 23), (1, BATCH, WIDTH)]
+    assert model.output.weight is model.embedding.weight
+    assert model.states(torch.randint(VOCAB, (BATCH, TARGET))).shape == (BATCH, TARGET, WIDTH)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_a_text_read_in_two_windows_has_the_states_of_one(cell: str):
+    model, tokens = make(**ALONE, cell=cell, hidden_dim=23), torch.randint(VOCAB, (BATCH, 11))
+    first, state = model.running_states(tokens[:, :4], None)
+    second, _ = model.running_states(tokens[:, 4:], model.resume(state.tensors()))
+    torch.testing.assert_close(torch.cat([first, second], dim=1), model.states(tokens))
+
+
+def test_each_kind_of_dropout_has_its_place():
+    """With everything else off, what is dropped shows where it should and not elsewhere."""
+    off = {"dropout": 0.0, "input_dropout": 0.0, "layer_dropout": 0.0}
+    model, tokens = make(**ALONE).train(), torch.randint(VOCAB, (BATCH, TARGET))
+    plain = model.eval()(tokens)
+    for name in ("dropout", "input_dropout", "layer_dropout", "token_dropout", "weight_dropout"):
+        other = make(**ALONE, **{**off, name: 0.5}).train()
+        other.load_state_dict(model.state_dict())
+        assert not torch.allclose(other(tokens), plain), name
+        torch.testing.assert_close(other.eval()(tokens), plain)
+    none = make(**ALONE, **off).train()
+    none.load_state_dict(model.state_dict())
+    torch.testing.assert_close(none(tokens), plain)
+
+
+def test_a_dropped_token_reads_as_zeros_and_can_still_be_written():
+    model = make(**ALONE, dropout=0.0, token_dropout=0.5).train()
+    tokens = torch.arange(VOCAB)[None]
+    embedded = model._embed(tokens)
+    is_dropped = (embedded == 0).all(dim=-1)[0]
+    assert 0 < int(is_dropped.sum()) < VOCAB
+    assert (model(tokens) != 0).all()

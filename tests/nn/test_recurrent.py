@@ -1,22 +1,31 @@
 """Recurrent layers: PyTorch's kernels against their steps written out, and against PyTorch's own modules."""
 
+import copy
 from itertools import product
 
 import pytest
 import torch
 from torch import nn
 
-from regard.nn.recurrent import Cell, RecurrentStack, unroll
+from regard.nn.dropout import Dropout, LockedDropout
+from regard.nn.recurrent import Cell, RecurrentLayer, RecurrentStack, in_one_piece, unroll
 
-BATCH, TIME, INPUT, HIDDEN, LAYERS = 3, 7, 5, 11, 2
+BATCH, TIME, INPUT, HIDDEN = 3, 7, 5, 11
+WIDTHS = [11, 13]
 CELLS: list[Cell] = ["rnn", "gru", "lstm"]
 
 
 def make(cell: Cell, **options) -> RecurrentStack:
-    stack = RecurrentStack(cell, INPUT, HIDDEN, LAYERS, **options)
+    stack = RecurrentStack(cell, INPUT, WIDTHS, **options)
     for parameter in stack.parameters():  # initial biases are zero, and zeros hide mistakes
         nn.init.normal_(parameter, std=0.4)
     return stack
+
+
+def kernel_of(stack: RecurrentStack, layer: int) -> nn.RNNBase:
+    found = stack.layers[layer]
+    assert isinstance(found, RecurrentLayer)
+    return found.kernel
 
 
 @pytest.mark.parametrize(("cell", "is_bidirectional"), list(product(CELLS, [False, True])))
@@ -42,9 +51,9 @@ def test_a_relu_network_is_its_steps_written_out():
     [("rnn", nn.RNN(INPUT, HIDDEN)), ("gru", nn.GRU(INPUT, HIDDEN)), ("lstm", nn.LSTM(INPUT, HIDDEN))],
 )
 def test_steps_written_out_are_those_of_torch(cell: Cell, theirs: nn.RNNBase):
-    stack = RecurrentStack(cell, INPUT, HIDDEN, 1)
+    stack = RecurrentStack(cell, INPUT, [HIDDEN])
     theirs = theirs.double()
-    stack.kernel.load_state_dict(theirs.state_dict())
+    kernel_of(stack, 0).load_state_dict(theirs.state_dict())
     x = torch.randn(BATCH, TIME, INPUT)
     torch.testing.assert_close(unroll(stack, x)[0], theirs(x.transpose(0, 1))[0].transpose(0, 1))
 
@@ -57,7 +66,8 @@ def test_padding_is_never_read(cell: Cell, is_bidirectional: bool):
     for row, length in enumerate(lengths.tolist()):
         alone, alone_last = unroll(stack, x[row : row + 1, :length])
         torch.testing.assert_close(states[row : row + 1, :length], alone)
-        torch.testing.assert_close([part[:, row : row + 1] for part in last], list(alone_last))
+        here = tuple(tuple(part[:, row : row + 1] for part in layer) for layer in last)
+        torch.testing.assert_close(here, alone_last)
         assert (states[row, length:] == 0).all()
 
 
@@ -73,8 +83,110 @@ def test_a_state_carried_over_goes_on_as_if_nothing_had_been(cell: Cell):
 
 
 def test_recurrent_matrices_start_orthogonal_and_the_forget_gate_open():
-    weights = RecurrentStack("lstm", INPUT, HIDDEN, 1).kernel.state_dict()
+    weights = kernel_of(RecurrentStack("lstm", INPUT, [HIDDEN]), 0).state_dict()
     for part in weights["weight_hh_l0"].chunk(4):
         torch.testing.assert_close(part @ part.T, torch.eye(HIDDEN))
     biases = (weights["bias_ih_l0"] + weights["bias_hh_l0"]).chunk(4)
     assert [float(bias.mean()) for bias in biases] == [0.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_stack_that_drops_nothing_is_torchs_own(cell: Cell):
+    theirs = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[cell](INPUT, HIDDEN, 2, batch_first=True)
+    stack = RecurrentStack(cell, INPUT, [HIDDEN, HIDDEN], weight_dropout=0.0)
+    for layer in range(2):
+        weights = {name: w for name, w in theirs.state_dict().items() if name.endswith(f"l{layer}")}
+        kernel_of(stack, layer).load_state_dict({name.replace(f"l{layer}", "l0"): w for name, w in weights.items()})
+    x = torch.randn(BATCH, TIME, INPUT)
+    states, last = stack(x)
+    expected, expected_last = theirs(x)
+    assert torch.equal(states, expected)
+    assert torch.equal(torch.cat([layer[0] for layer in last]), expected_last[0] if cell == "lstm" else expected_last)
+
+
+def dropped_by_hand(stack: RecurrentStack, probability: float) -> RecurrentStack:
+    """A copy whose recurrent matrices have the mask that the generator gives next."""
+    made = copy.deepcopy(stack)
+    for layer in made.layers:
+        assert isinstance(layer, RecurrentLayer)
+        for name, weight in layer.kernel.named_parameters():
+            if name.startswith("weight_hh"):
+                weight.data = Dropout(probability)(weight.data)
+        layer.weight_dropout.probability = 0.0
+    return made
+
+
+@pytest.mark.parametrize(("cell", "is_bidirectional"), list(product(CELLS, [False, True])))
+def test_dropped_recurrent_weights_are_one_mask_for_all_steps_and_rows(cell: Cell, is_bidirectional: bool):
+    """States and gradients are those of a plain loop over a stack whose matrices were masked before."""
+    stack = make(cell, is_bidirectional=is_bidirectional, weight_dropout=0.4)
+    x = torch.randn(BATCH, TIME, INPUT)
+    torch.manual_seed(3)
+    states, last = stack(x)
+    torch.manual_seed(3)
+    by_hand = dropped_by_hand(stack, 0.4)
+    expected, expected_last = unroll(by_hand, x)
+    torch.testing.assert_close(states, expected)
+    torch.testing.assert_close(last, expected_last)
+    states.square().sum().backward()
+    expected.square().sum().backward()
+    for (name, ours), theirs in zip(stack.named_parameters(), by_hand.parameters(), strict=True):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        mask = (theirs != 0) / (1 - 0.4) if "weight_hh" in name else torch.ones_like(theirs)
+        # Dropout has probabilities in steps of 1/65536.
+        torch.testing.assert_close(ours.grad, theirs.grad * mask, rtol=1e-4, atol=1e-7)
+
+
+def test_dropped_weights_change_from_call_to_call_and_not_outside_training():
+    stack, x = make("lstm", weight_dropout=0.5), torch.randn(BATCH, TIME, INPUT)
+    assert not torch.equal(stack(x)[0], stack(x)[0])
+    stack.eval()
+    torch.testing.assert_close(stack(x)[0], unroll(stack, x)[0])
+
+
+def test_padding_is_never_read_while_weights_are_dropped():
+    stack, lengths = make("lstm", weight_dropout=0.5), torch.tensor([7, 2, 5])
+    x = torch.randn(BATCH, TIME, INPUT)
+    torch.manual_seed(3)
+    states, _ = stack(x, lengths)
+    torch.manual_seed(3)
+    by_hand = dropped_by_hand(stack, 0.5)
+    for row, length in enumerate(lengths.tolist()):
+        torch.testing.assert_close(states[row : row + 1, :length], unroll(by_hand, x[row : row + 1, :length])[0])
+
+
+def test_dropout_stands_between_layers_and_nowhere_else():
+    stack = make("gru", dropout=LockedDropout(0.5))
+    x = torch.randn(BATCH, TIME, INPUT)
+    torch.manual_seed(3)
+    states, _ = stack(x)
+    lower, upper = stack.layers
+    assert isinstance(lower, RecurrentLayer)
+    assert isinstance(upper, RecurrentLayer)
+    between = lower(x, lower.initial(BATCH))[0]
+    torch.manual_seed(3)
+    torch.testing.assert_close(states, upper(stack.dropout(between), upper.initial(BATCH))[0])
+
+
+@pytest.mark.parametrize("is_bidirectional", [False, True])
+def test_weights_in_one_piece_are_the_same_numbers_matrices_first(is_bidirectional: bool):
+    kernel = nn.LSTM(INPUT, HIDDEN, bidirectional=is_bidirectional)
+    weights = list(kernel.parameters())
+    pieces = in_one_piece(weights)
+    assert all(torch.equal(ours, weight) for ours, weight in zip(pieces, weights, strict=True))
+    place = 0
+    for piece in sorted(pieces, key=lambda one: one.dim() == 1):
+        assert piece.storage_offset() == place
+        assert piece.untyped_storage().data_ptr() == pieces[0].untyped_storage().data_ptr()
+        place += piece.numel()
+    sum((piece.square().sum() for piece in pieces), torch.zeros(())).backward()
+    for weight in weights:
+        torch.testing.assert_close(weight.grad, 2 * weight)
+
+
+def test_under_autocast_a_layer_keeps_the_precision_of_its_weights():
+    stack, x = make("lstm", weight_dropout=0.0), torch.randn(BATCH, TIME, INPUT)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        states, last = stack(x.bfloat16())
+    assert {states.dtype, *(part.dtype for layer in last for part in layer)} == {torch.float64}

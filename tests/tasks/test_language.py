@@ -1,6 +1,8 @@
 """Language modelling: what is scored, from what, and that packing changes nothing."""
 
 import math
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,12 @@ from regard.data.config import DataConfig
 from regard.errors import ConfigError, DataError
 from regard.models.families import AnyModel, make_model
 from regard.models.presets import preset, without_encoder
+from regard.models.recurrent import Recurrent
 from regard.nn.losses import IGNORED
 from regard.tasks import find_task, guess_task
-from regard.tasks.language import Language, make_batch, score_text, stream_as_batches
+from regard.tasks.language import Language, TextBatch, make_batch, score_text, stream_as_batches
+from regard.tasks.objective import Objective, state_penalty
+from regard.tasks.task import RunningTask
 from regard.text.tokenizer import Tokenizer, train_tokenizer
 from regard.training.settings import RunSettings
 
@@ -126,16 +131,118 @@ def test_a_smaller_stride_gives_tokens_more_to_go_by(tokenizer: Tokenizer):
     assert found.losses[-1] == pytest.approx(-float(scores[last.targets[0, -1]]))
 
 
-def test_a_recurrent_model_keeps_its_state_from_window_to_window(tokenizer: Tokenizer):
-    model, ids = make(tokenizer, "lstm").eval(), stream(tokenizer, TEXTS)
+@pytest.mark.parametrize(("window", "stride"), [(5, 5), (7, 3), (5, 1)])
+def test_a_recurrent_model_reads_all_of_a_text_however_it_is_cut(tokenizer: Tokenizer, window: int, stride: int):
+    model, ids = make(tokenizer, "lstm", hidden_dim=23).eval(), stream(tokenizer, TEXTS)
     whole, cut = (
         TASK.negative_log_likelihoods(
-            model, stream_as_batches(ids, tokenizer, window=w, stride=w, is_isolated=False), torch.device("cpu")
+            model, stream_as_batches(ids, tokenizer, window=w, stride=s, is_isolated=False), torch.device("cpu")
         )
-        for w in (len(ids) - 1, 5)
+        for w, s in ((len(ids) - 1, len(ids) - 1), (window, stride))
     )
     assert len(cut.losses) > 1
     assert sum(whole.losses) == pytest.approx(sum(cut.losses))
+    assert cut.is_carried
+    assert sum(cut.counts) == len(ids) - 1
+
+
+def test_a_score_says_that_the_state_was_carried(tokenizer: Tokenizer):
+    rows = [(text,) for text in TEXTS]
+    for name, isolate, is_carried in (("lstm", False, True), ("lstm", True, False), ("gpt-tiny", False, False)):
+        config = DataConfig(window=7, stride=3, isolate=isolate)
+        batches = TASK.rows_as_batches(rows, tokenizer, config)
+        found = TASK.negative_log_likelihoods(make(tokenizer, name).eval(), batches, torch.device("cpu"))
+        for score in TASK.scores(rows, [], found, config):
+            assert ("|state:carried|" in score.signature) == is_carried
+            assert "stride:3" in score.signature
+
+
+def windows_of(tokenizer: Tokenizer, *lengths: int) -> list[TextBatch]:
+    """Two texts side by side, in windows that go on where the last ones ended."""
+    ids = np.stack([stream(tokenizer, TEXTS)[:20], stream(tokenizer, TEXTS[::-1])[:20]])
+    places = np.cumsum([0, *lengths])
+    cut = [ids[:, start : end + 1] for start, end in pairwise(places)]
+    return [
+        replace(make_batch(each, tokenizer, is_isolated=False), goes_on=number > 0) for number, each in enumerate(cut)
+    ]
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_two_windows_with_a_carried_state_cost_what_one_of_their_length_does(tokenizer: Tokenizer, cell: str):
+    model = make(tokenizer, cell, hidden_dim=23).eval()
+    (whole,), (first, second) = windows_of(tokenizer, 17), windows_of(tokenizer, 6, 11)
+    expected, end = TASK.running_loss(model, whole, None)
+    torch.testing.assert_close(expected, TASK.loss(model, whole))
+    one, carried = TASK.running_loss(model, first, None)
+    two, last = TASK.running_loss(model, second, carried)
+    torch.testing.assert_close(one + two, expected)
+    torch.testing.assert_close(last, end)
+    assert not any(part.requires_grad for part in carried)
+
+
+def test_gradients_through_a_carried_state_end_where_the_window_begins(tokenizer: Tokenizer):
+    model = make(tokenizer, "lstm")
+    assert isinstance(model, Recurrent)
+    first, second = windows_of(tokenizer, 6, 11)
+    _, carried = TASK.running_loss(model, first, None)
+    loss, _ = TASK.running_loss(model, second, carried)
+    loss.backward()
+    ours = gradients(model)
+    with torch.no_grad():
+        state = model.step(first.tokens, model.start(batch_size=2))[1]
+    total = torch.zeros(())
+    for token, target in zip(second.tokens.split(1, dim=1), second.targets.T, strict=True):
+        scores, state = model.step(token, state)
+        total = total - scores[:, 0].log_softmax(-1).gather(1, target[:, None]).sum()
+    torch.testing.assert_close(loss, total)
+    total.backward()
+    torch.testing.assert_close(ours, gradients(model))
+
+
+def test_the_first_batch_of_an_epoch_goes_on_from_nowhere(tokenizer: Tokenizer):
+    model = make(tokenizer, "gru").eval()
+    first, second = windows_of(tokenizer, 6, 11)
+    _, carried = TASK.running_loss(model, first, None)
+    torch.testing.assert_close(TASK.running_loss(model, first, carried)[0], TASK.running_loss(model, first, None)[0])
+    assert not torch.isclose(TASK.running_loss(model, second, carried)[0], TASK.running_loss(model, second, None)[0])
+
+
+def test_two_readings_go_on_from_one_state(tokenizer: Tokenizer):
+    """Without dropout the two agree, and the loss is that of one."""
+    model = make(tokenizer, "lstm").eval()
+    first, second = windows_of(tokenizer, 6, 11)
+    _, carried = TASK.running_loss(model, first, None, Objective(consistency=2.0, activation_penalty=0.3))
+    torch.testing.assert_close(carried, TASK.running_loss(model, first, None)[1])
+    loss, _ = TASK.running_loss(model, second, carried, Objective(consistency=2.0, activation_penalty=0.3))
+    torch.testing.assert_close(loss, TASK.running_loss(model, second, carried, Objective(activation_penalty=0.3))[0])
+
+
+def test_language_is_a_task_that_runs_on_and_translation_is_not():
+    assert isinstance(TASK, RunningTask)
+    assert not isinstance(find_task("translation"), RunningTask)
+
+
+def test_penalties_are_mean_squares_of_states_and_of_their_changes():
+    """As Merity et al.'s code has them, which takes means over all numbers."""
+    batch, time, width = 3, 7, 11
+    states = torch.randn(batch, time, width)
+    size, change = (state_penalty(states, activation=a, change=c) for a, c in ((2.0, 0.0), (0.0, 3.0)))
+    torch.testing.assert_close(size / (batch * time), 2 * states.square().mean())
+    changes = (states[:, 1:] - states[:, :-1]).square().mean()
+    torch.testing.assert_close(change / (batch * (time - 1)), 3 * changes)
+    torch.testing.assert_close(state_penalty(states, activation=2.0, change=3.0), size + change)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gpt-tiny"])
+def test_penalties_are_added_to_the_loss_of_any_model(tokenizer: Tokenizer, name: str):
+    model = make(tokenizer, name).eval()
+    batch = make_batch(stream(tokenizer, TEXTS)[None], tokenizer, is_isolated=False)
+    more = state_penalty(model.states(batch.tokens), activation=0.5, change=0.25)
+    assert more > 0
+    expected = TASK.loss(model, batch) + more
+    torch.testing.assert_close(
+        TASK.loss(model, batch, Objective(activation_penalty=0.5, change_penalty=0.25)), expected
+    )
 
 
 def test_scores_say_how_the_text_was_cut(tokenizer: Tokenizer):

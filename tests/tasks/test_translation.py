@@ -8,6 +8,7 @@ from torch import nn
 from regard.generation.config import GenerationConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.nn.losses import IGNORED
+from regard.tasks.objective import Objective
 from regard.tasks.translation import Translation, filled, make_batch
 from regard.text.tokenizer import train_tokenizer
 
@@ -26,7 +27,7 @@ def test_a_batch_filled_up_to_a_shape_has_the_same_loss_and_gradients():
         nn.init.normal_(parameter, std=0.3)
     found = []
     for each in (batch, more):
-        loss = Translation().loss(model, each, label_smoothing=0.1)
+        loss = Translation().loss(model, each, Objective(label_smoothing=0.1))
         found.append((loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))))
     torch.testing.assert_close(found[0], found[1])
 

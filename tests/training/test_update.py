@@ -25,10 +25,10 @@ class Narrow:
     def __init__(self, task: Any, most: int) -> None:
         self.task, self.most = task, most
 
-    def loss(self, model: Any, batch: Any, **more: Any) -> torch.Tensor:
+    def loss(self, model: Any, batch: Any, *more: Any) -> torch.Tensor:
         if batch.source.size(0) > self.most:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return self.task.loss(model, batch, **more)
+        return self.task.loss(model, batch, *more)
 
 
 def narrowed(trainer: Any, most: int, **changes: Any) -> Updater:

@@ -53,6 +53,49 @@ class WindowSampler:
         return (self.num_tokens - 1 - phase) // self.window
 
 
+class RunningSampler:
+    """Which windows make the batch of a step, where each row goes on where the same row of the last batch ended.
+
+    The text is cut into as many stretches of one length as a batch has rows, and a
+    batch has the next window of each. In each epoch the stretches begin at another
+    place, and so all cuts lie elsewhere; what is too much at the ends is left out.
+    With `jitter` the cuts between windows are moved by up to so many tokens, and
+    windows differ in length. The seed and the step number give the batch.
+
+    Raises:
+        DataError: If the text is too short for one batch.
+    """
+
+    def __init__(self, num_tokens: int, *, window: int, batch_size: int, seed: int, jitter: int = 0) -> None:
+        assert 2 * jitter < window, "a window must not be empty"
+        self.num_tokens, self.window, self.batch_size = num_tokens, window, batch_size
+        self.seed, self.jitter = seed, jitter
+        self.batches_per_epoch = (num_tokens - window) // (batch_size * window)
+        if self.batches_per_epoch < 1:
+            raise DataError(
+                f"the text has {num_tokens:,} tokens, too few for {batch_size:,} windows of {window:,} side by side: "
+                "give more text, or a smaller train.batch_tokens"
+            )
+
+    def windows(self, step: int) -> tuple[NDArray[np.int64], int]:
+        """Where the windows of batch number `step` start, and how long they are."""
+        epoch, batch = divmod(step, self.batches_per_epoch)
+        length = self.batches_per_epoch * self.window
+        phase = mix(self.seed, epoch) % (self.num_tokens - self.batch_size * length)
+        start, end = self._cut(epoch, batch), self._cut(epoch, batch + 1)
+        return phase + start + length * np.arange(self.batch_size), end - start
+
+    def is_first(self, step: int) -> bool:
+        """Whether batch number `step` begins an epoch, and so goes on from nowhere."""
+        return step % self.batches_per_epoch == 0
+
+    def _cut(self, epoch: int, number: int) -> int:
+        """How far into its stretch window `number` of an epoch starts."""
+        is_inner = 0 < number < self.batches_per_epoch
+        moved = mix(self.seed, epoch, number) % (2 * self.jitter + 1) - self.jitter if is_inner else 0
+        return number * self.window + moved
+
+
 def evaluation_windows(num_tokens: int, window: int, stride: int) -> list[tuple[int, int, int]]:
     """Windows that score every token after the first exactly once, as `(start, end, first_scored)`.
 

@@ -8,7 +8,9 @@
                             Bahdanau et al. (2014), arXiv 1409.0473, section 3.1
 
 Leave out the encoder and it is a recurrent language model, leave out the
-decoder and it is a (bidirectional) recurrent encoder.
+decoder and it is a (bidirectional) recurrent encoder. What keeps a language
+model from learning its text by heart (several kinds of dropout, states of another
+width than the embeddings) is from Merity et al. (2017), arXiv 1708.02182.
 
 Dimensions: `batch` sequences, `time` positions, `model` width, `vocab` tokens.
 """
@@ -26,7 +28,7 @@ from regard.errors import ConfigError
 from regard.models.protocols import Memory, State
 from regard.nn.attention import Lookup, Retrieval
 from regard.nn.cache import Seen
-from regard.nn.dropout import Dropout
+from regard.nn.dropout import Dropout, LockedDropout, TokenDropout, make_dropout
 from regard.nn.masks import padding_mask
 from regard.nn.recurrent import Cell, CellActivation, Hidden, InitialState, RecurrentStack
 from regard.nn.similarity import SimilarityName, make_similarity
@@ -50,6 +52,8 @@ class RecurrentConfig(Settings):
     """Layers in the decoder, where it is not num_layers; 0 leaves the decoder out."""
     model_dim: int = Field(default=512, ge=1)
     """Width of the embeddings and of the state; in two directions each has half of it."""
+    hidden_dim: int | None = Field(default=None, ge=1)
+    """Width of the state below the last layer, where it is not model_dim; for language models."""
     bidirectional: bool = True
     """Whether the encoder reads in both directions."""
     initial_state: InitialState = "zero"
@@ -66,6 +70,16 @@ class RecurrentConfig(Settings):
     """Hand what luong's attention made to the next step as well; training then goes step by step."""
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
     """On the embeddings, between layers, and on what the output is computed from."""
+    input_dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """On the embeddings, where it is not dropout."""
+    layer_dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
+    """Between layers, where it is not dropout."""
+    locked_dropout: bool = False
+    """Drop the same numbers at all positions of a sequence (variational dropout)."""
+    token_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of the vocabulary that is read as zeros in a step."""
+    weight_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """On the recurrent matrices, the same at all positions (DropConnect)."""
     tie_embeddings: bool = True
     """Use the token embedding, transposed, as the output projection."""
 
@@ -91,6 +105,16 @@ class RecurrentConfig(Settings):
             raise ConfigError(f"input_feeding belongs to luong's attention, got {self.attention=}")
         if self.activation != "tanh" and self.cell != "rnn":
             raise ConfigError(f"only the cell rnn has a choice of activation, got {self.cell=} and {self.activation=}")
+        if self.hidden_dim is not None and (self.encoder_depth or self.decoder_depth < 2):
+            raise ConfigError(
+                "hidden_dim is for a language model with layers below its last, "
+                f"got encoder_layers={self.encoder_depth} and decoder_layers={self.decoder_depth}"
+            )
+        if self.is_step_by_step and (self.locked_dropout or self.weight_dropout):
+            raise ConfigError(
+                "locked_dropout and weight_dropout need all positions at once, which bahdanau's attention and "
+                f"input_feeding cannot have, got {self.attention=} and {self.input_feeding=}"
+            )
         return self
 
     @property
@@ -100,6 +124,10 @@ class RecurrentConfig(Settings):
     @property
     def decoder_depth(self) -> int:
         return self.num_layers if self.decoder_layers is None else self.decoder_layers
+
+    def hidden_dims(self, depth: int) -> list[int]:
+        """The width of the state of each of so many layers."""
+        return [*[self.hidden_dim or self.model_dim] * (depth - 1), self.model_dim]
 
     @property
     def is_step_by_step(self) -> bool:
@@ -122,8 +150,17 @@ class RecurrentState:
     seen: Seen | None
     found: Float[Tensor, "batch 1 model"] | None
 
+    @property
+    def top(self) -> Float[Tensor, "batch model"]:
+        """The last layer's h."""
+        return self.hidden[-1][0][0]
+
+    def tensors(self) -> list[Tensor]:
+        """Of each layer h, and for an LSTM also C: all that a language model carries on."""
+        return [part for layer in self.hidden for part in layer]
+
     def select(self, rows: Int[Tensor, " chosen"]) -> "RecurrentState":
-        hidden = tuple(part.index_select(1, rows) for part in self.hidden)
+        hidden = tuple(tuple(part.index_select(1, rows) for part in layer) for layer in self.hidden)
         seen = None if self.seen is None else self.seen.select(rows)
         return RecurrentState(hidden, seen, None if self.found is None else self.found.index_select(0, rows))
 
@@ -134,7 +171,7 @@ class RecurrentSlots(RecurrentState):
 
     def put(self, slot: int, state: State) -> None:
         assert isinstance(state, RecurrentState)
-        for own, new in zip(self.hidden, state.hidden, strict=True):
+        for own, new in zip(self.tensors(), state.tensors(), strict=True):
             own[:, slot] = new[:, 0]
         if self.seen is not None and state.seen is not None:
             self.seen.put(slot, state.seen)
@@ -142,14 +179,14 @@ class RecurrentSlots(RecurrentState):
             self.found[slot] = state.found[0]
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
-        for own in self.hidden:
+        for own in self.tensors():
             own.copy_(own.index_select(1, rows))
         if self.found is not None:
             self.found.copy_(self.found.index_select(0, rows))
 
     def take(self, state: RecurrentState) -> None:
         """Go on as `state`, which stands a step further."""
-        for own, new in zip(self.hidden, state.hidden, strict=True):
+        for own, new in zip(self.tensors(), state.tensors(), strict=True):
             own.copy_(new)
         if self.found is not None and state.found is not None:
             self.found.copy_(state.found)
@@ -166,7 +203,10 @@ class Recurrent(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(vocab_size, config.model_dim)
         nn.init.normal_(self.embedding.weight, std=config.model_dim**-0.5)
-        self.dropout = Dropout(config.dropout)
+        self.token_dropout = TokenDropout(vocab_size, config.token_dropout)
+        at_input = config.dropout if config.input_dropout is None else config.input_dropout
+        self.input_dropout = make_dropout(at_input, is_locked=config.locked_dropout)
+        self.dropout = make_dropout(config.dropout, is_locked=config.locked_dropout)
         self.encoder = RecurrentEncoder(config) if config.encoder_depth else None
         self.decoder = RecurrentDecoder(config) if config.decoder_depth else None
         self.output = nn.Linear(config.model_dim, vocab_size, bias=False) if config.decoder_depth else None
@@ -210,6 +250,12 @@ class Recurrent(nn.Module):
         states, last = self._decoder()(self._embed(tokens), start)
         return self.dropout(states), last
 
+    def resume(self, tensors: list[Tensor]) -> RecurrentState:
+        """The state of a language model that gave these tensors."""
+        num_parts = len(tensors) // self.config.decoder_depth
+        layers = [tuple(tensors[first : first + num_parts]) for first in range(0, len(tensors), num_parts)]
+        return RecurrentState(tuple(layers), None, None)
+
     def scores(self, states: Float[Tensor, "*batch model"]) -> Float[Tensor, "*batch vocab"]:
         assert self.output is not None
         return self.output(states)
@@ -223,13 +269,14 @@ class Recurrent(nn.Module):
 
     def slots(self, num_slots: int, capacity: int, *, source_length: int = 0) -> RecurrentSlots:
         decoder, config = self._decoder(), self.config
-        hidden = tuple(torch.zeros_like(part) for part in decoder.stack.initial(num_slots))
+        hidden = tuple(tuple(torch.zeros_like(part) for part in layer) for layer in decoder.stack.initial(num_slots))
+        top = hidden[-1][0][0]
         seen = found = None
         if decoder.lookup is not None and source_length:
-            values = hidden[0].new_zeros(num_slots, 1, source_length, config.model_dim)
+            values = top.new_zeros(num_slots, 1, source_length, config.model_dim)
             mask = torch.zeros(num_slots, 1, 1, source_length, dtype=torch.bool, device=values.device)
             seen = Seen(torch.zeros_like(decoder.lookup.prepare(values)), values, mask)
-            found = torch.zeros_like(hidden[0][-1])[:, None] if config.input_feeding else None
+            found = torch.zeros_like(top)[:, None] if config.input_feeding else None
         return RecurrentSlots(hidden, seen, found)
 
     def step(
@@ -244,7 +291,8 @@ class Recurrent(nn.Module):
 
     def _embed(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time model"]:
         # Scaled, so that a table small enough to be the output projection is large enough to be read.
-        return self.dropout(self.embedding(tokens) * self.config.model_dim**0.5)
+        x = self.embedding(tokens) * self.config.model_dim**0.5
+        return self.input_dropout(self.token_dropout(x, tokens))
 
     def _decoder(self) -> "RecurrentDecoder":
         assert self.decoder is not None, "this recurrent network has no decoder"
@@ -256,15 +304,15 @@ class RecurrentEncoder(nn.Module):
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
-        self.num_layers, self.num_directions = config.encoder_depth, 2 if config.bidirectional else 1
+        num_directions = 2 if config.bidirectional else 1
         self.stack = RecurrentStack(
             config.cell,
             config.model_dim,
-            config.model_dim // self.num_directions,
-            config.encoder_depth,
+            [width // num_directions for width in config.hidden_dims(config.encoder_depth)],
             activation=config.activation,
             is_bidirectional=config.bidirectional,
-            dropout=config.dropout,
+            dropout=_between_layers(config),
+            weight_dropout=config.weight_dropout,
             initial_state=config.initial_state,
         )
 
@@ -273,10 +321,7 @@ class RecurrentEncoder(nn.Module):
     ) -> RecurrentMemory:
         states, last = self.stack(x, lengths)
         mask = None if lengths is None else padding_mask(lengths, x.size(1))
-        return RecurrentMemory(states, mask, tuple(self._side_by_side(part) for part in last))
-
-    def _side_by_side(self, part: Float[Tensor, "layers batch hidden"]) -> Float[Tensor, "depth batch model"]:
-        return part.unflatten(0, (self.num_layers, self.num_directions)).transpose(1, 2).flatten(2)
+        return RecurrentMemory(states, mask, tuple(tuple(_side_by_side(part) for part in layer) for layer in last))
 
 
 class RecurrentDecoder(nn.Module):
@@ -289,10 +334,10 @@ class RecurrentDecoder(nn.Module):
         self.stack = RecurrentStack(
             config.cell,
             2 * width if config.is_step_by_step else width,
-            width,
-            config.decoder_depth,
+            config.hidden_dims(config.decoder_depth),
             activation=config.activation,
-            dropout=config.dropout,
+            dropout=_between_layers(config),
+            weight_dropout=config.weight_dropout,
             # With an encoder the first state is the encoder's last.
             initial_state="zero" if config.encoder_depth else config.initial_state,
         )
@@ -313,15 +358,15 @@ class RecurrentDecoder(nn.Module):
 
         Of a deeper encoder the last layers count: they have seen what the first ones saw.
         """
-        depth, num_read = self.config.decoder_depth, len(memory.last[0])
+        depth, num_read = self.config.decoder_depth, len(memory.last)
         layers = [min(layer + max(0, num_read - depth), num_read - 1) for layer in range(depth)]
-        hidden = tuple(part[layers].contiguous() for part in memory.last)
+        state = RecurrentState(tuple(memory.last[layer] for layer in layers), None, None)
         if self.lookup is None:
-            return RecurrentState(hidden, None, None)
+            return state
         values = memory.states[:, None]
         seen = Seen(self.lookup.prepare(values), values, memory.mask)
-        nothing = torch.zeros_like(hidden[0][-1])[:, None] if self.config.input_feeding else None
-        return RecurrentState(hidden, seen, nothing)
+        nothing = torch.zeros_like(state.top)[:, None] if self.config.input_feeding else None
+        return RecurrentState(state.hidden, seen, nothing)
 
     def forward(
         self, x: Float[Tensor, "batch new model"], state: RecurrentState
@@ -340,7 +385,7 @@ class RecurrentDecoder(nn.Module):
         self, x: Float[Tensor, "batch 1 model"], state: RecurrentState
     ) -> tuple[Float[Tensor, "batch 1 model"], RecurrentState]:
         if self.config.attention == "bahdanau":
-            found = self._look(state.hidden[0][-1][:, None], state)
+            found = self._look(state.top[:, None], state)
             states, hidden = self.stack(torch.cat([x, found], dim=-1), state=state.hidden)
             return self._join(states, found), RecurrentState(hidden, state.seen, None)
         assert state.found is not None
@@ -363,3 +408,12 @@ class RecurrentDecoder(nn.Module):
         assert self.lookup is not None
         assert state.seen is not None
         return self.lookup(queries[:, None], state.seen.k, state.seen.v, state.seen.mask)[:, 0]
+
+
+def _between_layers(config: RecurrentConfig) -> Dropout | LockedDropout:
+    rate = config.dropout if config.layer_dropout is None else config.layer_dropout
+    return make_dropout(rate, is_locked=config.locked_dropout)
+
+
+def _side_by_side(part: Float[Tensor, "directions batch hidden"]) -> Float[Tensor, "1 batch model"]:
+    return part.transpose(0, 1).flatten(1)[None]

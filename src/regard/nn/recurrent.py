@@ -16,23 +16,28 @@ where each $\dots$ is $W x_t + b + U h_{t-1} + c$ with weights of its own.
 holds the two equal.
 
 Dimensions: `batch` sequences, `time` positions, `input` and `hidden` widths,
-`layers` counts layers times directions, the directions of a layer side by side.
+`directions` of a layer, one or two, `width` what they make side by side.
 """
 
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from regard.nn.dropout import Dropout, LockedDropout
 
 Cell = Literal["rnn", "gru", "lstm"]
 CellActivation = Literal["tanh", "relu"]
 InitialState = Literal["zero", "learned"]
-Hidden = tuple[Float[Tensor, "layers batch hidden"], ...]
-"""The state of a stack: h, and for an LSTM also C."""
-LayerHidden = tuple[Float[Tensor, "batch hidden"], ...]
-"""The state of one layer in one direction."""
+CellState = tuple[Float[Tensor, "batch hidden"], ...]
+"""The state of one layer in one direction: h, and for an LSTM also C."""
+LayerHidden = tuple[Float[Tensor, "directions batch _"], ...]
+"""The state of one layer: the same, the directions side by side."""
+Hidden = tuple[LayerHidden, ...]
+"""The state of a stack: that of each layer. Layers may differ in width."""
 
 _NUM_GATES: dict[Cell, int] = {"rnn": 1, "gru": 3, "lstm": 4}
 
@@ -42,8 +47,8 @@ def cell_step(
     activation: CellActivation,
     from_input: Float[Tensor, "batch gates"],
     from_hidden: Float[Tensor, "batch gates"],
-    state: LayerHidden,
-) -> LayerHidden:
+    state: CellState,
+) -> CellState:
     """One step of one layer, for all gates' `W x + b` and `U h + c`, side by side in PyTorch's order."""
     h = state[0]
     if cell == "rnn":
@@ -60,55 +65,44 @@ def cell_step(
 
 
 class RecurrentStack(nn.Module):
-    """Recurrent layers one upon another, forwards or in both directions.
+    """Recurrent layers one upon another, forwards or in both directions; `hidden_dims` has the width of each.
 
-    With two directions each has `hidden_dim` numbers, and a position's state is
-    both side by side. Recurrent matrices start orthogonal, so that gradients
-    neither vanish nor explode at once, and an LSTM starts out remembering.
+    With two directions each has that many numbers, and a position's state is both
+    side by side. `dropout` stands between the layers.
     """
 
     def __init__(
         self,
         cell: Cell,
         input_dim: int,
-        hidden_dim: int,
-        num_layers: int,
+        hidden_dims: Sequence[int],
         *,
         activation: CellActivation = "tanh",
         is_bidirectional: bool = False,
-        dropout: float = 0.0,
+        dropout: Dropout | LockedDropout | None = None,
+        weight_dropout: float = 0.0,
         initial_state: InitialState = "zero",
     ) -> None:
         super().__init__()
-        self.cell: Cell = cell
-        self.activation: CellActivation = activation
-        options = {
-            "num_layers": num_layers,
-            "batch_first": True,
-            "bidirectional": is_bidirectional,
-            "dropout": dropout if num_layers > 1 else 0.0,
-        }
-        match cell:
-            case "rnn":
-                self.kernel: nn.RNNBase = nn.RNN(input_dim, hidden_dim, nonlinearity=activation, **options)
-            case "gru":
-                self.kernel = nn.GRU(input_dim, hidden_dim, **options)
-            case "lstm":
-                self.kernel = nn.LSTM(input_dim, hidden_dim, **options)
-        count = num_layers * (2 if is_bidirectional else 1)
-        self.num_parts = 2 if cell == "lstm" else 1
-        start = torch.zeros(self.num_parts, count, 1, hidden_dim)
-        self.start = nn.Parameter(start) if initial_state == "learned" else None
-        self._shape = (count, hidden_dim)
-        self._initialize()
+        num_directions = 2 if is_bidirectional else 1
+        input_dims = [input_dim, *(num_directions * width for width in hidden_dims[:-1])]
+        self.layers = nn.ModuleList(
+            RecurrentLayer(
+                cell,
+                read,
+                width,
+                activation=activation,
+                is_bidirectional=is_bidirectional,
+                weight_dropout=weight_dropout,
+                initial_state=initial_state,
+            )
+            for read, width in zip(input_dims, hidden_dims, strict=True)
+        )
+        self.dropout = Dropout() if dropout is None else dropout
 
     def initial(self, batch_size: int) -> Hidden:
         """The state before the first position."""
-        count, hidden_dim = self._shape
-        if self.start is not None:
-            return tuple(self.start.expand(-1, -1, batch_size, -1).contiguous())
-        zeros = next(self.kernel.parameters()).new_zeros(count, batch_size, hidden_dim)
-        return (zeros,) * self.num_parts
+        return tuple(layer.initial(batch_size) for layer in self.layers if isinstance(layer, RecurrentLayer))
 
     def forward(
         self,
@@ -122,14 +116,107 @@ class RecurrentStack(nn.Module):
         their states are zero.
         """
         hidden = self.initial(x.size(0)) if state is None else state
-        inner = hidden if self.cell == "lstm" else hidden[0]
-        if lengths is None:
-            states, last = self.kernel(x, inner)
-        else:
-            packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            packed_states, last = self.kernel(packed, inner)
-            states, _ = pad_packed_sequence(packed_states, batch_first=True, total_length=x.size(1))
-        return states, last if self.cell == "lstm" else (last,)
+        lengths = None if lengths is None else lengths.cpu()
+        last: list[LayerHidden] = []
+        for number, (layer, start) in enumerate(zip(self.layers, hidden, strict=True)):
+            x, end = layer(x if number == 0 else self.dropout(x), start, lengths)
+            last.append(end)
+        return x, tuple(last)
+
+
+class RecurrentLayer(nn.Module):
+    """One layer of a stack, all positions of which are one call of PyTorch's fused kernel.
+
+    Recurrent matrices start orthogonal, so that gradients neither vanish nor
+    explode at once, and an LSTM starts out remembering.
+
+    `weight_dropout` is for the recurrent matrices $U$: in training some of their
+    numbers are zero, the same at all positions and in all sequences of a call. Wan
+    et al., "Regularization of Neural Networks using DropConnect" (2013); Merity et
+    al., "Regularizing and Optimizing LSTM Language Models" (2017), section 2.
+    https://arxiv.org/abs/1708.02182
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        input_dim: int,
+        hidden_dim: int,
+        *,
+        activation: CellActivation = "tanh",
+        is_bidirectional: bool = False,
+        weight_dropout: float = 0.0,
+        initial_state: InitialState = "zero",
+    ) -> None:
+        super().__init__()
+        self.cell: Cell = cell
+        self.activation: CellActivation = activation
+        options: dict[str, Any] = {"batch_first": True, "bidirectional": is_bidirectional}
+        match cell:
+            case "rnn":
+                self.kernel: nn.RNNBase = nn.RNN(input_dim, hidden_dim, nonlinearity=activation, **options)
+            case "gru":
+                self.kernel = nn.GRU(input_dim, hidden_dim, **options)
+            case "lstm":
+                self.kernel = nn.LSTM(input_dim, hidden_dim, **options)
+        self.weight_dropout = Dropout(weight_dropout)
+        self.num_parts, self.num_directions = 2 if cell == "lstm" else 1, 1 + is_bidirectional
+        self.hidden_dim = hidden_dim
+        start = torch.zeros(self.num_parts, self.num_directions, 1, hidden_dim)
+        self.start = nn.Parameter(start) if initial_state == "learned" else None
+        self._initialize()
+
+    def initial(self, batch_size: int) -> LayerHidden:
+        """The state before the first position."""
+        if self.start is not None:
+            return tuple(self.start.expand(-1, -1, batch_size, -1).contiguous())
+        zeros = next(self.kernel.parameters()).new_zeros(self.num_directions, batch_size, self.hidden_dim)
+        return (zeros,) * self.num_parts
+
+    def forward(
+        self, x: Float[Tensor, "batch time input"], state: LayerHidden, lengths: Int[Tensor, " batch"] | None = None
+    ) -> tuple[Float[Tensor, "batch time width"], LayerHidden]:
+        """The state at each position, and behind the last; `lengths` are on the CPU."""
+        weights = self._weights()
+        # Autocast would have cuDNN compute in float16, whatever its own precision, and small gradients vanish there.
+        with torch.autocast(x.device.type, enabled=False):
+            x, state = x.to(weights[0].dtype), tuple(part.to(weights[0].dtype) for part in state)
+            if lengths is None:
+                states, *last = self._run(x, state, weights)
+                return states, tuple(last)
+            return self._run_packed(x, state, weights, lengths)
+
+    def _run(
+        self, x: Tensor, state: LayerHidden, weights: list[Tensor], batch_sizes: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """PyTorch's kernel on these weights: no dropout of its own, for cuDNN's would wait for the device."""
+        function, is_bidirectional = _FUSED[self.cell, self.activation], self.num_directions == 2
+        inner = state if self.cell == "lstm" else state[0]
+        if batch_sizes is None:
+            return function(x, inner, weights, True, 1, 0.0, self.training, is_bidirectional, True)
+        return function(x, batch_sizes, inner, weights, True, 1, 0.0, self.training, is_bidirectional)
+
+    def _run_packed(
+        self, x: Tensor, state: LayerHidden, weights: list[Tensor], lengths: Tensor
+    ) -> tuple[Tensor, LayerHidden]:
+        """The same, past the padding: the rows stand in the order of their lengths meanwhile."""
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        rows, places = packed.sorted_indices, packed.unsorted_indices
+        assert rows is not None
+        assert places is not None
+        ordered = tuple(part.index_select(1, rows) for part in state)
+        data, *last = self._run(packed.data, ordered, weights, packed.batch_sizes)
+        packed = PackedSequence(data, packed.batch_sizes, rows, places)
+        states, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))
+        return states, tuple(part.index_select(1, places) for part in last)
+
+    def _weights(self) -> list[Tensor]:
+        """In the kernel's order, as they are or with dropped recurrent matrices."""
+        weights: dict[str, Tensor] = dict(self.kernel.named_parameters())
+        if not self.training or self.weight_dropout.probability == 0.0:
+            return list(weights.values())
+        dropped = [self.weight_dropout(w) if name.startswith("weight_hh") else w for name, w in weights.items()]
+        return in_one_piece(dropped) if dropped[0].is_cuda else dropped
 
     def _initialize(self) -> None:
         gates = _NUM_GATES[self.cell]
@@ -144,30 +231,45 @@ class RecurrentStack(nn.Module):
                     nn.init.orthogonal_(part) if name.startswith("weight_hh") else nn.init.xavier_uniform_(part)
 
 
+def in_one_piece(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of a layer's weights one behind the other, matrices before biases, as cuDNN would copy them otherwise."""
+    order = sorted(range(len(weights)), key=lambda number: weights[number].dim() == 1)
+    piece = torch.cat([weights[number].flatten() for number in order])
+    parts = piece.split([weights[number].numel() for number in order])
+    placed = dict(zip(order, parts, strict=True))
+    return [placed[number].view_as(weight) for number, weight in enumerate(weights)]
+
+
 def unroll(
     stack: RecurrentStack, x: Float[Tensor, "batch time input"], state: Hidden | None = None
 ) -> tuple[Float[Tensor, "batch time width"], Hidden]:
     """What `stack` computes, written out: layer by layer, direction by direction, step by step; no dropout."""
-    kernel = stack.kernel
     initial = stack.initial(x.size(0)) if state is None else state
-    num_directions = 2 if kernel.bidirectional else 1
     last: list[LayerHidden] = []
-    for layer in range(kernel.num_layers):
-        outputs = []
-        for direction in range(num_directions):
-            names = (f"{kind}_l{layer}{'_reverse' if direction else ''}" for kind in _WEIGHTS)
-            w, u, b, c = (getattr(kernel, name) for name in names)
-            hidden: LayerHidden = tuple(part[layer * num_directions + direction] for part in initial)
+    for layer, start in zip(stack.layers, initial, strict=True):
+        assert isinstance(layer, RecurrentLayer)
+        outputs, ends = [], []
+        for direction in range(layer.num_directions):
+            names = (f"{kind}_l0{'_reverse' if direction else ''}" for kind in _WEIGHTS)
+            w, u, b, c = (getattr(layer.kernel, name) for name in names)
+            hidden: CellState = tuple(part[direction] for part in start)
             steps = range(x.size(1)) if direction == 0 else reversed(range(x.size(1)))
             states: dict[int, Tensor] = {}
             for t in steps:
                 from_input, from_hidden = x[:, t] @ w.T + b, hidden[0] @ u.T + c
-                hidden = cell_step(stack.cell, stack.activation, from_input, from_hidden, hidden)
+                hidden = cell_step(layer.cell, layer.activation, from_input, from_hidden, hidden)
                 states[t] = hidden[0]
             outputs.append(torch.stack([states[t] for t in range(x.size(1))], dim=1))
-            last.append(hidden)
+            ends.append(hidden)
         x = torch.cat(outputs, dim=-1)
-    return x, tuple(torch.stack(part) for part in zip(*last, strict=True))
+        last.append(tuple(torch.stack(part) for part in zip(*ends, strict=True)))
+    return x, tuple(last)
 
 
 _WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+_FUSED: dict[tuple[Cell, CellActivation], Callable[..., tuple[Tensor, ...]]] = {
+    ("rnn", "tanh"): torch.rnn_tanh,
+    ("rnn", "relu"): torch.rnn_relu,
+    ("gru", "tanh"): torch.gru,
+    ("lstm", "tanh"): torch.lstm,
+}

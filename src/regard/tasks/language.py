@@ -8,7 +8,9 @@ $$ p(x_1 \dots x_n) = \prod_t p(x_t \mid x_1 \dots x_{t-1}) $$
 The model is trained by teacher forcing on windows of running text: at each
 position it has read the true tokens so far and is asked for the next. Documents
 stand one behind another, each begun by the start token and ended by the end
-token; where they are to be kept apart, attention stays inside each.
+token; where they are to be kept apart, attention stays inside each. A recurrent
+model may also be trained on windows that go on where the last ones ended, with
+the state that it had there.
 
 Bengio et al., "A Neural Probabilistic Language Model" (2003).
 Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).
@@ -33,17 +35,17 @@ from regard.data.preparation import Prepared, prepare_text
 from regard.data.sources import Rows
 from regard.data.splits import row_hash
 from regard.data.stream import TokenStream
-from regard.data.windows import WindowSampler, evaluation_windows
+from regard.data.windows import RunningSampler, WindowSampler, evaluation_windows
 from regard.errors import ConfigError, DataError
 from regard.evaluation import metrics
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
 from regard.models.families import AnyConfig, AnyModel, longest_sequence, make_model
-from regard.models.recurrent import Recurrent
+from regard.models.recurrent import Recurrent, RecurrentState
 from regard.models.transformer import Transformer
 from regard.nn.losses import IGNORED, linear_log_likelihoods
-from regard.tasks.objective import next_token_loss, row_losses
+from regard.tasks.objective import PLAIN, Objective, next_token_loss, row_losses
 from regard.tasks.task import Likelihoods, Prediction, moved, twice
 from regard.text.tokenizer import TextStreamer, Tokenizer
 
@@ -66,7 +68,10 @@ class TextBatch:
     """Numbers the documents of a window; None where they run on."""
     num_targets: int
     is_running: bool = False
-    """Whether each window goes on where the one before it ended, so that a recurrent model may keep its state."""
+    """Whether each row goes on where what counts of the one above it ended, so that a recurrent model may read all
+    rows as one text."""
+    goes_on: bool = False
+    """Whether each row goes on where the same row of the last batch ended."""
 
     @property
     def num_tokens(self) -> int:
@@ -100,6 +105,27 @@ class Windows:
     def batch(self, number: int) -> TextBatch:
         ids = self._ids[self.sampler.starts(number)[:, None] + self._places].astype(np.int64)
         return make_batch(ids, self._tokenizer, is_isolated=self._is_isolated)
+
+
+class RunningWindows:
+    """The windows of a stream in the order of the text, read at as many places at once as a batch has rows."""
+
+    def __init__(
+        self, stream: TokenStream, tokenizer: Tokenizer, *, window: int, batch_tokens: int, seed: int, jitter: int
+    ) -> None:
+        batch_size = max(1, batch_tokens // window)
+        self.sampler = RunningSampler(len(stream), window=window, batch_size=batch_size, seed=seed, jitter=jitter)
+        self._ids, self._tokenizer = stream.ids, tokenizer
+
+    @property
+    def per_epoch(self) -> int:
+        return self.sampler.batches_per_epoch
+
+    def batch(self, number: int) -> TextBatch:
+        starts, length = self.sampler.windows(number)
+        ids = self._ids[starts[:, None] + np.arange(length + 1)].astype(np.int64)
+        batch = make_batch(ids, self._tokenizer, is_isolated=False)
+        return replace(batch, goes_on=not self.sampler.is_first(number))
 
 
 class Language:
@@ -139,6 +165,20 @@ class Language:
             is_isolated=data.is_isolated,
         )
 
+    def running_batches(
+        self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int, jitter: float
+    ) -> RunningWindows:
+        assert isinstance(data.train, TokenStream)
+        assert config.window is not None, "settings are resolved before training"
+        return RunningWindows(
+            data.train,
+            data.tokenizer,
+            window=config.window,
+            batch_tokens=batch_tokens,
+            seed=seed,
+            jitter=int(jitter * config.window),
+        )
+
     def held_out(self, data: Prepared, config: DataConfig) -> Iterator[TextBatch]:
         assert isinstance(data.valid, TokenStream)
         assert config.window is not None, "settings are resolved before training"
@@ -161,33 +201,49 @@ class Language:
             is_isolated=bool(config.isolate),
         )
 
-    def loss(
-        self, model: AnyModel, batch: TextBatch, *, label_smoothing: float = 0.0, consistency: float = 0.0
-    ) -> Float[Tensor, ""]:
-        """Cross-entropy summed over the tokens that are to be foretold."""
-        if consistency:
+    def loss(self, model: AnyModel, batch: TextBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
+        """Cross-entropy summed over the tokens that are to be foretold, and the penalties on states."""
+        if objective.consistency:
             batch = twice(batch)
         states = model.states(batch.tokens, documents=_kept_apart(model, batch))
-        return next_token_loss(model, states, batch.targets, label_smoothing=label_smoothing, consistency=consistency)
+        return next_token_loss(model, states, batch.targets, objective)
+
+    def running_loss(
+        self,
+        model: AnyModel,
+        batch: TextBatch,
+        carried: list[Tensor] | None,
+        objective: Objective = PLAIN,
+    ) -> tuple[Float[Tensor, ""], list[Tensor]]:
+        """The `loss`, and the state behind the windows; with `consistency`, that of the first reading."""
+        assert isinstance(model, Recurrent), "only a recurrent model has a state to carry"
+        state = model.resume(carried) if carried is not None and batch.goes_on else None
+        rows = torch.arange(batch.tokens.size(0), device=batch.tokens.device)
+        if objective.consistency:
+            batch, state = twice(batch), None if state is None else state.select(torch.cat([rows, rows]))
+        states, last = model.running_states(batch.tokens, state)
+        loss = next_token_loss(model, states, batch.targets, objective)
+        last = last.select(rows) if objective.consistency else last
+        return loss, [part.detach() for part in last.tensors()]
 
     @torch.no_grad()
     def negative_log_likelihoods(
         self, model: AnyModel, batches: Iterator[TextBatch], device: torch.device
     ) -> Likelihoods:
-        """A recurrent model keeps its state from window to window, where the text runs on."""
+        """A recurrent model reads a text that runs on from its beginning to its end, however it is cut."""
         losses: list[float] = []
         counts: list[int] = []
         state = None
         for batch in batches:
             batch = moved(batch, device)
             if batch.is_running and isinstance(model, Recurrent):
-                states, state = model.running_states(batch.tokens.reshape(1, -1), state)
+                states, state = _read_on(model, batch, state)
             else:
                 states = model.states(batch.tokens, documents=_kept_apart(model, batch))
             some_losses, some_counts = row_losses(model, states, batch.targets)
             losses += some_losses
             counts += some_counts
-        return Likelihoods(losses, counts)
+        return Likelihoods(losses, counts, is_carried=state is not None)
 
     def writer(self, model: AnyModel, tokenizer: Tokenizer, config: GenerationConfig) -> "Continuer":
         return Continuer(model, tokenizer, config)
@@ -201,10 +257,12 @@ class Language:
         assert config.window is not None, "settings are resolved before training"
         how = {"window": config.window, "stride": config.stride or config.window}
         num_bytes = sum(len(row[0].encode()) for row in rows)
-        return [
+        found = [
             metrics.perplexity(likelihoods.losses, likelihoods.counts, settings=how),
             metrics.bits_per_byte(likelihoods.losses, likelihoods.counts, num_bytes=num_bytes, settings=how),
         ]
+        state = {"state": "carried"} if likelihoods.is_carried else {}
+        return [replace(score, settings={**score.settings, **state}) for score in found]
 
 
 class Continuer:
@@ -298,6 +356,17 @@ def _kept_apart(model: AnyModel, batch: TextBatch) -> Int[Tensor, "batch time"] 
     return batch.documents if isinstance(model, Transformer) else None
 
 
+def _read_on(
+    model: Recurrent, batch: TextBatch, state: RecurrentState | None
+) -> tuple[Float[Tensor, "batch time model"], RecurrentState]:
+    """The states of rows that are read as one text, each token once; zeros where nothing counts."""
+    counts = batch.targets != IGNORED
+    found, state = model.running_states(batch.tokens[counts][None], state)
+    states = found.new_zeros(*counts.shape, found.size(-1))
+    states[counts] = found[0]
+    return states, state
+
+
 def stream_as_batches(
     ids: NDArray, tokenizer: Tokenizer, *, window: int, stride: int, is_isolated: bool
 ) -> Iterator[TextBatch]:
@@ -314,4 +383,4 @@ def stream_as_batches(
             rows = np.stack([np.asarray(ids[start : end + 1], np.int64) for start, end, _ in group])
             counted = np.array([first_scored - start - 1 for start, _, first_scored in group])
             batch = make_batch(rows, tokenizer, is_isolated=is_isolated, first_counted=counted)
-            yield replace(batch, is_running=stride == window and not is_isolated)
+            yield replace(batch, is_running=not is_isolated)

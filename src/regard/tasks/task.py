@@ -6,7 +6,7 @@ what the loss is, how to predict, and how predictions are scored.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,7 @@ from regard.data.preparation import Prepared
 from regard.data.sources import Rows
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
+from regard.tasks.objective import PLAIN, Objective
 from regard.text.tokenizer import Tokenizer
 
 
@@ -63,6 +64,8 @@ class Likelihoods:
     """Negative log-likelihoods, in nats."""
     counts: list[int]
     """How many tokens each is summed over."""
+    is_carried: bool = False
+    """Whether a recurrent model read it all as one text, its state carried from stretch to stretch."""
 
     @property
     def mean(self) -> float:
@@ -124,10 +127,8 @@ class Task(Protocol):
         """All of these rows, once."""
         ...
 
-    def loss(
-        self, model: Any, batch: Any, *, label_smoothing: float = 0.0, consistency: float = 0.0
-    ) -> Float[Tensor, ""]:
-        """The loss summed over the batch's targets; with `consistency`, as `consistent_cross_entropy` has it."""
+    def loss(self, model: Any, batch: Any, objective: Objective = PLAIN) -> Float[Tensor, ""]:
+        """The loss summed over the batch's targets."""
         ...
 
     def negative_log_likelihoods(self, model: Any, batches: Iterator[Any], device: torch.device) -> Likelihoods:
@@ -146,6 +147,33 @@ class Task(Protocol):
         self, rows: Sequence[Sequence[str]], outputs: Sequence[str], likelihoods: Likelihoods, config: DataConfig
     ) -> list[Score]:
         """How good the model is on these rows, given what it wrote for them and how probable it holds them."""
+        ...
+
+
+@runtime_checkable
+class RunningTask(Task, Protocol):
+    """A task whose batches may go on where the last ones ended: truncated backpropagation through time."""
+
+    def running_batches(
+        self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int, jitter: float
+    ) -> Batches:
+        """What to train on, each row going on where that of the last batch ended.
+
+        `jitter` is how far cuts may be moved, as a share of the window.
+        """
+        ...
+
+    def running_loss(
+        self,
+        model: Any,
+        batch: Any,
+        carried: list[Tensor] | None,
+        objective: Objective = PLAIN,
+    ) -> tuple[Float[Tensor, ""], list[Tensor]]:
+        """The `loss` of a batch that goes on from what was `carried`, and what the next one is to go on from.
+
+        No gradient flows into the last batch.
+        """
         ...
 
 

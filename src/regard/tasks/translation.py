@@ -36,7 +36,7 @@ from regard.generation.engine import Engine, Request
 from regard.models.families import AnyConfig, AnyModel, make_model
 from regard.nn.losses import IGNORED
 from regard.progress import say
-from regard.tasks.objective import next_token_loss, row_losses
+from regard.tasks.objective import PLAIN, Objective, next_token_loss, row_losses
 from regard.tasks.task import Likelihoods, Prediction, moved, twice
 from regard.text.tokenizer import Tokenizer
 
@@ -143,16 +143,12 @@ class Translation:
         for chosen in batches_by_length(lengths, batch_tokens=_BATCH_TOKENS):
             yield make_batch([sources[row] for row in chosen], [targets[row] for row in chosen], tokenizer)
 
-    def loss(
-        self, model: AnyModel, batch: PairBatch, *, label_smoothing: float = 0.0, consistency: float = 0.0
-    ) -> Float[Tensor, ""]:
+    def loss(self, model: AnyModel, batch: PairBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
         """Cross-entropy summed over the target tokens."""
-        if consistency:
+        if objective.consistency:
             batch = twice(batch)
         states = model.states(batch.target_in, model.encode(batch.source, batch.lengths))
-        return next_token_loss(
-            model, states, batch.target_out, label_smoothing=label_smoothing, consistency=consistency
-        )
+        return next_token_loss(model, states, batch.target_out, objective)
 
     @torch.no_grad()
     def negative_log_likelihoods(

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from regard.data.permutation import mix
 from regard.data.preparation import Prepared
 from regard.errors import CheckpointError, RunError
-from regard.tasks.task import Batch, Batches, Likelihoods, Task
+from regard.tasks.task import Batch, Batches, Likelihoods, RunningTask, Task
 from regard.training.average import WeightAverage
 from regard.training.checkpoints import load_weights, weights_of
 from regard.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
@@ -73,13 +73,7 @@ class Trainer:
         assert config.beta2 is not None, "settings are resolved before training"
         assert config.weight_decay is not None, "settings are resolved before training"
         assert config.average is not None, "settings are resolved before training"
-        self.batches = task.batches(
-            data,
-            settings.data,
-            batch_tokens=config.batch_tokens,
-            seed=config.seed,
-            has_few_shapes=can_record(model, config, hardware),
-        )
+        self.batches = self._batches(config.batch_tokens)
         self.optimizer = make_optimizer(
             config.optimizer,
             model,
@@ -151,6 +145,7 @@ class Trainer:
             "model": weights_of(self.model),
             "average": self.average.tensors(),
             "optimizer": optimizer_tensors(self.optimizer, self.model),
+            "carried": self._carried(),
         }
         return {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
@@ -161,7 +156,7 @@ class Trainer:
 
     def restore(self, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
         """Go back to a state that `tensors` and `note` gave."""
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimizer": {}}
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimizer": {}, "carried": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(":")
             if part not in parts:
@@ -170,6 +165,8 @@ class Trainer:
         load_weights(self.model, parts["model"])
         self.average.restore(parts["average"])
         restore_optimizer(self.optimizer, self.model, parts["optimizer"])
+        if carried := parts["carried"]:
+            self.updater.carried = {0: [carried[str(n)].to(self.hardware.device) for n in range(len(carried))]}
         window = [(torch.tensor(loss), targets, tokens) for loss, targets, tokens in note["window"]]
         self.progress = Progress(**{**note, "window": window})
 
@@ -185,6 +182,24 @@ class Trainer:
         if config.minutes:
             shares.append(progress.seconds / (60 * config.minutes))
         return min(1.0, max(shares))
+
+    def _batches(self, batch_tokens: int) -> Batches:
+        config, data_config = self.config, self.settings.data
+        if config.carry_state:
+            assert isinstance(self.task, RunningTask), "settings are resolved before training"
+            return self.task.running_batches(
+                self.data, data_config, batch_tokens=batch_tokens, seed=config.seed, jitter=config.window_jitter
+            )
+        has_few_shapes = can_record(self.model, config, self.hardware)
+        return self.task.batches(
+            self.data, data_config, batch_tokens=batch_tokens, seed=config.seed, has_few_shapes=has_few_shapes
+        )
+
+    def _carried(self) -> dict[str, Tensor]:
+        """The state that the next batch goes on from; nothing where batches are read in parts, which do not stay."""
+        if self.updater.num_pieces > 1:
+            return {}
+        return {str(number): tensor for number, tensor in enumerate(self.updater.carried.get(0, []))}
 
     def _step(self, step: int) -> tuple[Tensor, int, int]:
         """One update; the summed loss, and the number of targets and of tokens in it."""

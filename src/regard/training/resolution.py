@@ -88,6 +88,7 @@ def with_preset(values: Mapping[str, Any], name: str, size: Size = "tiny") -> Ru
 
 def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
     """Fill in what depends on the data and the machine: window, batch, budget, optimizer, peak rate and warm-up."""
+    _require_sense(settings)
     if isinstance(data.train, TokenStream):
         window = _window_for(settings, data.train)
         settings = settings.changed(data=settings.data.changed(window=window, isolate=data.is_isolated))
@@ -114,12 +115,14 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
         train = train.changed(warmup_steps=min(warmup, max(1, train.max_steps // 10)) if train.max_steps else warmup)
     if train.compile == "auto":
         is_long = train.minutes is not None and train.minutes >= _LONG_RUN_MINUTES
-        is_gainful = find_device(train.device).type == "cuda" and is_long and isinstance(data.train, TokenStream)
+        is_gainful = is_long and isinstance(data.train, TokenStream) and settings.model.family != "recurrent"
+        is_gainful = is_gainful and find_device(train.device).type == "cuda"
         train = train.changed(compile="always" if is_gainful else "never")
     say(
         f"{train.optimizer} with a peak rate of {train.learning_rate:g} after {train.warmup_steps:,} steps, "
         f"{train.batch_tokens:,} tokens a batch"
         + (f" in windows of {settings.data.window:,}" if settings.data.window else "")
+        + (", the state carried from one to the next" if train.carry_state else "")
     )
     return settings.changed(train=train)
 
@@ -161,6 +164,25 @@ def _require_context(settings: RunSettings, data: Prepared) -> None:
     if limit is not None and longest > limit:
         raise ConfigError(
             f"learned positions must reach over {what}, got model.context_length={limit} for {longest} positions"
+        )
+
+
+def _require_sense(settings: RunSettings) -> None:
+    """What only some models or tasks have cannot be set for others."""
+    train = settings.train
+    is_recurrent, is_text = settings.model.family == "recurrent", settings.task == "language"
+    if train.carry_state and not (is_recurrent and is_text):
+        raise ConfigError(
+            "train.carry_state is for recurrent language models, "
+            f"got task={settings.task} and model.family={settings.model.family}"
+        )
+    if (train.activation_penalty or train.change_penalty) and not is_text:
+        raise ConfigError(
+            f"train.activation_penalty and train.change_penalty are for language models, got task={settings.task}"
+        )
+    if train.compile == "always" and is_recurrent:
+        raise ConfigError(
+            f"the kernels of recurrent networks cannot be compiled: train.compile must be never, got {train.compile=}"
         )
 
 

@@ -1,11 +1,12 @@
 """Settings of a training run, and of a whole run."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from regard.config import Settings
 from regard.data.config import DataConfig
+from regard.errors import ConfigError
 from regard.generation.config import GenerationConfig
 from regard.models.families import ModelConfig
 from regard.models.transformer import TransformerConfig
@@ -58,6 +59,17 @@ class TrainConfig(Settings):
     consistency: float = Field(default=0.0, ge=0.0)
     """Read each batch twice, and ask that dropout change little (R-Drop): how much that weighs. A step takes twice as
     long."""
+    activation_penalty: float = Field(default=0.0, ge=0.0)
+    """Of language models: how much the mean square of the states that scores are computed from weighs in the loss."""
+    change_penalty: float = Field(default=0.0, ge=0.0)
+    """The same for how those states change from one position to the next."""
+    float8: bool = False
+    """On a GPU that can, multiply with the vocabulary in eight bits where its size is a multiple of 16."""
+    carry_state: bool = False
+    """Of recurrent language models: train on windows that go on where the last ones ended, with the state that was
+    reached there. It starts anew in each epoch."""
+    window_jitter: float = Field(default=0.0, ge=0.0, lt=0.5)
+    """Where the state is carried: how far the cuts between windows are moved at random, as a share of data.window."""
     clip_norm: float = Field(default=1.0, ge=0)
     """Longest gradient; a longer one is shortened to it. 0 lets all pass."""
     average: float | None = Field(default=None, ge=0.0, lt=1.0)
@@ -81,6 +93,15 @@ class TrainConfig(Settings):
     """Where memory runs out, read each batch in parts and go on."""
     tensorboard: bool = False
     """Also write the curves for TensorBoard."""
+
+    @model_validator(mode="after")
+    def _jitter_needs_a_carried_state(self) -> Self:
+        if self.window_jitter and not self.carry_state:
+            raise ConfigError(
+                "train.window_jitter is for windows that go on where the last ones ended: "
+                f"set train.carry_state to true, got {self.window_jitter=}"
+            )
+        return self
 
 
 class Record(Settings):

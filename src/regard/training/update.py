@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import DeviceError
+from regard.nn.float8 import has_float8
 from regard.progress import warn
-from regard.tasks.task import Batch, Task, moved
+from regard.tasks.objective import Objective
+from regard.tasks.task import Batch, RunningTask, Task, moved
 from regard.training.average import WeightAverage
 from regard.training.precision import Hardware, is_out_of_memory
 from regard.training.settings import TrainConfig
@@ -54,6 +56,9 @@ class Updater:
         self.config, self.hardware = config, hardware
         self.num_pieces = 1
         """In how many parts a batch is read, so that it fits into memory."""
+        self.carried: dict[int, list[Tensor]] = {}
+        """Where the state is carried: what each part of the next batch goes on from."""
+        self._objective = make_objective(config, hardware)
         self._loss = torch.compile(task.loss, dynamic=None) if is_compiled else task.loss
         self._graphs: dict[tuple, _Recorded] = {}
         self._can_record = can_record(model, config, hardware)
@@ -93,6 +98,7 @@ class Updater:
         if 2 * self.num_pieces > most:
             return False
         self.num_pieces *= 2
+        self.carried.clear()  # the rows of a part are others now, and start anew
         if self.hardware.device.type == "cuda":
             self._graphs.clear()
             torch.cuda.empty_cache()
@@ -103,20 +109,24 @@ class Updater:
         num_targets = sum(batch.num_targets for batch in batches)
         total = torch.zeros((), device=self.hardware.device)
         for batch in batches:
-            for piece in _pieces(batch, self.num_pieces):
-                total += self._backward(moved(piece, self.hardware.device), num_targets)
+            for number, piece in enumerate(_pieces(batch, self.num_pieces)):
+                total += self._backward(moved(piece, self.hardware.device), num_targets, part=number)
         return total
 
-    def _backward(self, batch: Batch, num_targets: int | Tensor) -> Tensor:
+    def _backward(self, batch: Batch, num_targets: int | Tensor, *, part: int = 0) -> Tensor:
         with self.hardware.autocast():
-            loss = self._loss(
-                self.model,
-                batch,
-                label_smoothing=self.config.label_smoothing or 0.0,
-                consistency=self.config.consistency,
-            )
+            if self.config.carry_state:
+                loss = self._running_loss(batch, part)
+            else:
+                loss = self._loss(self.model, batch, self._objective)
         (loss / num_targets).backward()
         return loss.detach()
+
+    def _running_loss(self, batch: Batch, part: int) -> Tensor:
+        assert isinstance(self.task, RunningTask), "settings are resolved before training"
+        before = self.carried.get(part)
+        loss, self.carried[part] = self.task.running_loss(self.model, batch, before, self._objective)
+        return loss
 
     def _apply(self, decay: float | Tensor) -> None:
         if self.config.clip_norm:
@@ -177,8 +187,22 @@ class Updater:
         recorded.graph = graph
 
 
+def make_objective(config: TrainConfig, hardware: Hardware) -> Objective:
+    """What training asks of a model."""
+    return Objective(
+        label_smoothing=config.label_smoothing or 0.0,
+        consistency=config.consistency,
+        activation_penalty=config.activation_penalty,
+        change_penalty=config.change_penalty,
+        is_float8=config.float8 and has_float8(hardware.device),
+    )
+
+
 def can_record(model: nn.Module, config: TrainConfig, hardware: Hardware) -> bool:
-    """Whether updates are to be recorded; cuDNN's recurrent kernels keep a state of dropout that cannot be."""
+    """Whether updates are to be recorded; not those of recurrent networks.
+
+    Packing their padded rows waits for the device, and what they carry from window to window is no part of a record.
+    """
     is_recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     return hardware.device.type == "cuda" and config.record and config.accumulate == 1 and not is_recurrent
 
