@@ -11,8 +11,9 @@ import regard
 
 ROOT = Path(regard.__file__).parent
 # A folder may import from those on its left, and from itself.
-ORDER = ["errors", "version", "config", "progress", "nn", "text", "data", "models", "generation", "evaluation", "tasks",
-         "adapters", "training", "selection", "explanation", "interop", "runs", "serving", "lab", "cli"]  # fmt: skip
+ORDER = ["errors", "version", "config", "progress", "kernels", "nn", "text", "data", "models", "generation",
+         "evaluation", "tasks", "adapters", "training", "selection", "explanation", "interop", "runs", "serving",
+         "lab", "cli"]  # fmt: skip
 
 
 def part_of(module: str) -> str | None:

@@ -6,6 +6,7 @@ show only where stderr is a terminal.
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 logger = logging.getLogger("regard")
@@ -21,6 +22,17 @@ def say(message: str) -> None:
 def warn(message: str) -> None:
     """Tell the user what they would want to know before trusting the result."""
     logger.warning(message)
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Say nothing meanwhile, warnings excepted: for what is only tried."""
+    level = logger.level
+    logger.setLevel(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def duration(seconds: float) -> str:

@@ -158,11 +158,6 @@ def test_settings_of_a_decoder_are_for_text(regard):
     assert 'task = "translation"' in regard("settings", "--model", "lstm").is_well().out
 
 
-def test_models_of_text_are_not_compared_yet(regard, text: Path, tmp_path: Path):
-    options = ["--models", "gpt,llama", "--steps", 1, "--set", "task=language", "--out", tmp_path / "c", "--quiet"]
-    regard("compare", text, *options).says_no("the task language has none")
-
-
 def test_words_have_a_space_between_prompt_and_continuation(regard, text: Path, tmp_path: Path):
     out = tmp_path / "run"
     regard("train", text, "--tokenizer", "words", "--out", out, *SMALL, "--quiet").is_well()

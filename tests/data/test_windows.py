@@ -1,11 +1,13 @@
 """Windows over running text: drawn evenly to train on, laid exactly to score by."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.windows import WindowSampler, evaluation_windows
+from regard.data.windows import RunningSampler, WindowSampler, evaluation_windows
 from regard.errors import ConfigError, DataError
 
 
@@ -110,3 +112,49 @@ def test_every_token_after_the_first_is_scored_once_in_context(data: st.DataObje
 def test_a_stride_that_leaves_gaps_is_told(stride: int):
     with pytest.raises(ConfigError, match=f"1 <= stride <= window must hold, got stride={stride} and window=7"):
         evaluation_windows(100, 7, stride)
+
+
+@st.composite
+def running_samplers(draw: st.DrawFn) -> RunningSampler:
+    window, batch_size, more = draw(st.integers(2, 13)), draw(st.integers(1, 7)), draw(st.integers(0, 200))
+    jitter, seed = draw(st.integers(0, (window - 1) // 2)), draw(st.integers(-3, 3))
+    num_tokens = window * (batch_size + 1) + more
+    return RunningSampler(num_tokens, window=window, batch_size=batch_size, seed=seed, jitter=jitter)
+
+
+@given(running_samplers(), st.integers(0, 20))
+def test_rows_go_on_where_they_ended_and_meet_every_token_of_their_stretch_once(sampler: RunningSampler, epoch: int):
+    first = epoch * sampler.batches_per_epoch
+    windows = [sampler.windows(first + step) for step in range(sampler.batches_per_epoch)]
+    assert [sampler.is_first(first + step) for step in range(sampler.batches_per_epoch)].index(True) == 0
+    assert sum(sampler.is_first(first + step) for step in range(sampler.batches_per_epoch)) == 1
+    for (starts, length), (after, _) in pairwise(windows):
+        assert (starts + length == after).all()
+    met = np.concatenate([start + np.arange(length) for starts, length in windows for start in starts])
+    assert len(np.unique(met)) == len(met) == sampler.batch_size * sampler.batches_per_epoch * sampler.window
+    assert met.min() >= 0
+    assert met.max() + 1 < sampler.num_tokens, "the last token of a window has a successor"
+    assert sampler.num_tokens - len(met) <= (sampler.batch_size + 1) * sampler.window
+    for starts, length in windows:
+        assert (starts.shape, starts.dtype) == ((sampler.batch_size,), np.int64)
+        assert abs(length - sampler.window) <= 2 * sampler.jitter
+        assert length >= 1
+
+
+def test_running_windows_are_cut_elsewhere_in_each_epoch():
+    sampler = RunningSampler(1009, window=17, batch_size=3, seed=5)
+    cuts = {int(sampler.windows(epoch * sampler.batches_per_epoch)[0][0]) for epoch in range(300)}
+    assert cuts == set(range(1009 - 3 * 17 * sampler.batches_per_epoch))
+    assert {sampler.windows(step)[1] for step in range(100)} == {17}
+    moved = RunningSampler(1009, window=17, batch_size=3, seed=5, jitter=4)
+    assert {moved.windows(step)[1] for step in range(500)} == set(range(9, 26))
+
+
+def test_a_text_too_short_for_rows_side_by_side_is_told():
+    assert RunningSampler(28, window=7, batch_size=3, seed=0).batches_per_epoch == 1
+    message = (
+        "the text has 27 tokens, too few for 3 windows of 7 side by side: "
+        "give more text, or a smaller train.batch_tokens"
+    )
+    with pytest.raises(DataError, match=message):
+        RunningSampler(27, window=7, batch_size=3, seed=0)

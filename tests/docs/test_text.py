@@ -33,6 +33,12 @@ def test_the_messages_are_those_that_are_told(text_page, run_inside, workplace):
         "train text.txt posts.jsonl --task language": "files read together must be of one kind, but ",
         "train posts.jsonl --task language --set data.documents=lines": "data.documents is for plain text, ",
         "train text.txt --set data.train_rows=5": "data.train_rows chooses among many documents, ",
+        "compare text.txt --models gpt,lstm --steps 2 --sizes 10":
+            "smaller training sets are made of some of many documents, ",
+        "compare text.txt --models gpt,lstm --steps 2 --set data.window=5000":
+            "models of text are compared by stretches that all of them score, ",
+        "compare text.txt --models gpt,lstm --steps 2 --beam 4":
+            "text is judged by how probable a model holds it, not by what it writes: ",
         "train text.txt --model gpt2 --set model.context_length=64 --set data.window=128":
             "learned positions must reach over a window, ",
         "train text.txt --set model.encoder_layers=2": "a language model is a decoder alone: ",

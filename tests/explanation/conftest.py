@@ -81,6 +81,7 @@ def comparison_of(scores: dict[str, float], *, num_seeds: int = 2, metric: str =
     return {
         "data": "dates",
         "task": "translation",
+        "is_text": False,
         "metric": metric,
         "budget": "1 minute a run",
         "seeds": seeds,
@@ -151,6 +152,28 @@ def make_comparison() -> Callable[..., dict[str, Any]]:
 @pytest.fixture
 def comparison() -> dict[str, Any]:
     return comparison_of(SCORES)
+
+
+@pytest.fixture
+def of_text() -> dict[str, Any]:
+    """Language models by bits per byte: gpt is best, and cannot be told apart from llama."""
+    of_text = comparison_of({"lstm": 2.71, "llama": 2.307, "gpt": 2.3}, metric="bits_per_byte")
+    of_text |= {"data": "play.txt", "task": "language", "is_text": True, "rows": 97}
+    of_text["samples"] = [
+        {
+            "source": "ROMEO: But soft",
+            "target": ", what light",
+            "outputs": {"lstm": " and", "llama": " is", "gpt": ", what light"},
+        }
+    ]
+    for model in of_text["models"]:
+        value = model["score"]["value"]
+        model |= {
+            "by_length": [],
+            "scores": {"perplexity": {"value": 2**value, "interval": [1.5, 9.5], "signature": ""}},
+        }
+        model["score"]["interval"] = [value - 0.05, value + 0.05]
+    return of_text
 
 
 @pytest.fixture

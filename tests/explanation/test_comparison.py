@@ -16,7 +16,15 @@ from rich.console import Console
 
 from regard.errors import ConfigError
 from regard.explanation.comparison import PALETTE, draw_comparison, draw_curves, write_comparison
-from regard.explanation.comparison_words import digits_for, leaders, ranked, title_of, verdict_of
+from regard.explanation.comparison_words import (
+    digits_for,
+    explanation_of,
+    lead_of,
+    leaders,
+    ranked,
+    title_of,
+    verdict_of,
+)
 
 
 def printed(comparison: dict[str, Any], *, width: int = 80, color: bool = False, encoding: str = "utf-8") -> str:
@@ -46,8 +54,35 @@ def test_the_best_model_and_what_cannot_be_told_apart_from_it_lead(comparison: d
     assert verdict_of(comparison) == "transformer scores best, 0.981 exact match."
 
 
-def test_of_perplexities_the_lowest_is_best(comparison: dict[str, Any]):
-    assert leaders({**comparison, "metric": "perplexity"}) == ["rnn"]
+@pytest.mark.parametrize("metric", ["perplexity", "bits_per_byte"])
+def test_of_perplexities_and_bits_the_lowest_is_best(comparison: dict[str, Any], metric: str):
+    assert leaders({**comparison, "metric": metric}) == ["rnn"]
+    assert [model["name"] for model in ranked({**comparison, "metric": metric})][-1] == "transformer"
+
+
+def test_of_text_the_words_say_that_lower_is_better(of_text: dict[str, Any]):
+    assert leaders(of_text) == ["gpt", "llama"]
+    assert verdict_of(of_text) == (
+        "gpt scores best, with the lowest bits per byte, 2.300, but cannot be told apart from llama."
+    )
+    assert lead_of(of_text) == (
+        "language, bits per byte (lower is better) on the same 97 stretches of text, 2 seeds for each model"
+    )
+    assert "the same 97 stretches of text, likelihood beside likelihood" in explanation_of(of_text)
+    assert "rows" not in explanation_of(of_text) + lead_of(of_text)
+
+
+def test_of_text_the_terminal_says_by_how_much_the_better_one_is_lower(of_text: dict[str, Any]):
+    text = printed(of_text, width=100)
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert any(line.startswith("model bits per byte") for line in lines)
+    assert any(line.startswith("★ the best") and line.endswith("lower is better") for line in lines)
+    assert line_of(text, "gpt").split()[1:5] == ["gpt", "2.300", "[2.250,", "2.350]"]
+    assert f"{2**2.3:.2f}" in line_of(text, "gpt")
+    assert "model against lower by p" in lines
+    # Stored are scores of a less those of b: 2.71 less 2.3 is 0.41, with an interval from 0.397 to 0.421.
+    assert "gpt lstm 0.410 [0.397, 0.421] <0.001 real" in lines
+    assert "gpt llama 0.007 [-0.006, 0.018] 0.227 not told apart" in lines
 
 
 def test_a_model_that_went_astray_comes_last(odd: dict[str, Any]):
@@ -182,6 +217,15 @@ def test_a_figure_is_written_and_not_blank(
     words = {"".join(text.itertext()) for text in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")}
     assert {*scores, "validation loss", "exact match by source length", "exact match by training rows"} <= words
     assert {"3\N{EN DASH}9", "10\N{EN DASH}31", "1,000", "10,000", "seconds of training"} <= words
+
+
+def test_a_figure_of_text_shows_bits_per_byte(of_text: dict[str, Any], tmp_path: Path):
+    path = tmp_path / "curves.svg"
+    draw_curves(of_text, path)
+    words = {"".join(text.itertext()) for text in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"bits per byte (lower is better)", "bars: 95 % intervals; small dots: seeds"} <= words
+    assert {"bits per byte (lower is better) by training documents", "training documents"} <= words
+    assert not any("rows" in text for text in words)
 
 
 def test_a_figure_has_a_line_for_each_seed(comparison: dict[str, Any], tmp_path: Path, scores: dict[str, float]):

@@ -162,6 +162,35 @@ def test_many_models_are_shown_as_a_matrix(crowd: dict[str, Any], width: int, dr
     assert "transformer-of-the-kind-a is really worse than transformer-of-the-kind-c: \N{MINUS SIGN}1.40" in dom
 
 
+def test_the_page_of_text_cannot_be_read_the_wrong_way_round(of_text: dict[str, Any], draw: Draw):
+    choose = "document.querySelectorAll('#pairs input')[1].click(); document.querySelector('td.worse').focus();"
+    first, table = draw(of_text), draw(of_text, then=choose)
+    assert first.count('<div class="better-way">lower is better</div>') == 1
+    assert '<b>0.410 lower</b><div class="between">0.397 to 0.421 lower</div>' in first
+    assert '<b>0.007 lower</b><div class="between">0.006 higher to 0.018 lower</div>' in first
+    assert "lstm is really worse than llama: 0.403 higher (0.390 to 0.414 higher)" in table
+    assert "over other stretches of text of this kind" in first
+    assert "training documents" in first
+    assert "perplexity" in first
+    assert "rows" not in re.sub(r"<[^>]*>", " ", first)
+
+
+def test_a_lead_lies_right_of_nothing_whichever_way_is_better(
+    of_text: dict[str, Any], comparison: dict[str, Any], draw: Draw
+):
+    for dom, num_pairs in ((draw(of_text), 3), (draw(comparison), 6)):
+        plots = re.findall(r'class="zero" x1="([\d.]+)".*?class="point" cx="([\d.]+)"', dom, re.DOTALL)
+        assert len(plots) == num_pairs
+        assert all(float(lead) > float(zero) for zero, lead in plots)
+
+
+def test_ways_in_which_a_text_goes_on_are_neither_right_nor_wrong(of_text: dict[str, Any], draw: Draw):
+    dom = draw(of_text)
+    assert "How they go on" in dom
+    assert dom.count('class="output continued"') == 1
+    assert not re.search('<li class="(right|wrong)">|<mark>', dom)
+
+
 def test_odd_numbers_do_not_stop_the_page(odd: dict[str, Any], draw: Draw):
     dom = draw(odd, then="document.querySelectorAll('#learning input').forEach((input) => input.click());")
     assert "NaN" not in dom

@@ -11,15 +11,16 @@ from regard.errors import ConfigError
 
 
 def compare(
-    data: Annotated[list[str], argument("DATA...", "A file, two aligned files, a folder, or a built-in name.")],
+    data: Annotated[list[str], argument("DATA...", "A file, several files, a folder, or a built-in name.")],
     models: Annotated[str, option("Presets or TOML files: rnn,lstm,lstm-attention,mine.toml")],
+    task: Annotated[str | None, option("translation or language; unset, read off the data.")] = None,
     out: Annotated[str | None, option("The folder. Unset: runs/compare-DATA. An interrupted one goes on.")] = None,
     minutes: Annotated[float | None, option("Train each run for so many minutes.")] = None,
     steps: Annotated[int | None, option("Train each run for so many steps.")] = None,
     flops: Annotated[float | None, option("Train each run for so many operations: 1e13")] = None,
     seeds: Annotated[str, typer.Option(help="How many seeds, or which: 3 or 1,5,7")] = "1",
     params: Annotated[int | None, option("Make each model as wide as so many parameters allow.")] = None,
-    sizes: Annotated[str | None, option("Also train on so many rows only: 1000,10000")] = None,
+    sizes: Annotated[str | None, option("Also train on so many rows, or documents, only: 1000,10000")] = None,
     columns: Annotated[str | None, option("Source and target columns, by name or position: de,en")] = None,
     tokenizer: Annotated[str | None, option("bpe, unigram, characters, bytes, words or a tokenizer.json.")] = None,
     device: Annotated[str | None, option("auto, cpu, cuda or cuda:N.")] = None,
@@ -34,7 +35,8 @@ def compare(
     """Train models on the same data under one budget, and say which differences are real.
 
     The score of each comes with an interval over rows and seeds; each pair is
-    tested on the same rows, corrected for the number of pairs.
+    tested on the same rows, corrected for the number of pairs. Language models are
+    compared by bits per byte, lower being better, on stretches of the same text.
 
     Examples:
 
@@ -43,6 +45,8 @@ def compare(
       regard compare pairs.tsv --models lstm,transformer --steps 2000 --params 1000000
 
       regard compare corpus/ --columns de,en --models small,wide.toml --flops 1e15 --beam 5
+
+      regard compare shakespeare.txt --models gpt,lstm,gru --minutes 1 --seeds 2
     """
     talk(quiet=quiet)
     from regard.runs.comparison import compare as start
@@ -51,6 +55,7 @@ def compare(
         "data": {"columns": [name.strip() for name in columns.split(",")] if columns else None, "tokenizer": tokenizer},
         "train": {"device": device},
     }
+    values = joined(settings, set_ or [], options) | ({} if task is None else {"task": task})
     with remedies():
         result = start(
             data,
@@ -61,7 +66,7 @@ def compare(
             seeds=_numbers("--seeds", seeds) if "," in seeds else _number("--seeds", seeds),
             params=params,
             sizes=_numbers("--sizes", sizes) if sizes else (),
-            settings=joined(settings, set_ or [], options),
+            settings=values,
             beam_size=beam,
             out=out,
             overwrite=overwrite,

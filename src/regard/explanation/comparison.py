@@ -3,7 +3,10 @@
 A comparison is what `compare.json` holds: what was compared on what, a score
 with its interval for each of the `models`, a test of each of the `pairs`, and
 `samples` of what they wrote. Models keep the user's order, and with it their
-colours. The `difference` of a pair is the score of `a` less that of `b`.
+colours. The `difference` of a pair is the score of `a` less that of `b`: of bits
+per byte and perplexities it is below 0 where `a` is better. Where `is_text`, the
+models were not scored on rows but on stretches of a text, which `rows` then
+counts, and training sets are counted in documents.
 """
 
 import os
@@ -14,14 +17,16 @@ from typing import Any
 from regard.errors import ConfigError
 from regard.explanation.comparison_table import TerminalComparison
 from regard.explanation.comparison_words import (
-    LOWER_IS_BETTER,
     digits_for,
     explanation_of,
+    is_lower_better,
     lead_of,
     leaders,
     metric_name,
     ranked,
+    size_unit_of,
     title_of,
+    unit_of,
     verdict_of,
 )
 from regard.explanation.templates import write_page
@@ -59,7 +64,9 @@ def write_comparison(path: str | os.PathLike[str], comparison: Mapping[str, Any]
         "metric_names": {metric: metric_name(metric) for metric in metrics},
         "ranking": [model["name"] for model in ranked(comparison)],
         "leaders": leaders(comparison),
-        "is_lower_better": comparison["metric"] in LOWER_IS_BETTER,
+        "is_lower_better": is_lower_better(comparison),
+        "unit": unit_of(comparison),
+        "size_unit": size_unit_of(comparison),
         "digits": digits_for(comparison),
         "palette": PALETTE,
     }
@@ -82,8 +89,9 @@ def draw_comparison(comparison: Mapping[str, Any]) -> TerminalComparison:
 def draw_curves(comparison: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write a PNG or SVG picture of how the models learned, by the suffix of `path`.
 
-    It shows the validation loss over the seconds of training and, where they
-    were measured, the score by the length of the source and by training rows.
+    It shows the validation loss over the seconds of training, the score by the
+    length of the source or, where there is none, as a whole, and by the size of
+    the training set, if several were tried.
     """
     path = Path(path)
     if path.suffix.lower() not in {".png", ".svg"}:
@@ -97,6 +105,8 @@ def draw_curves(comparison: Mapping[str, Any], path: str | os.PathLike[str]) -> 
         comparison["models"],
         title=title_of(comparison),
         metric=metric_name(comparison["metric"]),
+        is_lower_better=is_lower_better(comparison),
+        size_unit=size_unit_of(comparison),
         colors=[by_day for by_day, _ in PALETTE],
     )
     save(figure, path)

@@ -1,7 +1,8 @@
-"""The figure of a comparison: how the models learned, and what they score by length and by training rows."""
+"""The figure of a comparison: how the models learned, and what they score, in all, by length and by training set."""
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -20,17 +21,28 @@ NAMES_TO_A_PANEL = 3
 """How many names stand beside each other in the legend, for each panel below it."""
 
 
-def compose(models: Sequence[Mapping[str, Any]], *, title: str, metric: str, colors: Sequence[str]) -> Figure:
+def compose(
+    models: Sequence[Mapping[str, Any]],
+    *,
+    title: str,
+    metric: str,
+    is_lower_better: bool,
+    size_unit: str,
+    colors: Sequence[str],
+) -> Figure:
     """Lay out the panels for which there is something to show, under one legend for all."""
     looks = [
         {"color": colors[number % len(colors)], "marker": MARKERS[(number + number // len(colors)) % len(MARKERS)]}
         for number in range(len(models))
     ]
+    score = f"{metric} (lower is better)" if is_lower_better else metric
     panels = [("validation loss", _draw_learning)]
     if any(model["by_length"] for model in models):
-        panels.append((f"{metric} by source length", _draw_lengths))
+        panels.append((f"{score} by source length", _draw_lengths))
+    else:
+        panels.append((score, _draw_scores))
     if any(model["by_size"] for model in models):
-        panels.append((f"{metric} by training rows", _draw_sizes))
+        panels.append((f"{score} by training {size_unit}", partial(_draw_sizes, unit=size_unit)))
     num_across = NAMES_TO_A_PANEL * len(panels)
     head = 0.82 + 0.24 * math.ceil(len(models) / num_across)
     width, height = len(panels) * (PANEL[0] + GAP) - GAP, PANEL[1] + head
@@ -78,6 +90,20 @@ def _draw_learning(axes: Axes, models: Sequence[Mapping[str, Any]], looks: Seque
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
+def _draw_scores(axes: Axes, models: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str, str]]) -> None:
+    """Scores side by side, with their intervals, and beside each those of its seeds."""
+    for place, (model, look) in enumerate(zip(models, looks, strict=True)):
+        _draw_parts(axes, [place], [model["score"]], look)
+        seeds = [value for value in model["seed_scores"] if is_finite(value)]
+        if len(seeds) > 1:
+            axes.plot([place + 0.12] * len(seeds), seeds, ".", color=look["color"], markersize=3.5, alpha=0.75)
+    axes.set_xlim(-0.6, len(models) - 0.4)
+    axes.set_xticks([])
+    has_seeds = any(len(model["seed_scores"]) > 1 for model in models)
+    words = "bars: 95 % intervals" + ("; small dots: seeds" if has_seeds else "")
+    axes.set_xlabel(words, fontsize=8.5, color=MUTED, loc="left", labelpad=18)
+
+
 def _draw_lengths(axes: Axes, models: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str, str]]) -> None:
     """Scores side by side in each band of lengths."""
     bands = sorted({(part["low"], part["high"]) for model in models for part in model["by_length"]})
@@ -91,14 +117,16 @@ def _draw_lengths(axes: Axes, models: Sequence[Mapping[str, Any]], looks: Sequen
     axes.set_xlabel("length of the source in tokens", fontsize=8.5, color=MUTED, loc="left")
 
 
-def _draw_sizes(axes: Axes, models: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str, str]]) -> None:
+def _draw_sizes(
+    axes: Axes, models: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str, str]], *, unit: str
+) -> None:
     for model, look in zip(models, looks, strict=True):
         _draw_parts(axes, [part["rows"] for part in model["by_size"]], model["by_size"], look)
     axes.set_xscale("log")
     sizes = sorted({part["rows"] for model in models for part in model["by_size"]})
     axes.set_xticks(sizes, labels=[f"{size:,}" for size in sizes])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("training rows", fontsize=8.5, color=MUTED, loc="left")
+    axes.set_xlabel(f"training {unit}", fontsize=8.5, color=MUTED, loc="left")
 
 
 def _draw_parts(

@@ -14,6 +14,7 @@ from regard.explanation.comparison_words import (
     digits_for,
     explanation_of,
     is_finite,
+    is_lower_better,
     lead_of,
     leaders,
     metric_name,
@@ -55,7 +56,7 @@ class TerminalComparison:
         if comparison["pairs"]:
             yield Text()
             shown, others = _chosen_pairs(comparison)
-            yield _pair_table(shown, width, digits=digits_for(comparison))
+            yield _pair_table(shown, width, digits=digits_for(comparison), is_lower_better=is_lower_better(comparison))
             yield Text()
             yield Text(explanation_of(comparison) + _omission(others), style="dim")
         yield Text()
@@ -69,6 +70,8 @@ def _columns(comparison: Mapping[str, Any]) -> dict[str, list[str]]:
     columns = {metric_name(comparison["metric"]): scores}
     if len(comparison["seeds"]) > 1:
         columns["seeds"] = [_say_range(model["seed_scores"], digits) for model in models]
+    if comparison["is_text"]:
+        columns["perplexity"] = [say(model["scores"]["perplexity"]["value"], 2) for model in models]
     return columns | {
         "parameters": [say_count(model["params"]) for model in models],
         "tokens/s": [say_count(model["tokens_per_s"]) for model in models],
@@ -85,7 +88,7 @@ def _fitted(columns: dict[str, list[str]], name_width: int, width: int) -> tuple
     """
     kept = dict(columns)
     left_out = []
-    for header in ("seeds", "memory", "time", "tokens/s", "parameters"):
+    for header in ("seeds", "memory", "time", "tokens/s", "parameters", "perplexity"):
         names = name_width if header == "seeds" else min(name_width, NARROWEST_NAME)
         if header in kept and names + _total_width(kept) > width:
             del kept[header]
@@ -147,6 +150,7 @@ def _bars(models: Sequence[Mapping[str, Any]], room: int, *, digits: int, signs:
 def _legend(comparison: Mapping[str, Any], star: str, left_out: Sequence[str]) -> str:
     is_alone = len(leaders(comparison)) == 1
     says = f"{star} the best{'' if is_alone else ', and what cannot be told apart from it'}; brackets: 95 % interval"
+    says += "; lower is better" if is_lower_better(comparison) else ""
     return says + (f"; no room for {', '.join(left_out)}" if left_out else "")
 
 
@@ -166,11 +170,16 @@ def _turned(pair: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**pair, "a": pair["b"], "b": pair["a"], "difference": -pair["difference"], "interval": interval}
 
 
-def _pair_table(pairs: Sequence[Mapping[str, Any]], width: int, *, digits: int) -> Table:
-    """One row for each pair; a model that is the first of all of them is named in the header only."""
-    tests = _tests(pairs, digits, with_intervals=True)
+def _pair_table(pairs: Sequence[Mapping[str, Any]], width: int, *, digits: int, is_lower_better: bool) -> Table:
+    """One row for each pair; a model that is the first of all of them is named in the header only.
+
+    Where lower is better it says by how much the first is lower, so that no sign has to be made out.
+    """
+    header = "lower by" if is_lower_better else "difference"
+    leads = [_turned(pair) for pair in pairs] if is_lower_better else pairs
+    tests = _tests(header, leads, digits, with_intervals=True)
     if width - _total_width(tests) < 2 * NARROWEST_NAME:
-        tests = _tests(pairs, digits, with_intervals=False)
+        tests = _tests(header, leads, digits, with_intervals=False)
     firsts = {pair["a"] for pair in pairs}
     names = {"model": [pair["a"] for pair in pairs], "against": [pair["b"] for pair in pairs]}
     if len(firsts) == 1:
@@ -189,12 +198,12 @@ def _pair_table(pairs: Sequence[Mapping[str, Any]], width: int, *, digits: int) 
     return table
 
 
-def _tests(pairs: Sequence[Mapping[str, Any]], digits: int, *, with_intervals: bool) -> dict[str, list[str]]:
-    """Header to cells, of all columns but those of the names."""
+def _tests(
+    header: str, pairs: Sequence[Mapping[str, Any]], digits: int, *, with_intervals: bool
+) -> dict[str, list[str]]:
+    """Header to cells, of all columns but those of the names; `header` is that of the differences."""
     return {
-        "difference": [
-            say_score(pair["difference"], pair["interval"] if with_intervals else None, digits) for pair in pairs
-        ],
+        header: [say_score(pair["difference"], pair["interval"] if with_intervals else None, digits) for pair in pairs],
         "p": [say_chance(pair["p"]) for pair in pairs],
         "": ["real" if pair["is_real"] else "not told apart" for pair in pairs],
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 from regard.evaluation.paired import SIGNIFICANCE
 
-LOWER_IS_BETTER = frozenset({"perplexity"})
+LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte"})
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF"}
 """Where the name in print is more than the name in settings with spaces."""
 LONGEST_LIST = 64
@@ -17,13 +17,28 @@ MOST_EQUALS = 3
 
 def ranked(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The models, best first; one whose score is not finite comes last."""
-    sign = 1.0 if comparison["metric"] in LOWER_IS_BETTER else -1.0
+    sign = 1.0 if is_lower_better(comparison) else -1.0
 
     def order(model: Mapping[str, Any]) -> float:
         value = model["score"]["value"]
         return sign * value if is_finite(value) else math.inf
 
     return sorted(comparison["models"], key=order)
+
+
+def is_lower_better(comparison: Mapping[str, Any]) -> bool:
+    """Whether the model with the lowest score is the best."""
+    return comparison["metric"] in LOWER_IS_BETTER
+
+
+def unit_of(comparison: Mapping[str, Any]) -> str:
+    """What scores are computed on, many of them."""
+    return "stretches of text" if comparison["is_text"] else "rows"
+
+
+def size_unit_of(comparison: Mapping[str, Any]) -> str:
+    """What training sets are counted in."""
+    return "documents" if comparison["is_text"] else "rows"
 
 
 def leaders(comparison: Mapping[str, Any]) -> list[str]:
@@ -43,11 +58,12 @@ def title_of(comparison: Mapping[str, Any]) -> str:
 
 
 def lead_of(comparison: Mapping[str, Any]) -> str:
-    """What was scored, on how many rows, from how many seeds."""
+    """What was scored, on how many rows or stretches, from how many seeds."""
     num_seeds = len(comparison["seeds"])
     seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
-    metric = metric_name(comparison["metric"])
-    return f"{comparison['task']}, {metric} on the same {comparison['rows']:,} rows, {seeds} for each model"
+    metric = metric_name(comparison["metric"]) + (" (lower is better)" if is_lower_better(comparison) else "")
+    examples = f"{comparison['rows']:,} {unit_of(comparison)}"
+    return f"{comparison['task']}, {metric} on the same {examples}, {seeds} for each model"
 
 
 def verdict_of(comparison: Mapping[str, Any]) -> str:
@@ -56,7 +72,9 @@ def verdict_of(comparison: Mapping[str, Any]) -> str:
     value = ranked(comparison)[0]["score"]["value"]
     if not is_finite(value):
         return "No model has a finite score."
-    says = f"{best} scores best, {say(value, digits_for(comparison))} {metric_name(comparison['metric'])}"
+    metric, said = metric_name(comparison["metric"]), say(value, digits_for(comparison))
+    score = f"with the lowest {metric}, {said}" if is_lower_better(comparison) else f"{said} {metric}"
+    says = f"{best} scores best, {score}"
     num_others = len(comparison["models"]) - 1
     if not equals and (num_others == 0 or len(_rivals(comparison, best)) < num_others):
         return f"{says}."
@@ -74,16 +92,23 @@ def verdict_of(comparison: Mapping[str, Any]) -> str:
 def explanation_of(comparison: Mapping[str, Any]) -> str:
     """How the pairs were tested, and what that says."""
     num_pairs, num_seeds = len(comparison["pairs"]), len(comparison["seeds"])
+    is_text = comparison["is_text"]
+    beside = "likelihood beside likelihood" if is_text else "output beside output"
     corrected = f", corrected by Holm's method for the {num_pairs} pairs" if num_pairs > 1 else ""
     beyond = (
         "The interval also covers other seeds."
         if num_seeds > 1
         else "With one seed this speaks of the models as they were trained, not of other seeds."
     )
+    dependence = (
+        " Stretches of one text are not independent, so intervals are rather too narrow and p too small."
+        if is_text
+        else ""
+    )
     return (
-        f"Each pair was tested on the same {comparison['rows']:,} rows, output beside output (a paired test); p is "
-        f"the chance of so large a difference between equal models{corrected}. A difference is called real where p "
-        f"is below {SIGNIFICANCE:g} and its interval leaves 0 out. {beyond}"
+        f"Each pair was tested on the same {comparison['rows']:,} {unit_of(comparison)}, {beside} (a paired test); "
+        f"p is the chance of so large a difference between equal models{corrected}. A difference is called real where "
+        f"p is below {SIGNIFICANCE:g} and its interval leaves 0 out. {beyond}{dependence}"
     )
 
 

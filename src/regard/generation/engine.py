@@ -272,8 +272,7 @@ class Engine:
     def _note(self, slot: int, sequence: _Sequence, tokens: list[int]) -> None:
         tokens = tokens[: sequence.num_left]
         is_ended = self._end is not None and self._end in tokens
-        if is_ended:
-            tokens = tokens[: tokens.index(self._end)]
+        tokens = list(takewhile(lambda token: token != self._end, tokens)) if is_ended else tokens
         sequence.num_written += len(tokens)
         is_last = is_ended or sequence.num_left == 0
         self._inbox.add(Written(sequence.number, tokens, is_last))

@@ -116,15 +116,14 @@ class FusedStep:
         if any(_is_watched(layer) for layer in self._layers):
             return self._model.step(tokens, state)
         if isinstance(state, TransformerSlots):
-            lengths, mask = state.lengths, None
+            lengths, mask, chosen = state.lengths, None, None
         else:
             caches, positions = state.grow()
-            lengths, mask = positions.flatten(), state.ancestors[:, None]
+            lengths, mask, chosen = positions.flatten(), state.ancestors[:, None], caches[0].places
         table = self._model.embedding.weight
         x, places = embed(tokens, lengths, table, self._added, scale=self._embedding_scale, capacity=self._capacity)
-        if isinstance(state, TransformerBranches):
-            assert caches[0].places is not None
-            places = caches[0].places.flatten()
+        if chosen is not None:
+            places = chosen.flatten()
         stream = _Stream(x)
         for index, layer in enumerate(self._layers):
             stream = self._look_around(stream, layer.attention, state.caches[index], places, mask)

@@ -31,7 +31,7 @@ from regard.models.transformer_states import TransformerSlots, TransformerState
 from regard.nn.cache import KeyValues
 from regard.progress import warn
 
-MOST_STEPS = 8
+MOST_STEPS = 16
 """Steps that are taken on a GPU without asking back, at most."""
 _WARM_UP = 2
 """Steps before a recording, in which libraries set up what they need."""

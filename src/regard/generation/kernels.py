@@ -11,6 +11,7 @@ has their inner parts. Nothing here has a gradient.
 Dimensions: `rows` of the batch, one new token each; otherwise see `regard.nn.attention`.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -21,8 +22,9 @@ from torch import Tensor
 from regard.kernels.decoding import attend_rows, embed_rows, join_parts, linear_few_rows, linear_one_row, norm_rows
 from regard.nn.feedforward import Activation
 
-_SCORED_AT_ONCE = 64
-"""Keys that an attention program scores at a time."""
+_MANY_LOOKS = 1024
+"""Queries that keep a large GPU busy, so that each may take its time: 32 keys at a time, by two warps. Where there are
+fewer, 256 keys or as many as there is room for are scored at a time, by eight warps."""
 _CHUNK = 512
 """Keys that one program looks at; where there is room for more, several share the work."""
 _MANY = 264
@@ -168,10 +170,14 @@ def attend(
     """
     (rooms, shared, capacity, head_dim), device = keys.shape, keys.device
     rows = heads.size(0)
-    num_parts = triton.cdiv(capacity, _CHUNK)
+    num_parts = math.ceil(capacity / _CHUNK)
     found = heads.new_empty(rows, num_heads * head_dim)
     parts = found if num_parts == 1 else torch.empty(rows, num_heads, num_parts, head_dim + 2, device=device)
     anything = heads
+    if rows * num_heads >= _MANY_LOOKS:
+        block, num_warps = 32, max(2, head_dim // 32)
+    else:
+        block, num_warps = min(1 << 14, head_dim * triton.next_power_of_2(capacity)) // head_dim, 8
     attend_rows[(rows, num_heads, num_parts)](
         heads, keys, values, found, parts,
         places if places is not None else anything,
@@ -180,8 +186,8 @@ def attend(
         *(turning if turning is not None else (anything, anything)),
         scale, capacity, num_heads // shared, rows // rooms,
         NUM_HEADS=num_heads, NUM_SHARED=shared, HEAD_DIM=head_dim, NUM_PARTS=num_parts, CHUNK=_CHUNK,
-        BLOCK=_SCORED_AT_ONCE, IS_OWN=places is not None, HAS_MASK=mask is not None, HAS_NORMS=norms is not None,
-        IS_TURNED=turning is not None, num_warps=4,
+        BLOCK=block, IS_OWN=places is not None, HAS_MASK=mask is not None, HAS_NORMS=norms is not None,
+        IS_TURNED=turning is not None, num_warps=num_warps,
     )  # fmt: skip
     if num_parts > 1:
         join_parts[(rows, num_heads)](

@@ -3,11 +3,12 @@
 # pyright: basic, reportMissingParameterType=false
 # ruff: noqa: N803  what is known to the compiler is in capitals
 
-import triton
 import triton.language as tl
 
+from regard.kernels.jit import kernel
 
-@triton.jit
+
+@kernel
 def losses_and_gradients(scores, goals, losses, gradients, num_tokens, smoothing, enlarged, BLOCK: tl.constexpr):
     """One program for each target, whose `gradients` may lie where its `scores` are.
 

@@ -13,8 +13,10 @@ is compiled. Sums are taken in float32.
 import triton
 import triton.language as tl
 
+from regard.kernels.jit import kernel
 
-@triton.jit
+
+@kernel
 def embed_rows(
     tokens, lengths, table, added, x, places, scale, capacity,
     WIDTH: tl.constexpr, HAS_ADDED: tl.constexpr, PADDED: tl.constexpr,
@@ -32,7 +34,7 @@ def embed_rows(
     tl.store(x + row * WIDTH + columns, vector.to(x.dtype.element_ty), mask=columns < WIDTH)
 
 
-@triton.jit
+@kernel
 def norm_rows(
     x, delta, gain, shift, total, y, epsilon,
     WIDTH: tl.constexpr, NORM: tl.constexpr, HAS_SHIFT: tl.constexpr, HAS_DELTA: tl.constexpr, PADDED: tl.constexpr,
@@ -70,7 +72,7 @@ def _bent(made, gate, ACTIVATION: tl.constexpr):
     return made
 
 
-@triton.jit
+@kernel
 def linear_one_row(
     x, weight, bias, gain, shift, residual, y, num_outputs, epsilon,
     NUM_INPUTS: tl.constexpr, NORM: tl.constexpr, HAS_SHIFT: tl.constexpr, HAS_BIAS: tl.constexpr,
@@ -117,7 +119,7 @@ def linear_one_row(
     tl.store(y + outputs, made.to(y.dtype.element_ty), mask=wanted)
 
 
-@triton.jit
+@kernel
 def linear_few_rows(
     x, weight, bias, residual, y, num_rows, num_outputs,
     NUM_INPUTS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, ACTIVATION: tl.constexpr,
@@ -175,7 +177,7 @@ def _head(
     return vector
 
 
-@triton.jit
+@kernel
 def attend_rows(
     heads, keys, values, found, parts, places, mask, query_gain, key_gain, epsilon, cosine, sine,
     scale, capacity, num_sharing, width,
@@ -245,7 +247,7 @@ def attend_rows(
         tl.store(begin + HEAD_DIM + 1, highest)
 
 
-@triton.jit
+@kernel
 def join_parts(parts, found, HEAD_DIM: tl.constexpr, NUM_PARTS: tl.constexpr, PADDED: tl.constexpr):
     """What a query has found in all parts of the room."""
     at = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)

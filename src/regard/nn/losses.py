@@ -16,7 +16,8 @@ Dimensions: `tokens` predictions, `vocab` tokens to choose from, `model` width o
 """
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -25,6 +26,8 @@ from torch.autograd.function import once_differentiable
 
 from regard.kernels import has_kernels
 from regard.nn.float8 import Scaled, fits_float8, product, scaled
+
+Function = TypeVar("Function", bound=Callable[..., Tensor])
 
 IGNORED = -100
 """The target of a position that does not count."""
@@ -49,7 +52,12 @@ def cross_entropy(
     return _CrossEntropy.apply(scores, targets, label_smoothing)  # pyright: ignore[reportReturnType]  apply is untyped
 
 
-@torch.compiler.disable  # it has kernels of its own
+def _left_alone(function: Function) -> Function:
+    """`function`, which has kernels of its own, and which the compiler is to leave as it is."""
+    return cast(Any, torch.compiler.disable)(function)
+
+
+@_left_alone
 def linear_cross_entropy(
     states: Float[Tensor, "tokens model"],
     weight: Float[Tensor, "vocab model"],

@@ -10,14 +10,15 @@ from typing import Any
 
 from regard.config import merge
 from regard.data.sources import Rows
-from regard.errors import RunError, RunExistsError
+from regard.errors import DataError, RunError, RunExistsError
 from regard.explanation.comparison import draw_curves, write_comparison
 from regard.progress import say
-from regard.runs.job import Job
+from regard.runs.launch import with_task
 from regard.runs.plan import Budget, Plan, make_plan, read_contenders, read_seeds
 from regard.runs.pool import run_jobs
 from regard.runs.verdict import verdict
 from regard.training.checkpoints import write_atomically
+from regard.training.folder import RunFolder
 
 _USUAL: dict[str, Any] = {"train": {"patience": 0}}
 """Every run uses its whole budget, unless the user wants otherwise."""
@@ -54,6 +55,9 @@ def compare(
 ) -> Comparison:
     """Train each model with each seed under one budget, and say which differences are real.
 
+    Models of pairs are compared by their answers to the test rows, language models by how probable they
+    hold the test text: in bits per byte, of which fewer are better.
+
     Args:
         data: As for `regard.train`.
         models: Names of presets, or paths of TOML files with a `[model]` table.
@@ -62,9 +66,9 @@ def compare(
         flops: The budget, in operations instead.
         seeds: How many, or which; runs of one seed see the data in the same order.
         params: Make each model as wide as so many parameters allow.
-        sizes: Also train on so many rows only, to see what more data brings.
+        sizes: Also train on so many rows, or documents, only, to see what more data brings.
         settings: What all models share, nested as in `run.toml`.
-        beam_size: Hypotheses of beam search when the test rows are answered.
+        beam_size: Hypotheses of beam search when the test rows are answered; not for text.
         out: The folder of the comparison. One that was interrupted goes on.
         overwrite: Start anew.
         jobs: Runs at a time. Unset: one for each core, or one on a GPU.
@@ -75,7 +79,7 @@ def compare(
     folder = Path(out if out is not None else Path("runs") / f"compare-{_stem(paths)}")
     if not paths:
         paths = [str(_write_rows(folder, data))]
-    shared = merge(_USUAL, merge(settings or {}, {"data": {"train": paths}}))
+    shared = with_task(merge(_USUAL, merge(settings or {}, {"data": {"train": paths}})))
     plan = make_plan(
         Plan(
             folder=folder,
@@ -88,7 +92,7 @@ def compare(
         params=params,
         at_once=jobs,
     )
-    _require_same_plan(folder, plan.jobs, overwrite=overwrite)
+    _require_same_plan(plan, overwrite=overwrite)
     say(f"{len(plan.jobs)} runs of {budget}, {plan.at_once} at a time, in {folder}")
     run_jobs(plan.jobs, num_at_once=plan.at_once, logs=folder / "logs", show_progress=show_progress)
     table = verdict(plan)
@@ -98,30 +102,47 @@ def compare(
     return Comparison(folder, table)
 
 
-def _require_same_plan(folder: Path, jobs: Sequence[Job], *, overwrite: bool) -> None:
+def _require_same_plan(plan: Plan, *, overwrite: bool) -> None:
     """A folder goes on with the comparison it holds; more models or seeds may join it."""
-    path = folder / "plan.json"
-    plan: dict[str, Any] = {Path(job.path).name: [job.settings, job.generation] for job in jobs}
-    plan = json.loads(json.dumps(plan))  # as it will be read again
+    folder, path = plan.folder, plan.folder / "plan.json"
+    wanted: dict[str, Any] = {Path(job.path).name: [job.settings, job.generation] for job in plan.jobs}
+    wanted = json.loads(json.dumps(wanted))  # as it will be read again
     before = _read_plan(path)
     if before is not None and overwrite:
         for name in before:
             shutil.rmtree(folder / name, ignore_errors=True)
     elif before is not None:
-        changed = [name for name, wanted in plan.items() if before.get(name, wanted) != wanted]
+        changed = [name for name, settings in wanted.items() if before.get(name, settings) != settings]
         if changed:
             raise RunExistsError(
                 f"{folder} holds a comparison with other settings (of {changed[0]}): "
                 "overwrite it, or name another folder"
             )
-        plan = {**before, **plan}
-    elif folder.is_dir() and any((folder / name).exists() for name in plan):
+        _require_same_data(plan)
+        wanted = {**before, **wanted}
+    elif folder.is_dir() and any((folder / name).exists() for name in wanted):
         raise RunError(f"{folder} holds something that is not a comparison: name another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(plan, ensure_ascii=False).encode())
+        write_atomically(path, json.dumps(wanted, ensure_ascii=False).encode())
     except OSError as error:
         raise RunError(f"cannot write a comparison to {folder}: {error.strerror or error}") from None
+
+
+def _require_same_data(plan: Plan) -> None:
+    """Runs that are there were trained on the data as it is now, or they would be judged by other examples."""
+    for job in plan.jobs:
+        run = RunFolder(job.path)
+        if not run.exists:
+            continue
+        record = run.read_settings().record
+        assert record is not None, "a run folder has a record"
+        is_cut_alike = job.train_rows is not None or run.read_tokenizer().to_json() == plan.data.tokenizer.to_json()
+        if record.data_hash != plan.data.content_hash or not is_cut_alike:
+            raise RunExistsError(
+                f"{plan.folder} holds a comparison on other data (of {Path(job.path).name}): "
+                "overwrite it, or name another folder"
+            )
 
 
 def _read_plan(path: Path) -> dict[str, Any] | None:
@@ -147,6 +168,10 @@ def _write_rows(folder: Path, rows: Any) -> Path:
     """Rows in memory as a file that every run can read."""
     path = folder / "rows.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps({"source": row[0], "target": row[1]}, ensure_ascii=False) for row in rows)
+    names = ("text",) if all(len(row) == 1 for row in rows) else ("source", "target")
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(names):
+            raise DataError(f"rows must all be texts, or all be pairs, but row {number} has {len(row)} columns")
+    lines = (json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows)
     write_atomically(path, "".join(line + "\n" for line in lines).encode())
     return path

@@ -14,9 +14,12 @@ import sys
 import threading
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import RegardError
+
+if TYPE_CHECKING:
+    from regard.runs.run import Evaluation, Run
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,13 @@ class Job:
     settings: dict[str, Any]
     threads: int
     train_rows: int | None = None
-    """So many training rows only; None for all."""
+    """So many training rows, or documents, only; None for all."""
     generation: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        rows = "" if self.train_rows is None else f", {self.train_rows:,} rows"
+        unit = "documents" if self.settings.get("task") == "language" else "rows"
+        rows = "" if self.train_rows is None else f", {self.train_rows:,} {unit}"
         return f"{self.model}, seed {self.seed}{rows}"
 
     @property
@@ -56,7 +60,7 @@ class Job:
 
 
 def run_job(job: Job) -> None:
-    """Train, or go on training; then answer the test rows, and write down what came out."""
+    """Train, or go on training; then answer the test rows, or read the test text, and write down what came out."""
     import torch
 
     from regard.runs.launch import train
@@ -76,9 +80,8 @@ def run_job(job: Job) -> None:
     assert run.settings.record is not None, "a run folder has a record"
     result = {
         "set": role,
-        "metric": evaluation.headline,
         "scores": {name: score.to_json() for name, score in evaluation.scores.items()},
-        "outputs": evaluation.outputs,
+        **_evidence(run, evaluation),
         "params": run.settings.record.num_parameters,
         "hardware": run.settings.record.hardware,
         "preset": run.settings.preset,
@@ -89,6 +92,21 @@ def run_job(job: Job) -> None:
         "memory_mib": _peak_memory(run.device.type) / 2**20,
     }
     write_atomically(job.result_path, json.dumps(result, ensure_ascii=False).encode())
+
+
+def _evidence(run: "Run", evaluation: "Evaluation") -> dict[str, Any]:
+    """What a comparison counts by, and the score that it compares."""
+    if run.task.has_answers:
+        return {"metric": evaluation.headline, "outputs": evaluation.outputs}
+    settings = evaluation.scores["bits_per_byte"].settings
+    return {
+        # Not perplexity, which holds for one vocabulary, and fewer documents give another.
+        "metric": "bits_per_byte",
+        "circumstances": {name: settings[name] for name in ("window", "stride", "state") if name in settings},
+        "losses": evaluation.likelihoods.losses,
+        "counts": evaluation.likelihoods.counts,
+        "continuations": run.continuations(evaluation.rows),
+    }
 
 
 def _peak_memory(device: str) -> int:

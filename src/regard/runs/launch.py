@@ -118,8 +118,7 @@ def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, sh
 def set_up(values: Mapping[str, Any], rows: Rows | None = None) -> tuple[Prepared, RunSettings, Trainer]:
     """Data, settings without gaps, and a trainer that is ready to start; nothing is written but to the cache."""
     # Read once before the data is touched, so that a misspelt setting or a missing device is told at once.
-    if "task" not in values:
-        values = {**values, "task": guess_task(RunSettings.read({"data": values.get("data", {})}).data, rows)}
+    values = with_task(values, rows)
     name = usual_preset(values)
     first = with_preset(values, name)
     hardware = _hardware(first)
@@ -133,6 +132,13 @@ def set_up(values: Mapping[str, Any], rows: Rows | None = None) -> tuple[Prepare
         say(f"model {settings.preset}, chosen for {len(data.train):,} {unit} on {hardware.device.type}")
     settings = resolve(settings, data)
     return data, settings, _make_trainer(settings, data)
+
+
+def with_task(values: Mapping[str, Any], rows: Rows | None = None) -> Mapping[str, Any]:
+    """The settings with the task: the one that is set, or what the data looks like."""
+    if "task" in values:
+        return values
+    return {**values, "task": guess_task(RunSettings.read({"data": values.get("data", {})}).data, rows)}
 
 
 def _make_trainer(settings: RunSettings, data: Prepared) -> Trainer:

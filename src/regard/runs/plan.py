@@ -11,15 +11,18 @@ import torch
 
 from regard.config import merge, read_toml
 from regard.data.preparation import Prepared
-from regard.errors import ConfigError
+from regard.data.stream import TokenStream
+from regard.data.windows import evaluation_windows
+from regard.errors import ConfigError, DataError
+from regard.evaluation.stretches import shared_ends
 from regard.models.families import AnyConfig
 from regard.models.presets import Size
-from regard.progress import say
+from regard.progress import hushed, say
 from regard.runs.job import Job
 from regard.tasks import find_task
 from regard.training.flops import flops_per_step
 from regard.training.precision import find_device
-from regard.training.resolution import choose_size, usual_preset, with_preset, with_task_defaults
+from regard.training.resolution import choose_size, resolve, usual_preset, with_preset
 from regard.training.settings import RunSettings
 
 LEAST_SECONDS = 1.0
@@ -68,7 +71,7 @@ class Budget:
 
     def __str__(self) -> str:
         if self.minutes is not None:
-            return f"{self.minutes:g} minutes a run"
+            return f"{self.minutes:g} minute{'' if self.minutes == 1 else 's'} a run"
         return f"{self.steps:,} steps a run" if self.steps is not None else f"{self.flops:.3g} operations a run"
 
 
@@ -81,7 +84,7 @@ class Plan:
     seeds: list[int]
     budget: Budget
     row_counts: list[int] = field(default_factory=list)
-    """Sizes of smaller training sets to try as well."""
+    """Sizes of smaller training sets to try as well, in rows or documents."""
     generation: dict[str, Any] = field(default_factory=dict)
     """How the test rows are answered, where it is not as the settings say."""
     at_once: int = 1
@@ -97,37 +100,42 @@ class Plan:
 def make_plan(plan: Plan, *, params: int | None, at_once: int | None) -> Plan:
     """Prepare the data, size the models, and list the jobs."""
     first = plan.contenders[0].resolved()
-    if not find_task(first.task).has_answers:
-        raise ConfigError(
-            f"models are compared by their answers, and the task {first.task} has none: train each, and evaluate it"
-        )
-    data = find_task(first.task).prepare(first.data)
+    task = find_task(first.task)
+    if plan.generation and not task.has_answers:
+        told = ", ".join(f"{name}={value}" for name, value in plan.generation.items())
+        raise ConfigError(f"text is judged by how probable a model holds it, not by what it writes: {told} has no use")
+    say(f"task {task.name}: {task.description}")
+    data = task.prepare(first.data)
     device = find_device(first.train.device).type
     size = choose_size(data, has_gpu=device == "cuda")
-    for rows in plan.row_counts:
-        if not 1 <= rows <= len(data.train):
-            raise ConfigError(f"a training set can have 1 to {len(data.train):,} rows here, got {rows:,}")
     contenders = plan.contenders
     if params is not None:
         contenders = [_fit_parameters(contender, size, data, params) for contender in contenders]
     for contender in contenders:
         _count(contender.resolved(size).model, contender, data)  # whatever it cannot do is told now
+    settings = {contender.name: _without_gaps(contender, size, data) for contender in contenders}
+    if isinstance(data.train, TokenStream):
+        _require_windows(settings, data)
+        _require_stretches(settings, data)
+    _require_sizes(plan.row_counts, settings, data)
     cores = os.cpu_count() or 1
     num_jobs = len(contenders) * len(plan.seeds) * (1 + len(plan.row_counts))
     at_once = min(num_jobs, at_once or (1 if device == "cuda" else cores))
     plan = replace(plan, contenders=contenders, prepared=data, at_once=at_once)
-    return replace(plan, jobs=_list_jobs(plan, size, threads=max(1, cores // at_once)))
+    return replace(plan, jobs=_list_jobs(plan, settings, threads=max(1, cores // at_once)))
 
 
-def _list_jobs(plan: Plan, size: Size, *, threads: int) -> list[Job]:
+def _list_jobs(plan: Plan, settings: Mapping[str, RunSettings], *, threads: int) -> list[Job]:
     """Seed by seed, so that an interrupted comparison has something to compare."""
-    limits = {contender.name: _limits(contender, size, plan) for contender in plan.contenders}
+    limits = {name: _limits(name, each, plan) for name, each in settings.items()}
     jobs = []
     for seed, rows, contender in product(plan.seeds, [*plan.row_counts, None], plan.contenders):
+        # A window is chosen by the amount of text, and would be another for fewer documents.
+        chosen = {"window": settings[contender.name].data.window, "train_rows": rows}
         own: dict[str, Any] = {
-            "preset": contender.resolved(size).preset,
+            "preset": settings[contender.name].preset,
             "train": {**limits[contender.name], "seed": seed},
-            "data": {} if rows is None else {"train_rows": rows},
+            "data": {name: value for name, value in chosen.items() if value is not None},
         }
         ending = "" if rows is None else f"-{rows}"
         job = Job(
@@ -144,12 +152,55 @@ def _list_jobs(plan: Plan, size: Size, *, threads: int) -> list[Job]:
     return jobs
 
 
-def _limits(contender: Contender, size: Size, plan: Plan) -> dict[str, Any]:
+def _limits(name: str, settings: RunSettings, plan: Plan) -> dict[str, Any]:
     """The budget as settings of a run."""
     budget = plan.budget
     if budget.flops is not None:
-        return {"max_steps": _steps_for(contender, size, plan.data, budget.flops)}
+        return {"max_steps": _steps_for(name, settings, plan.data, budget.flops)}
     return {"minutes": budget.minutes} if budget.minutes is not None else {"max_steps": budget.steps}
+
+
+def _require_windows(settings: Mapping[str, RunSettings], data: Prepared) -> None:
+    """Text enough for a window of each model."""
+    for each in settings.values():
+        assert each.train.batch_tokens is not None, "settings are resolved before anything is planned"
+        find_task(each.task).batches(data, each.data, batch_tokens=each.train.batch_tokens, seed=each.train.seed)
+
+
+def _require_stretches(settings: Mapping[str, RunSettings], data: Prepared) -> None:
+    """Two stretches of held-out text that every model scores by itself, or nothing could be tested."""
+    texts = [row[0] for row in data.held_out["test"] or data.held_out["valid"]]
+    num_tokens = 1 + sum(len(ids) + 1 for ids in data.tokenizer.encode(texts))
+    ways = {(each.data.window or 1, each.data.stride or each.data.window or 1) for each in settings.values()}
+    windows = [evaluation_windows(num_tokens, window, stride) for window, stride in sorted(ways)]
+    num_shared = len(shared_ends([[end + 1 - first for _, end, first in some] for some in windows]))
+    if num_shared < 2:
+        told = " and ".join(f"{window:,}" for window, _ in sorted(ways))
+        raise DataError(
+            "models of text are compared by stretches that all of them score, two at least, but the "
+            f"{num_tokens - 1:,} tokens held back have {num_shared} for windows of {told}: "
+            "give more text, or a smaller data.window for all"
+        )
+
+
+def _require_sizes(row_counts: Sequence[int], settings: Mapping[str, RunSettings], data: Prepared) -> None:
+    """Training sets that can be had; those of text are prepared, for only then it is known how long they are."""
+    is_text = isinstance(data.train, TokenStream)
+    num_rows = data.train.num_documents if is_text else len(data.train)
+    if is_text and row_counts and not data.is_isolated:
+        raise ConfigError(
+            "smaller training sets are made of some of many documents, and this is a text that runs on: "
+            f"leave sizes out, got {', '.join(map(str, row_counts))}"
+        )
+    for rows in row_counts:
+        if not 1 <= rows <= num_rows:
+            unit = "documents" if is_text else "rows"
+            raise ConfigError(f"a training set can have 1 to {num_rows:,} {unit} here, got {rows:,}")
+        if is_text:
+            first = next(iter(settings.values()))
+            with hushed():
+                fewer = find_task(first.task).prepare(first.data.changed(train_rows=rows))
+            _require_windows(settings, fewer)
 
 
 def read_contenders(names: Sequence[str], settings: Mapping[str, Any]) -> list[Contender]:
@@ -201,19 +252,25 @@ def _fit_parameters(contender: Contender, size: Size, data: Prepared, wanted: in
     return replace(contender, settings=merge(contender.settings, {"model": changes}))
 
 
-def _steps_for(contender: Contender, size: Size, data: Prepared, flops: float) -> int:
-    """How many steps so many operations are enough for."""
+def _without_gaps(contender: Contender, size: Size, data: Prepared) -> RunSettings:
+    """All settings that a run of this model will have but its budget; what cannot go together is told now."""
     settings = contender.resolved(size)
+    try:
+        with hushed():
+            return resolve(settings.changed(train=settings.train.changed(max_steps=1)), data)
+    except ConfigError as error:
+        raise ConfigError(f"model {contender.name}: {error}") from None
+
+
+def _steps_for(name: str, settings: RunSettings, data: Prepared, flops: float) -> int:
+    """How many steps so many operations are enough for."""
     task = find_task(settings.task)
     model = task.build_model(settings.model, data.tokenizer)
-    settings = settings.changed(train=with_task_defaults(settings))
     cost = flops_per_step(model, task, data, settings)
     steps = int(flops // (cost * settings.train.accumulate))
     if steps < 1:
-        raise ConfigError(
-            f"a budget of {flops:.3g} operations cannot train a step of {contender.name}, which costs {cost:.3g}"
-        )
-    say(f"{contender.name}: {cost:.3g} operations a step, {steps:,} steps")
+        raise ConfigError(f"a budget of {flops:.3g} operations cannot train a step of {name}, which costs {cost:.3g}")
+    say(f"{name}: {cost:.3g} operations a step, {steps:,} steps")
     return steps
 
 
@@ -223,7 +280,9 @@ def _read_contender(name: str, shared: Mapping[str, Any]) -> Contender:
     own = read_toml(Path(name))
     if "data" in own:
         raise ConfigError(f"models are compared on one set of data, but {name} has a table [data] of its own")
-    return Contender(Path(name).stem, usual_preset(own), merge(shared, own))
+    if own.get("task", shared["task"]) != shared["task"]:
+        raise ConfigError(f"models are compared on one task, here {shared['task']}, but {name} is for {own['task']}")
+    return Contender(Path(name).stem, usual_preset({**own, "task": shared["task"]}), merge(shared, own))
 
 
 def _widened(config: AnyConfig, width: int) -> AnyConfig:

@@ -49,6 +49,7 @@ class Evaluation:
     headline: str
     rows: list[tuple[str, ...]]
     outputs: list[str]
+    likelihoods: Likelihoods
 
     def to_json(self) -> dict[str, Any]:
         """Each score under its name, and how many rows there were."""
@@ -164,6 +165,21 @@ class Run:
         model: Any = self.model
         return [score_text(model, self.tokenizer, text) for text in texts]
 
+    def continuations(self, rows: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        """Beginnings from held-out text, how they go on, and how the model would have them go on."""
+        texts = [row[0] for row in rows if len(row[0]) > 2 * _PROMPT_CHARACTERS]
+        places = [(text, len(text) * part // _CONTINUED) for part in range(_CONTINUED) for text in texts[:_CONTINUED]]
+        samples = []
+        for text, place in places[:_CONTINUED]:
+            start = place + text[place:].find(" ") + 1
+            middle, end = start + _PROMPT_CHARACTERS, start + 4 * _PROMPT_CHARACTERS
+            prompt = self._readable(text[start:middle])
+            middle = start + len(prompt)
+            if prompt.strip():
+                written = self.generate(prompt, temperature=0.8, max_length=100)
+                samples.append({"source": prompt, "target": text[middle:end], "prediction": written})
+        return samples
+
     def _writer(self, config: GenerationConfig) -> Writer:
         """What writes in this way; it is kept for the next time."""
         if config not in self._writers:
@@ -221,7 +237,7 @@ class Run:
             scores={name: evaluation.scores[name].to_json() for name in order},
             curves=self.folder.read_metrics(),
             settings=self.folder.settings_path.read_text(encoding="utf-8"),
-            samples=self._answers(evaluation) if self.task.has_answers else self._continuations(evaluation.rows),
+            samples=self._answers(evaluation) if self.task.has_answers else self.continuations(evaluation.rows),
             attention=self._drawable(evaluation),
             notes=self.settings.record.notes,
         )
@@ -239,21 +255,6 @@ class Run:
         ]
         wrong, right = [s for s in samples if not s["right"]], [s for s in samples if s["right"]]
         return [*wrong[: _SAMPLES // 2], *right[: _SAMPLES // 2]]
-
-    def _continuations(self, rows: list[tuple[str, ...]]) -> list[dict[str, Any]]:
-        """Beginnings from held-out text, how they go on, and how the model would have them go on."""
-        texts = [row[0] for row in rows if len(row[0]) > 2 * _PROMPT_CHARACTERS]
-        places = [(text, len(text) * part // _CONTINUED) for part in range(_CONTINUED) for text in texts[:_CONTINUED]]
-        samples = []
-        for text, place in places[:_CONTINUED]:
-            start = place + text[place:].find(" ") + 1
-            middle, end = start + _PROMPT_CHARACTERS, start + 4 * _PROMPT_CHARACTERS
-            prompt = self._readable(text[start:middle])
-            middle = start + len(prompt)
-            if prompt.strip():
-                written = self.generate(prompt, temperature=0.8, max_length=100)
-                samples.append({"source": prompt, "target": text[middle:end], "prediction": written})
-        return samples
 
     def _readable(self, text: str) -> str:
         """As much of the beginning of a text as leaves half of the model's positions free, where they end."""
@@ -282,8 +283,9 @@ class Run:
         if stride is not None and not 1 <= stride <= (config.window or 0):
             raise ConfigError(f"stride must lie in 1 to the window of {config.window} tokens, got {stride}")
         outputs = self.predict([row[0] for row in rows], **options) if self.task.has_answers else []
-        scores = self.task.scores(rows, outputs, self._likelihoods(rows, config), config)
-        result = Evaluation({s.name: s for s in scores}, self.task.headline(rows), rows, outputs)
+        likelihoods = self._likelihoods(rows, config)
+        scores = self.task.scores(rows, outputs, likelihoods, config)
+        result = Evaluation({s.name: s for s in scores}, self.task.headline(rows), rows, outputs, likelihoods)
         if role is not None:
             self.folder.add_look(role, "evaluation", result.to_json())
         return result

@@ -20,8 +20,8 @@ function showComparison(root, data) {
     ["pairs", "Which differences are real", data.pairs.length, showPairs],
     ["learning", "Learning", data.models.some((model) => model.curves.some(({ points }) => points.length)), showCurves],
     ["lengths", "By length", data.models.some((model) => model.by_length.length), showLengths],
-    ["sizes", "By training rows", data.models.some((model) => model.by_size.length), showSizes],
-    ["samples", "What they wrote", data.samples.length, showOutputs],
+    ["sizes", `By training ${data.size_unit}`, data.models.some((model) => model.by_size.length), showSizes],
+    ["samples", data.is_text ? "How they go on" : "What they wrote", data.samples.length, showOutputs],
     ["notes", "Notes", data.notes.length, showNotes],
     ["settings", "How it was measured", true, showCircumstances],
   ].filter(([, , isThere]) => isThere);
@@ -84,8 +84,8 @@ function showStandings(section, page) {
   }
   section.append(make("div", { class: "card standings-card" }, table),
     make("p", { class: "chart-note" }, page.seeds.length > 1
-      ? `Bars are 95 % intervals, over other rows of this kind and other seeds; the small dots are the ${page.seeds.length} seeds.`
-      : "Bars are 95 % intervals, over other rows of this kind. There is one seed: what another start would bring is not known."));
+      ? `Bars are 95 % intervals, over other ${page.unit} of this kind and other seeds; the small dots are the ${page.seeds.length} seeds.`
+      : `Bars are 95 % intervals, over other ${page.unit} of this kind. There is one seed: what another start would bring is not known.`));
   page.reordered.push(draw);
   draw();
   onWidthChange(table, () => drawPlots(table, page, metric));
@@ -112,7 +112,8 @@ function drawStandings(table, page, metric, costs) {
   });
   table.replaceChildren(
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "model"), make("th", { class: "plot axis", "aria-label": "interval" }),
-      make("th", { scope: "col", class: "value" }, page.metric_names[metric]),
+      make("th", { scope: "col", class: "value" }, page.metric_names[metric],
+        page.is_lower_better ? make("div", { class: "better-way" }, "lower is better") : null),
       ...costs.map(([words]) => make("th", { scope: "col", class: "cost" }, words)))),
     make("tbody", {}, ...rows));
 }
@@ -175,6 +176,16 @@ const saySigned = (page, number) => {
   const size = isNumber(number) ? page.say(Math.abs(number)) : "-";
   return Number(size) > 0 ? `${number < 0 ? "\u2212" : "+"}${size}` : size;
 };
+/* Where lower is better, in words: a sign could be taken for the wrong one. */
+const sayDifference = (page, number) => {
+  const signed = saySigned(page, number);
+  return page.is_lower_better ? signed.replace(/^\u2212(.*)/, "$1 lower").replace(/^\+(.*)/, "$1 higher") : signed;
+};
+const sayRange = (page, [low, high]) => {
+  if (!page.is_lower_better || !isNumber(low) || !isNumber(high)) return [low, high].map((number) => saySigned(page, number)).join(" to ");
+  if (high <= 0) return `${page.say(-high)} to ${page.say(-low)} lower`;
+  return low >= 0 ? `${page.say(low)} to ${page.say(high)} higher` : `${sayDifference(page, high)} to ${sayDifference(page, low)}`;
+};
 const isBetter = (page, { difference }) => (page.is_lower_better ? difference < 0 : difference > 0);
 
 function showPairs(section, page) {
@@ -198,15 +209,16 @@ function drawPairList(page) {
   const rank = new Map(page.ranking.map((name, place) => [name, place]));
   const pairs = page.pairs.map((pair) => (rank.get(pair.a) < rank.get(pair.b) ? pair : pairBetween(page, pair.b, pair.a)))
     .sort((first, second) => rank.get(first.a) - rank.get(second.a) || rank.get(first.b) - rank.get(second.b));
-  const ends = pairs.flatMap(({ difference, interval }) => [difference, ...(interval ?? [])].filter(isNumber));
+  const lead = (number) => (page.is_lower_better ? -number : number);
+  const ends = pairs.flatMap(({ difference, interval }) => [difference, ...(interval ?? [])].filter(isNumber)).map(lead);
   const [start, end] = [Math.min(0, ...ends), Math.max(0, ...ends)];
-  const place = (number) => 6 + ((number - start) / (end - start || 1)) * 188;
+  const place = (number) => 6 + ((lead(number) - start) / (end - start || 1)) * 188;
   const rows = pairs.map((pair) => make("tr", { class: pair.is_real ? "" : "unsure" },
     make("th", { scope: "row" }, make("div", { class: "versus" },
       makeName(page.lookOfName.get(pair.a)), make("span", { class: "against" }, " against "), makeName(page.lookOfName.get(pair.b)))),
     make("td", { class: "forest" }, drawLead(pair, place)),
-    make("td", { class: "value" }, make("b", {}, saySigned(page, pair.difference)),
-      pair.interval ? make("div", { class: "between" }, pair.interval.map((number) => saySigned(page, number)).join(" to ")) : null),
+    make("td", { class: "value" }, make("b", {}, sayDifference(page, pair.difference)),
+      pair.interval ? make("div", { class: "between" }, sayRange(page, pair.interval)) : null),
     make("td", { class: "chance", title: `${sayChance(pair.p_uncorrected)} before the correction` }, `p ${isNumber(pair.p) && pair.p < 0.001 ? "" : "= "}${sayChance(pair.p)}`),
     make("td", { class: "words" }, make("span", { class: pair.is_real ? "real" : "chance-only" }, pair.is_real ? "real" : "cannot be told apart"))));
   return [make("table", { class: "pair-list" }, make("tbody", {}, ...rows))];
@@ -225,7 +237,8 @@ function drawMatrix(page) {
   const looks = inOrder(page);
   const largest = Math.max(...page.pairs.map(({ difference }) => Math.abs(difference ?? 0))) || 1;
   const sentence = make("p", { class: "pair-sentence on-screen", "aria-live": "polite" });
-  const silent = "Each cell is the score of its row less that of its column. Point at one to read its test.";
+  const sense = page.is_lower_better ? ": below zero the row is lower, which is better" : "";
+  const silent = `Each cell is the score of its row less that of its column${sense}. Point at one to read its test.`;
   sentence.textContent = silent;
   const cell = (row, column) => {
     const pair = row === column ? null : pairBetween(page, row.name, column.name);
@@ -247,10 +260,10 @@ function drawMatrix(page) {
 }
 
 function sayPair(page, pair) {
-  const range = pair.interval ? ` (${pair.interval.map((number) => saySigned(page, number)).join(" to ")})` : "";
+  const range = pair.interval ? ` (${sayRange(page, pair.interval)})` : "";
   const chances = `p ${isNumber(pair.p) && pair.p < 0.001 ? "" : "= "}${sayChance(pair.p)}, ${sayChance(pair.p_uncorrected)} before the correction`;
-  if (!pair.is_real) return `${pair.a} and ${pair.b} cannot be told apart: ${saySigned(page, pair.difference)}${range}, ${chances}.`;
-  return `${pair.a} is really ${isBetter(page, pair) ? "better" : "worse"} than ${pair.b}: ${saySigned(page, pair.difference)}${range}, ${chances}.`;
+  if (!pair.is_real) return `${pair.a} and ${pair.b} cannot be told apart: ${sayDifference(page, pair.difference)}${range}, ${chances}.`;
+  return `${pair.a} is really ${isBetter(page, pair) ? "better" : "worse"} than ${pair.b}: ${sayDifference(page, pair.difference)}${range}, ${chances}.`;
 }
 
 /* Seconds are counted in the unit in which the longest run has a handy number of them. */
@@ -312,10 +325,12 @@ function showLengths(section, page) {
 }
 
 function showSizes(section, page) {
-  const card = make("div", { class: "card" }, page.choice.legend(), make("div", { class: "chart-title" }, page.metric_names[page.metric]));
+  const words = `training ${page.size_unit}`;
+  const title = page.metric_names[page.metric] + (page.is_lower_better ? ", lower is better" : "");
+  const card = make("div", { class: "card" }, page.choice.legend(), make("div", { class: "chart-title" }, title));
   section.append(card);
   new ModelChart(card, page.choice, {
-    axis: { kind: "logarithmic", words: "training rows", say: sayShort, sayPlace: (rows) => `${sayNumber(rows)} training rows` },
+    axis: { kind: "logarithmic", words, say: sayShort, sayPlace: (rows) => `${sayNumber(rows)} ${words}` },
     words: page.metric_names[page.metric], isLowFirst: page.is_lower_better, say: sayPart(page),
     lines: (look) => [page.models[look.index].by_size.map((part) => asPoint(part.rows, part))],
   });
@@ -349,11 +364,12 @@ function showOutput({ source, target, outputs }, page) {
     if (typeof output === "string") written.set(output, [...(written.get(output) ?? []), look]);
   }
   const isKnown = typeof target === "string";
+  const isRightKnown = isKnown && !page.is_text; /* A text may go on in many ways. */
   const answers = [...written].sort(([a], [b]) => Number(b === target) - Number(a === target));
-  return make("article", { class: "output" },
+  return make("article", { class: page.is_text ? "output continued" : "output" },
     make("div", { class: "output-source", dir: "auto" }, source),
     isKnown ? make("div", { class: "output-target", dir: "auto" }, target) : null,
-    make("ul", {}, ...answers.map(([output, looks]) => showAnswer(output, looks, isKnown ? target : null))));
+    make("ul", {}, ...answers.map(([output, looks]) => showAnswer(output, looks, isRightKnown ? target : null))));
 }
 
 function showAnswer(output, looks, target) {
@@ -369,7 +385,7 @@ function showAnswer(output, looks, target) {
 
 function showCircumstances(section, page) {
   const facts = [
-    ["data", page.data], ["task", page.task], ["score", page.metric_names[page.metric]], ["rows", sayNumber(page.rows)], ["budget", page.budget],
+    ["data", page.data], ["task", page.task], ["score", page.metric_names[page.metric]], [page.unit, sayNumber(page.rows)], ["budget", page.budget],
     ["seeds", page.seeds.join(", ")], ["hardware", page.hardware], ["regard", page.version],
   ];
   section.append(make("dl", { class: "tiles" }, ...facts.map(([label, text]) => make("div", {}, make("dt", {}, label), make("dd", {}, text)))));
