@@ -191,6 +191,7 @@ def _timed(write: Write, num_new: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--batch", type=int, action="append", help="batches of this many texts only")
     parser.add_argument("--cache", choices=CACHES, action="append", help="of transformers, one only")
     parser.add_argument("--seconds", type=float, default=60.0, help="measuring time for each shape and batch size")
     parser.add_argument("--json", action="store_true")
@@ -204,6 +205,8 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="transformers")
     results = []
     for shape, batch_size in [(each, size) for each in SHAPES[device] for size in each.batch_sizes]:
+        if options.batch and batch_size not in options.batch:
+            continue
         writers = contenders(shape, batch_size, device, options.cache or CACHES)
         if device == "cpu":
             taking_part = promising(on_threads(writers, sorted({1, most_threads})))

@@ -100,7 +100,13 @@ def contenders(shape: dict[str, int], vocab_size: int) -> dict[str, tuple[nn.Mod
 
 
 def make_step(
-    model: nn.Module, scores_of: Callable[..., Tensor], loss: Loss | None, device: str, *, compiled: bool
+    model: nn.Module,
+    scores_of: Callable[..., Tensor],
+    loss: Loss | None,
+    device: str,
+    *,
+    compiled: bool,
+    float8: bool = False,
 ) -> Callable[[], None]:
     hardware = choose_hardware(device, "auto", 512)
     model.to(hardware.device).train()
@@ -109,7 +115,7 @@ def make_step(
     for group in optimizer.param_groups:
         group["lr"] = 1e-4
     if isinstance(model, Transformer):
-        settings = RunSettings.read({"train": {"average": 0.0, "label_smoothing": 0.1}}).train
+        settings = RunSettings.read({"train": {"average": 0.0, "label_smoothing": 0.1, "float8": float8}}).train
         average = WeightAverage(model, 0.0)
         updater = Updater(model, Translation(), optimizer, average, settings, hardware, is_compiled=compiled)
         batch = PairBatch(source, None, target, target.roll(-1, 1), target.numel(), 2 * target.numel())
@@ -153,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true", help="torch.compile each model")
+    parser.add_argument("--float8", action="store_true", help="in regard, products with the vocabulary in eight bits")
     parser.add_argument("--shape", choices=list(SHAPES), action="append", help="one of the shapes only")
     parser.add_argument("--seconds", type=float, default=30.0, help="measuring time for each shape")
     parser.add_argument("--json", action="store_true")
@@ -168,7 +175,7 @@ def main() -> None:
             continue
         torch.manual_seed(0)
         steps = {
-            peer: make_step(model, scores_of, LOSSES.get(peer), device, compiled=options.compile)
+            peer: make_step(model, scores_of, LOSSES.get(peer), device, compiled=options.compile, float8=options.float8)
             for peer, (model, scores_of) in contenders(shape, VOCAB[device]).items()
         }
         times = measure(steps, options.seconds)

@@ -138,12 +138,13 @@ def project(x: Float[Tensor, "*batch model"], layers: Sequence[nn.Module]) -> Se
     """What each of the linear `layers` makes of `x`: by one matrix product for them all where that is the faster way.
 
     It is where their matrices already lie one behind the other, as `regard.generation.inference`
-    lays them, and on a GPU. Layers that are not plain `nn.Linear`, such as adapted ones, are
-    called one by one.
+    lays them, and on a GPU; but not where the step is compiled, for then the three gradients need
+    not be joined, which costs more than reading `x` three times. Layers that are not plain
+    `nn.Linear`, such as adapted ones, are called one by one.
     """
     plain = [layer for layer in layers if type(layer) is nn.Linear]
     joined = None if torch.is_grad_enabled() else vars(layers[0]).get("joined")
-    if len(plain) < len(layers) or (joined is None and not x.is_cuda):
+    if len(plain) < len(layers) or (joined is None and (not x.is_cuda or torch.compiler.is_compiling())):
         return [layer(x) for layer in layers]
     if joined is None:
         weight = torch.cat([layer.weight for layer in plain])
