@@ -17,7 +17,7 @@ Dimensions: `tokens` predictions, `vocab` tokens to choose from, `model` width o
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -26,8 +26,6 @@ from torch.autograd.function import once_differentiable
 
 from regard.kernels import has_kernels
 from regard.nn.float8 import Scaled, fits_float8, product, scaled
-
-Function = TypeVar("Function", bound=Callable[..., Tensor])
 
 IGNORED = -100
 """The target of a position that does not count."""
@@ -52,12 +50,6 @@ def cross_entropy(
     return _CrossEntropy.apply(scores, targets, label_smoothing)  # pyright: ignore[reportReturnType]  apply is untyped
 
 
-def _left_alone(function: Function) -> Function:
-    """`function`, which has kernels of its own, and which the compiler is to leave as it is."""
-    return cast(Any, torch.compiler.disable)(function)
-
-
-@_left_alone
 def linear_cross_entropy(
     states: Float[Tensor, "tokens model"],
     weight: Float[Tensor, "vocab model"],
@@ -80,7 +72,7 @@ def linear_cross_entropy(
     is_wanted = [torch.is_grad_enabled() and x.requires_grad for x in (states, weight)]
     chunk_size = chunk_size or _chunk_size(weight, len(states))
     products = _Float8Products if is_float8 and fits_float8(*states.shape, *weight.shape, chunk_size) else _Products
-    return _LinearCrossEntropy.apply(states, weight, targets, label_smoothing, chunk_size, products, *is_wanted)  # pyright: ignore[reportReturnType]  apply is untyped
+    return _apply(states, weight, targets, label_smoothing, chunk_size, products, *is_wanted)
 
 
 @torch.no_grad()
@@ -214,6 +206,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None if weight_gradient is None else (weight_gradient * gradients[0]).to(ctx.weight_dtype),
             *(None,) * 6,
         )
+
+
+_apply: Callable[..., Any] = _LinearCrossEntropy.apply
+
+
+def keep_from_compiler() -> None:
+    """Let torch.compile leave `linear_cross_entropy` as it is: it has kernels of its own.
+
+    Said when something is to be compiled and not before, for saying it loads the compiler, which takes seconds.
+    """
+    global _apply
+    _apply = cast(Any, torch.compiler.disable)(_LinearCrossEntropy.apply)
 
 
 class _Products:

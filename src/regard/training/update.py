@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regard.errors import DeviceError
 from regard.nn.float8 import has_float8
+from regard.nn.losses import keep_from_compiler
 from regard.progress import warn
 from regard.tasks.objective import Objective
 from regard.tasks.task import Batch, RunningTask, Task, moved
@@ -59,7 +60,10 @@ class Updater:
         self.carried: dict[int, list[Tensor]] = {}
         """Where the state is carried: what each part of the next batch goes on from."""
         self._objective = make_objective(config, hardware)
-        self._loss = torch.compile(task.loss, dynamic=None) if is_compiled else task.loss
+        self._loss = task.loss
+        if is_compiled:
+            keep_from_compiler()
+            self._loss = torch.compile(task.loss, dynamic=None)
         self._graphs: dict[tuple, _Recorded] = {}
         self._can_record = can_record(model, config, hardware)
         self._pool: Any = None
