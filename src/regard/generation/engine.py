@@ -36,7 +36,7 @@ from regard.models.transformer import TransformerConfig
 _LEAST_CAPACITY, _LEAST_SOURCE = 64, 32
 _AHEAD = 8
 """Waiting prompts that are read along with those whose turn it is, where they have the same length."""
-_READ_TOGETHER = 4_096
+_READ_TOGETHER = {"cpu": 4_096, "cuda": 8_192}
 """Tokens of prompts that are read at once, at most: each has a score for every token of the vocabulary."""
 _WORTH_SHARING = 32
 """Tokens that all prompts of a run must begin with to have them read once."""
@@ -368,7 +368,7 @@ class Engine:
         for _, alike in groupby(sorted(unread, key=kind), key=kind):
             group = list(alike)
             width = max(len(sequence.request.prompt) + len(sequence.request.source or ()) for sequence in group)
-            together = max(1, _READ_TOGETHER // width)
+            together = max(1, _READ_TOGETHER[self._device.type] // width)
             for first in range(0, len(group), together):
                 self._read(group[first : first + together], found[group[0].number])
 
@@ -472,11 +472,11 @@ def _check_tokens(model: AnyModel, tokens: Sequence[int], name: str, furthest: i
     if not tokens:
         raise DataError(f"a {name} needs at least one token, got none")
     vocab_size = model.embedding.num_embeddings
-    for place, token in enumerate(tokens):
-        if not 0 <= token < vocab_size:
-            raise DataError(
-                f"the tokens of a {name} must be below vocab_size={vocab_size}, got {token} at position {place}"
-            )
+    if min(tokens) < 0 or max(tokens) >= vocab_size:
+        place, token = next((i, token) for i, token in enumerate(tokens) if not 0 <= token < vocab_size)
+        raise DataError(
+            f"the tokens of a {name} must be below vocab_size={vocab_size}, got {token} at position {place}"
+        )
     if furthest is not None and len(tokens) > furthest:
         raise DataError(
             f"a {name} must not be longer than the learned positions reach, "

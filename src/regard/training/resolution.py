@@ -26,7 +26,7 @@ _WARMUP, _TEXT_WARMUP, _POST_NORM_WARMUP = 200, 40, 4_000
 _RATE, _MUON_RATE = 0.03, 0.2
 _BATCH_TOKENS = {"cpu": 1_024, "cuda": 4_096}
 """A CPU gains nothing from larger batches, and many small steps learn more than few large ones."""
-_TEXT_BATCH_TOKENS = {"cpu": 512, "cuda": 8_192}
+_TEXT_BATCH_TOKENS = {"cpu": 1_024, "cuda": 8_192}
 _DEFAULTS: dict[str, Any] = {
     "optimizer": "adamw",
     "label_smoothing": 0.1,
