@@ -183,6 +183,15 @@ def test_odd_numbers_do_not_stop_the_report(report: Report, tmp_path: Path, draw
     assert "not finite" in dom
 
 
+def test_how_a_text_goes_on_is_neither_right_nor_wrong(tmp_path: Path, drawn: Callable[..., str]):
+    samples = [{"source": "But soft, what", "target": " light through", "prediction": " lamp"}]
+    write_report(tmp_path / "page.html", Report(title="a text", samples=samples))
+    dom = drawn(tmp_path / "page.html")
+    assert all(f"<dt>{name}</dt>" in dom for name in ("text", "goes on", "model"))
+    assert " light through" in dom
+    assert "<mark" not in dom
+
+
 def test_foreign_text_is_shown_and_never_run(
     make_maps: Callable[[str, str], AttentionMaps], tricky_text: str, tmp_path: Path, drawn: Callable[..., str]
 ):

@@ -177,7 +177,7 @@ def attend(
     if rows * num_heads >= _MANY_LOOKS:
         block, num_warps = 32, max(2, head_dim // 32)
     else:
-        block, num_warps = min(1 << 14, head_dim * triton.next_power_of_2(capacity)) // head_dim, 8
+        block, num_warps = min(_CHUNK, (1 << 14) // head_dim, triton.next_power_of_2(capacity)), 8
     attend_rows[(rows, num_heads, num_parts)](
         heads, keys, values, found, parts,
         places if places is not None else anything,

@@ -202,9 +202,10 @@ def attend_rows(
     weight = tl.zeros((BLOCK,), dtype=tl.float32)
     sums = tl.zeros((BLOCK, HEAD_DIM), dtype=tl.float32)
     first = part * CHUNK
-    for start in range(first, tl.minimum(first + CHUNK, end), BLOCK):
+    last = tl.minimum(first + CHUNK, end)
+    for start in range(first, last, BLOCK):
         numbers = start + tl.arange(0, BLOCK)
-        inside = numbers < end
+        inside = numbers < last
         at = room + numbers[:, None] * HEAD_DIM + columns[None, :]
         k = tl.load(keys + at, mask=inside[:, None], other=0.0).to(tl.float32)
         v = tl.load(values + at, mask=inside[:, None], other=0.0).to(tl.float32)

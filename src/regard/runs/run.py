@@ -172,7 +172,7 @@ class Run:
         samples = []
         for text, place in places[:_CONTINUED]:
             start = place + text[place:].find(" ") + 1
-            middle, end = start + _PROMPT_CHARACTERS, start + 4 * _PROMPT_CHARACTERS
+            middle, end = (_word_end(text, start + length * _PROMPT_CHARACTERS, start) for length in (1, 4))
             prompt = self._readable(text[start:middle])
             middle = start + len(prompt)
             if prompt.strip():
@@ -211,12 +211,12 @@ class Run:
         assert record is not None, "a run folder has a record"
         trained = [line for line in metrics if "loss" in line]
         looks = [line for line in metrics if "valid_loss" in line]
+        depths = [depth for depth in (settings.model.encoder_depth, settings.model.decoder_depth) if depth]
         facts = {
-            "model": f"{settings.preset}, {settings.model.encoder_depth}+{settings.model.decoder_depth} layers, "
-            f"{settings.model.model_dim} wide",
+            "model": f"{settings.preset}, {'+'.join(map(str, depths))} layers, {settings.model.model_dim} wide",
             "parameters": f"{record.num_parameters:,}",
             "data": ", ".join(Path(name).name for name in settings.data.train),
-            "vocabulary": f"{self.tokenizer.vocab_size:,} {Path(settings.data.tokenizer or '').name} tokens",
+            "vocabulary": f"{self.tokenizer.vocab_size:,} tokens ({Path(settings.data.tokenizer or '').name})",
         }
         if trained:
             speeds = sorted(line["tokens_per_second"] for line in trained)
@@ -330,3 +330,14 @@ class Run:
 def load(path: str | os.PathLike[str], *, device: str = "auto") -> Run:
     """The run in a folder."""
     return Run(path, device=device)
+
+
+def _word_end(text: str, place: int, start: int) -> int:
+    """The last end of a word up to `place`; `place` itself where there is none behind `start`.
+
+    Example:
+        >>> _word_end("to be or not", 7, 0), _word_end("to be or not", 8, 0), _word_end("honorificabilitudinitas", 7, 0)
+        (5, 8, 7)
+    """
+    space = text.rfind(" ", start + 1, place + 1)
+    return place if space < 0 else space

@@ -189,14 +189,16 @@ function showSamples(section, { samples }) {
 }
 
 function showSample({ source, target, prediction, right }) {
-  const isCompared = typeof target === "string" && right !== true;
+  // How a text goes on is not right or wrong: nothing is marked.
+  const isContinued = typeof target === "string" && right === undefined;
+  const isCompared = typeof target === "string" && right === false;
   const [missed, added] = isCompared ? differences(target, prediction) : [[[target ?? "", true]], [[prediction, true]]];
   const text = (name, runs) => make("dd", { class: `text ${name}`, dir: "auto" },
     ...(runs.some(([run]) => run) ? runs.map(([run, isSame]) => (isSame ? run : make("mark", {}, run))) : [make("span", { class: "nothing" }, "nothing")]));
   return make("dl", { class: `sample${right === true ? " is-right" : ""}` },
-    make("dt", {}, "source"), text("source", [[source, true]]),
-    ...(isCompared ? [make("dt", {}, "expected"), text("target", missed)] : []),
-    make("dt", {}, "predicted"), text("prediction", added));
+    make("dt", {}, isContinued ? "text" : "source"), text("source", [[source, true]]),
+    ...(isCompared || isContinued ? [make("dt", {}, isContinued ? "goes on" : "expected"), text("target", missed)] : []),
+    make("dt", {}, isContinued ? "model" : "predicted"), text("prediction", added));
 }
 
 const asSigns = (text) => (Intl.Segmenter
