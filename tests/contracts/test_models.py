@@ -49,7 +49,7 @@ TRANSFORMER = [
     {"query_key_norm": True, "block": "pre-norm"},
     {"initialization": "gpt2"},
     {"attention_temperature": 0.3},
-    {"attention_dropout": 0.3},
+    {"attention_dropout": 0.3, "token_dropout": 0.2},
     {"retrieval": "hard"},
     {"residual": False},
     {"feedforward_dim": 0},

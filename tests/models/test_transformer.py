@@ -119,3 +119,14 @@ def test_presets_have_the_size_of_the_paper(name: str, millions: int):
     encoder, decoder = attention + feedforward + 2 * norm, 2 * attention + feedforward + 3 * norm
     assert count == 37_000 * d + 6 * (encoder + decoder)
     assert count == pytest.approx(millions * 1e6, rel=0.03)
+
+
+def test_a_dropped_token_reads_as_zeros_wherever_it_stands():
+    model = Transformer(TransformerConfig.read({**TINY, "encoder_layers": 0, "token_dropout": 0.5}), VOCAB).train()
+    tokens = torch.arange(VOCAB).repeat(3, 2)
+    embedded = model._embed(tokens)
+    is_dropped = (embedded == 0).all(dim=-1)
+    assert 0 < int(is_dropped[0, :VOCAB].sum()) < VOCAB
+    assert (is_dropped == is_dropped[0, :VOCAB].repeat(3, 2)).all()
+    whole = model.eval()._embed(tokens)
+    torch.testing.assert_close(embedded[~is_dropped], 2 * whole[~is_dropped])

@@ -26,7 +26,7 @@ from regard.models.transformer_states import TransformerBranches, TransformerSlo
 from regard.nn.attention import Lookup, Mask, Retrieval
 from regard.nn.blocks import Block, BlockOrder
 from regard.nn.cache import Cache, KeyValues, Seen, StaticKeyValues
-from regard.nn.dropout import Dropout
+from regard.nn.dropout import Dropout, TokenDropout
 from regard.nn.feedforward import Activation, FeedForward
 from regard.nn.masks import document_mask, padding_mask, places_within
 from regard.nn.multihead import MultiHeadAttention
@@ -100,6 +100,8 @@ class TransformerConfig(Settings):
     """On the embeddings and on what each sub-layer adds to the residual stream."""
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """On the attention weights."""
+    token_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of the vocabulary that is read as zeros in a step of training."""
     bias: bool = True
     """Whether linear layers add a bias."""
     tie_embeddings: bool = True
@@ -170,6 +172,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(vocab_size, config.model_dim)
+        self.token_dropout = TokenDropout(vocab_size, config.token_dropout)
         has_encoder, has_decoder = config.encoder_depth > 0, config.decoder_depth > 0
         self.encoder = Stack(config, config.encoder_depth) if has_encoder else None
         self.decoder = (
@@ -279,7 +282,7 @@ class Transformer(nn.Module):
 
     def _embed(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time model"]:
         scale = math.sqrt(self.config.model_dim) if self.config.scale_embeddings else 1.0
-        x = self.embedding(tokens) * scale
+        x = self.token_dropout(self.embedding(tokens) * scale, tokens)
         # The residual stream has the precision of the products: it is what a step reads and writes most.
         kind = x.device.type
         return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
