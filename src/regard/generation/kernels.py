@@ -12,6 +12,7 @@ Dimensions: `rows` of the batch, one new token each; otherwise see `regard.nn.at
 """
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ _CHUNK = 512
 """Keys that one program looks at; where there is room for more, several share the work."""
 _MANY = 264
 """Programs that keep the processors of a large GPU busy, two each."""
+_COMMON_MEMORY = 99 << 10
 _NORMS = {"none": 0, "layer": 1, "rms": 2}
 _ACTIVATIONS: dict[Activation | None, int] = {
     None: 0, "relu": 1, "gelu": 2, "gelu-tanh": 3, "squared-relu": 4, "swiglu": 5
@@ -138,10 +140,11 @@ def linear(
     if before is not None:
         _, x = norm(x, None, before)
     block = 16 if num_outputs <= 4 * _MANY else 32 if num_outputs <= 32 * _MANY else 64
-    block_rows = max(16, triton.next_power_of_2(min(rows, 64)))
+    block_rows, depth = max(16, triton.next_power_of_2(min(rows, 64))), _divisor(num_inputs, most=128)
+    tile = (block_rows + block * (2 if is_gated else 1)) * depth * x.element_size()
     linear_few_rows[(triton.cdiv(num_outputs, block), triton.cdiv(rows, block_rows))](
         x, weights.weight, bias, residual, y, rows, num_outputs, **switches,
-        BLOCK_M=block_rows, BLOCK_N=block, BLOCK_K=_divisor(num_inputs, most=128), num_stages=4,
+        BLOCK_M=block_rows, BLOCK_N=block, BLOCK_K=depth, num_stages=min(4, max(1, _shared_memory(x.device) // tile)),
     )  # fmt: skip
     return y
 
@@ -163,7 +166,7 @@ def attend(
     With `places`, `heads` holds queries, keys and values one behind the other:
     the keys and values go to the row's place, and its query looks at all up to
     there. Without, `heads` holds queries alone, which look at all there is.
-    A `mask` says where they may not look.
+    A `mask` says where they may look.
 
     Where there are fewer rooms than rows, several rows, standing together, share
     one, and take their places in it in turns: the hypotheses of a beam.
@@ -172,7 +175,9 @@ def attend(
     rows = heads.size(0)
     num_parts = math.ceil(capacity / _CHUNK)
     found = heads.new_empty(rows, num_heads * head_dim)
-    parts = found if num_parts == 1 else torch.empty(rows, num_heads, num_parts, head_dim + 2, device=device)
+    parts = found
+    if num_parts > 1:
+        parts = torch.empty(rows, num_heads, num_parts, head_dim + 2, device=device, dtype=torch.float32)
     anything = heads
     if rows * num_heads >= _MANY_LOOKS:
         block, num_warps = 32, max(2, head_dim // 32)
@@ -194,6 +199,13 @@ def attend(
             parts, found, HEAD_DIM=head_dim, NUM_PARTS=num_parts, PADDED=triton.next_power_of_2(num_parts)
         )
     return found
+
+
+@cache
+def _shared_memory(device: torch.device) -> int:
+    """Bytes that a program may have at hand; where the device does not say, those of a common GPU."""
+    properties = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
+    return getattr(properties, "shared_memory_per_block_optin", _COMMON_MEMORY)
 
 
 def _norm_arguments(weights: NormWeights | None, anything: Tensor) -> tuple[Tensor, Tensor]:
