@@ -82,6 +82,7 @@ def test_the_folder_holds_the_table_the_page_and_the_figure(compared):
         assert sample["outputs"].keys() == {"gpt", "lstm"}
 
 
+@pytest.mark.slow
 def test_a_model_and_a_seed_may_join_and_nothing_is_trained_again(compared, regard, text: Path):
     folder, before = compared
     more = ["--models", "gpt,gru", "--steps", 8, "--seeds", "0,2", *SMALL]
@@ -113,6 +114,7 @@ def test_the_terminal_says_which_way_is_better(compared, regard, text: Path):
     assert "lower by" in out
 
 
+@pytest.mark.slow
 def test_windows_of_different_lengths_are_compared_where_they_end_together(regard, tmp_path: Path):
     text, short = tmp_path / "long.txt", tmp_path / "short.toml"
     text.write_text(story(9000))

@@ -22,6 +22,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_states import TransformerSlots
 from regard.nn.feedforward import _FUNCTIONS
 
+pytestmark = pytest.mark.slow  # where there is no GPU, an interpreter takes its time
 VOCAB, CAPACITY = 37, 11
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PLAIN = TransformerConfig(

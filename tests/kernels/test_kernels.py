@@ -56,6 +56,7 @@ print("all compile")
 """
 
 
+@pytest.mark.slow
 def test_all_kernels_compile_for_a_gpu():
     """The interpreter lets things pass that the compiler does not, such as a name that changes its type."""
     # Not in this process, where kernels are interpreted.
