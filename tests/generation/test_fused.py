@@ -1,8 +1,10 @@
 """A step by kernels: the same as the model's own. On a CPU they run in Triton's interpreter."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 pytest.importorskip("triton", reason="the kernels of a GPU are written in Triton, which is not installed")
 
@@ -73,20 +75,11 @@ def make(settings: dict) -> Transformer:
     return model
 
 
-def filled_slots(model: Transformer, counts: list[int], tokens: Tensor, *, capacity: int) -> TransformerSlots:
-    slots = model.slots(len(counts), capacity, source_length=0 if model.encoder is None else 7)
-    for slot, count in enumerate(counts):
-        source = torch.arange(3 + slot, device=DEVICE)[None]
-        state = model.start(None if model.encoder is None else model.encode(source))
-        if count:
-            _, state = model.step(tokens[slot : slot + 1, :count], state)
-        slots.put(slot, state)
-    return slots
-
-
-def check_equal(model: Transformer, counts: list[int], capacity: int = CAPACITY) -> None:
+def check_equal(
+    model: Transformer, counts: list[int], fill_slots: Callable[..., TransformerSlots], capacity: int = CAPACITY
+) -> None:
     tokens = torch.randint(VOCAB, (len(counts), capacity), device=DEVICE)
-    expected_slots, slots = (filled_slots(model, counts, tokens, capacity=capacity) for _ in range(2))
+    expected_slots, slots = (fill_slots(model, counts, tokens, capacity) for _ in range(2))
     step = FusedStep.of(model, capacity)
     assert step is not None
     for place in range(2):
@@ -103,14 +96,14 @@ def check_equal(model: Transformer, counts: list[int], capacity: int = CAPACITY)
 @torch.no_grad()
 @pytest.mark.parametrize("counts", [[4], [3, 0, 10]], ids=str)
 @pytest.mark.parametrize("switch", KNOWN, ids=str)
-def test_the_fused_step_equals_the_step_of_the_model(switch: dict, counts: list[int]):
-    check_equal(make(switch), counts)
+def test_the_fused_step_equals_the_step_of_the_model(switch: dict, counts: list[int], fill_slots):
+    check_equal(make(switch), counts, fill_slots)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("counts", [[520], [3, 590]], ids=str)
-def test_programs_that_share_the_work_of_a_long_text_find_the_same(counts: list[int]):
-    check_equal(make({"positions": "rotary", "num_layers": 1}), counts, capacity=600)
+def test_programs_that_share_the_work_of_a_long_text_find_the_same(counts: list[int], fill_slots):
+    check_equal(make({"positions": "rotary", "num_layers": 1}), counts, fill_slots, capacity=600)
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """Models made ready for writing: the same numbers, laid out otherwise."""
 
+from collections.abc import Callable
 from typing import get_args
 
 import pytest
@@ -15,6 +16,7 @@ from regard.models.convolutional import ConvolutionalConfig
 from regard.models.families import AnyConfig, AnyModel, make_model
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer_states import TransformerSlots
 from regard.nn.feedforward import Activation
 from regard.nn.multihead import MultiHeadAttention
 
@@ -118,29 +120,19 @@ def test_the_projections_of_an_attention_are_one_matrix_that_follows_its_parts()
     assert torch.equal(weight, torch.cat([part.weight for part in parts]))
 
 
-def filled_slots(model: Transformer, counts: list[int], tokens: torch.Tensor):
-    """Slots whose rows have read so many of their tokens."""
-    slots = model.slots(len(counts), CAPACITY, source_length=0 if model.encoder is None else 7)
-    for slot, count in enumerate(counts):
-        source = torch.arange(3 + slot)[None]
-        state = model.start(None if model.encoder is None else model.encode(source))
-        if count:
-            _, state = model.step(tokens[slot : slot + 1, :count], state)
-        slots.put(slot, state)
-    return slots
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("is_ready", [False, True], ids=["as it is", "laid out"])
 @pytest.mark.parametrize("counts", [[4], [2, 2, 2], [3, 0, 5], [9, 10, 11]], ids=str)
 @pytest.mark.parametrize("switch", KNOWN, ids=str)
-def test_the_direct_step_equals_the_step_of_the_model(switch: dict, counts: list[int], is_ready: bool):
+def test_the_direct_step_equals_the_step_of_the_model(
+    switch: dict, counts: list[int], is_ready: bool, fill_slots: Callable[..., TransformerSlots]
+):
     model = make(DECODER.changed(**switch))
     assert isinstance(model, Transformer)
     if is_ready:
         lay_out(model)
     tokens = torch.randint(VOCAB, (len(counts), 11))
-    expected_slots, slots = (filled_slots(model, counts, tokens) for _ in range(2))
+    expected_slots, slots = (fill_slots(model, counts, tokens, CAPACITY) for _ in range(2))
     step = DirectStep.of(model, CAPACITY)
     assert step is not None
     for place in range(2):

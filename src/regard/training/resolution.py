@@ -14,6 +14,7 @@ from regard.models.families import longest_sequence
 from regard.models.presets import KINDS, Size, preset, without_encoder
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import TransformerConfig
+from regard.nn.float8 import fits_float8, has_float8
 from regard.progress import say, warn
 from regard.tasks import find_task
 from regard.training.precision import find_device
@@ -97,6 +98,8 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
         if data.is_isolated and not isinstance(settings.model, TransformerConfig):
             warn(f"a {settings.model.family} model cannot keep documents apart: they run on into one another")
     train = with_task_defaults(settings)
+    if train.float8 and (reason := why_not_float8(settings, data.tokenizer.vocab_size)):
+        warn(f"train.float8 has no effect: {reason}")
     if train.max_steps is None and train.max_epochs is None and train.minutes is None:
         train = train.changed(max_steps=_default_steps(settings, train, data))
         say(
@@ -165,6 +168,18 @@ def _require_context(settings: RunSettings, data: Prepared) -> None:
         raise ConfigError(
             f"learned positions must reach over {what}, got model.context_length={limit} for {longest} positions"
         )
+
+
+def why_not_float8(settings: RunSettings, vocab_size: int) -> str | None:
+    """What keeps products with the vocabulary from being taken in eight bits, or None."""
+    width = settings.model.model_dim
+    if settings.train.consistency:
+        return "with train.consistency all scores are needed at once"
+    if not fits_float8(vocab_size, width):
+        return f"both must be multiples of 16, got a vocabulary of {vocab_size:,} tokens and a model {width:,} wide"
+    if not has_float8(find_device(settings.train.device)):
+        return "this device does not multiply in eight bits"
+    return None
 
 
 def _require_sense(settings: RunSettings) -> None:
