@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from regard.nn.dropout import Dropout, LockedDropout
-from regard.nn.recurrent import Cell, RecurrentLayer, RecurrentStack, in_one_piece, unroll
+from regard.nn.recurrent import Cell, RecurrentLayer, RecurrentStack, in_one_piece, parts_of, unroll
 
 BATCH, TIME, INPUT, HIDDEN = 3, 7, 5, 11
 WIDTHS = [11, 13]
@@ -173,7 +173,7 @@ def test_dropout_stands_between_layers_and_nowhere_else():
 def test_weights_in_one_piece_are_the_same_numbers_matrices_first(is_bidirectional: bool):
     kernel = nn.LSTM(INPUT, HIDDEN, bidirectional=is_bidirectional)
     weights = list(kernel.parameters())
-    pieces = in_one_piece(weights)
+    pieces = parts_of(in_one_piece(weights), weights)
     assert all(torch.equal(ours, weight) for ours, weight in zip(pieces, weights, strict=True))
     place = 0
     for piece in sorted(pieces, key=lambda one: one.dim() == 1):
@@ -190,3 +190,22 @@ def test_under_autocast_a_layer_keeps_the_precision_of_its_weights():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         states, last = stack(x.bfloat16())
     assert {states.dtype, *(part.dtype for layer in last for part in layer)} == {torch.float64}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="cuDNN computes in float16 on a GPU")
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("scale", [1.0, 1e-9])
+def test_in_half_precision_gradients_are_those_of_float32_however_small(cell: Cell, scale: float):
+    stack = RecurrentStack(cell, 128, [256, 128], weight_dropout=0.0).float().cuda()
+    x = torch.randn(8, 70, 128, dtype=torch.float32, device="cuda")
+    found: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
+    for is_half in (False, True):
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=is_half):
+            states, last = stack(x)
+        loss = scale * (states.sin().sum() + last[0][0].square().sum())
+        found.append((states, list(torch.autograd.grad(loss, list(stack.parameters())))))
+    (states, gradients), (half_states, half_gradients) = found
+    assert half_states.dtype == torch.float32
+    torch.testing.assert_close(half_states, states, atol=5e-3, rtol=0.0)
+    for ours, theirs in zip(half_gradients, gradients, strict=True):
+        assert float((ours - theirs).norm() / theirs.norm()) < 0.02

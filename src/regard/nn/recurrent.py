@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from regard.nn.dropout import Dropout, LockedDropout
+from regard.nn.half import HalfPrecision
 
 Cell = Literal["rnn", "gru", "lstm"]
 CellActivation = Literal["tanh", "relu"]
@@ -177,14 +178,30 @@ class RecurrentLayer(nn.Module):
         self, x: Float[Tensor, "batch time input"], state: LayerHidden, lengths: Int[Tensor, " batch"] | None = None
     ) -> tuple[Float[Tensor, "batch time width"], LayerHidden]:
         """The state at each position, and behind the last; `lengths` are on the CPU."""
-        weights = self._weights()
-        # Autocast would have cuDNN compute in float16, whatever its own precision, and small gradients vanish there.
+        weights, is_half = self._weights(), self._is_half(x, lengths)
+        # Autocast by itself would have cuDNN compute in float16 with gradients as they are, small ones of which vanish.
         with torch.autocast(x.device.type, enabled=False):
-            x, state = x.to(weights[0].dtype), tuple(part.to(weights[0].dtype) for part in state)
-            if lengths is None:
+            if not is_half:
+                x, state = x.to(weights[0].dtype), tuple(part.to(weights[0].dtype) for part in state)
+                if lengths is not None:
+                    return self._run_packed(x, state, weights, lengths)
                 states, *last = self._run(x, state, weights)
                 return states, tuple(last)
-            return self._run_packed(x, state, weights, lengths)
+            half = HalfPrecision()
+            x, *inner = half.enter(x, *state, in_one_piece(weights))
+            states, *last = half.leave(*self._run(x, tuple(inner[:-1]), parts_of(inner[-1], weights)))
+            return states, tuple(last)
+
+    def _is_half(self, x: Tensor, lengths: Tensor | None) -> bool:
+        """Whether to compute in float16 under autocast.
+
+        That is for cuDNN's persistent kernels, which hold the weights from position
+        to position, where PyTorch takes them: a layer of these shapes.
+        """
+        if not (x.is_cuda and torch.is_autocast_enabled("cuda")) or lengths is not None:
+            return False
+        is_plain = self.num_directions == 1 and self.activation == "tanh"
+        return is_plain and _has_persistent_kernel(x.size(0), x.size(2), self.hidden_dim)
 
     def _run(
         self, x: Tensor, state: LayerHidden, weights: list[Tensor], batch_sizes: Tensor | None = None
@@ -216,7 +233,7 @@ class RecurrentLayer(nn.Module):
         if not self.training or self.weight_dropout.probability == 0.0:
             return list(weights.values())
         dropped = [self.weight_dropout(w) if name.startswith("weight_hh") else w for name, w in weights.items()]
-        return in_one_piece(dropped) if dropped[0].is_cuda else dropped
+        return parts_of(in_one_piece(dropped), dropped) if dropped[0].is_cuda else dropped
 
     def _initialize(self) -> None:
         gates = _NUM_GATES[self.cell]
@@ -231,13 +248,27 @@ class RecurrentLayer(nn.Module):
                     nn.init.orthogonal_(part) if name.startswith("weight_hh") else nn.init.xavier_uniform_(part)
 
 
-def in_one_piece(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Copies of a layer's weights one behind the other, matrices before biases, as cuDNN would copy them otherwise."""
-    order = sorted(range(len(weights)), key=lambda number: weights[number].dim() == 1)
-    piece = torch.cat([weights[number].flatten() for number in order])
+def _has_persistent_kernel(batch_size: int, input_dim: int, hidden_dim: int) -> bool:
+    """Whether PyTorch asks cuDNN for one, which it does for float16 alone."""
+    fits = batch_size % 8 == 0 and input_dim % 128 == 0 and hidden_dim % 128 == 0
+    return fits and batch_size <= 128 and hidden_dim <= 1024
+
+
+def in_one_piece(weights: Sequence[Tensor]) -> Float[Tensor, " numbers"]:
+    """A layer's weights one behind the other, matrices before biases, as cuDNN has them."""
+    return torch.cat([weights[number].flatten() for number in _order(weights)])
+
+
+def parts_of(piece: Float[Tensor, " numbers"], weights: Sequence[Tensor]) -> list[Tensor]:
+    """What `in_one_piece` joined: views of `piece`, shaped as `weights` are."""
+    order = _order(weights)
     parts = piece.split([weights[number].numel() for number in order])
     placed = dict(zip(order, parts, strict=True))
     return [placed[number].view_as(weight) for number, weight in enumerate(weights)]
+
+
+def _order(weights: Sequence[Tensor]) -> list[int]:
+    return sorted(range(len(weights)), key=lambda number: weights[number].dim() == 1)
 
 
 def unroll(
