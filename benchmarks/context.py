@@ -9,14 +9,20 @@ with the square of the length and needs memory that grows with the length.
 
 import argparse
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
 
+from regard.generation.config import GenerationConfig
+from regard.generation.graphs import MOST_STEPS, Batch, Room
+from regard.generation.inference import ready
 from regard.models.families import make_model
 from regard.models.presets import preset
+from regard.models.transformer import Transformer
+from regard.models.transformer_states import TransformerSlots
 from regard.tasks.language import Language, TextBatch
 from regard.training.average import WeightAverage
 from regard.training.optimizers import make_optimizer
@@ -69,15 +75,21 @@ def training(device: str) -> list[dict[str, float]]:
 def writing(device: str) -> list[dict[str, float]]:
     """Milliseconds for a token behind a context of each length, one text at a time, and the size of its state."""
     settings = RunSettings.read({"task": "language", "model": preset(NAME[device])[1]})
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    model = make_model(settings.model, VOCAB).to(device, dtype).eval()
+    model = ready(make_model(settings.model, VOCAB).to(device), "bfloat16" if device == "cuda" else "float32")
+    assert isinstance(model, Transformer)
     results = []
     for length in WRITTEN[device]:
-        slots = model.slots(1, length)
-        slots.lengths.fill_(length - 8)  # pyright: ignore[reportAttributeAccessIssue]
-        tokens = torch.ones(1, 1, dtype=torch.long, device=device)
-        seconds = timed(lambda: model.step(tokens, slots), device, rounds=5)  # noqa: B023
-        size = sum(part.numel() * part.element_size() for cache in slots.caches for part in (cache.keys, cache.values))  # pyright: ignore[reportAttributeAccessIssue]
+        blank = model.start()
+        batch = Batch(model, GenerationConfig(), Room(1, length, 0), blank=blank, wants_graph=device == "cuda")
+        slots = batch.slots
+        assert isinstance(slots, TransformerSlots)
+
+        def write(batch: Batch = batch, slots: TransformerSlots = slots, length: int = length) -> None:
+            slots.lengths.fill_(length - MOST_STEPS)
+            batch.run(MOST_STEPS, None)
+
+        seconds = timed(write, device, rounds=5) / MOST_STEPS
+        size = sum(part.numel() * part.element_size() for cache in slots.caches for part in (cache.keys, cache.values))
         results.append({"length": length, "ms_per_token": 1e3 * seconds, "state_mib": size / 2**20})
     return results
 
@@ -85,17 +97,21 @@ def writing(device: str) -> list[dict[str, float]]:
 def draw(path: str, trained: list[dict[str, float]], written: list[dict[str, float]], machine: str) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.6, 3.4), layout="constrained")
-    panels = figure.subplots(1, 3)
     lines = [
-        (panels[0], trained, "tokens_per_s", "training: tokens/s"),
-        (panels[1], trained, "peak_gib", "training: peak memory, GiB"),
-        (panels[2], written, "ms_per_token", "writing: ms a token"),
+        (trained, "tokens_per_s", f"training: tokens/s, {max(row['length'] for row in trained):,.0f} a step"),
+        (trained, "peak_gib", "training: peak memory, GiB"),
+        (written, "ms_per_token", "writing: ms a token"),
+        (written, "state_mib", "writing: state, MiB"),
     ]
-    for panel, rows, name, title in lines:
-        panel.plot([row["length"] for row in rows], [row[name] for row in rows], marker="o", color="#2b6cb0")
+    lines = [(rows, name, title) for rows, name, title in lines if not math.isnan(rows[0][name])]
+    figure = Figure(figsize=(3.2 * len(lines), 3.4), layout="constrained")
+    for panel, (rows, name, title) in zip(figure.subplots(1, len(lines)), lines, strict=True):
+        lengths = [row["length"] for row in rows]
+        panel.plot(lengths, [row[name] for row in rows], marker="o", color="#2b6cb0")
         panel.set_xscale("log", base=2)
-        panel.set_ylim(bottom=0)
+        panel.set_xticks(lengths, [f"{length // 1024}k" if length >= 1024 else str(length) for length in lengths])
+        panel.set_ylim(0, 1.1 * max(row[name] for row in rows))
+        panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.4g}" if value < 10_000 else f"{value / 1e3:,.0f}k")
         panel.set_title(title, fontsize=10, loc="left")
         panel.set_xlabel("context length")
         panel.grid(alpha=0.25)

@@ -4,8 +4,8 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from regard.cli.main import main
+from regard.runs import comparison
+from regard.runs.job import Job, run_job
 
 TINY = ["--set", "model.model_dim=22", "--set", "model.num_heads=1", "--set", "model.feedforward_dim=31",
         "--set", "model.num_layers=1", "--set", "generate.max_length=12", "--tokenizer", "bytes",
@@ -61,6 +63,36 @@ def call(*arguments: object, stdin: str | bytes = "") -> Answer:
 def single_precision(exact_and_repeatable: None) -> None:
     """The command line trains in what a user gets."""
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def short_samples() -> Iterator[None]:
+    """Let a report on text hold two continuations of a hundred tokens, and not as many as a reader would like."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regard.runs.run._CONTINUED", 2)
+        yield
+
+
+@contextmanager
+def _inside() -> Iterator[None]:
+    def run_one_by_one(jobs: Sequence[Job], **_: object) -> None:
+        for job in jobs:
+            assert not job.is_done
+            run_job(job)
+
+    torch.set_default_dtype(torch.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "run_jobs", run_one_by_one)
+        yield
+
+
+@pytest.fixture(scope="session")
+def jobs_inside() -> Callable[[], AbstractContextManager[None]]:
+    """Lets a new comparison train inside the test's process: a process of its own needs five seconds to start.
+
+    That they are processes otherwise is shown by `test_each_run_is_a_process_of_its_own`.
+    """
+    return _inside
 
 
 @pytest.fixture(autouse=True, scope="session")

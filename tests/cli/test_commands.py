@@ -213,7 +213,7 @@ def test_data_show_prints_a_table_that_its_seed_repeats(regard):
     assert ["\t".join(row) for row in found["rows"]] == lines[1:]
 
 
-def test_demo_trains_judges_and_shows(regard, tmp_path: Path, monkeypatch):
+def test_demo_trains_judges_and_shows(regard, jobs_inside, tmp_path: Path, monkeypatch):
     from regard.runs import demo
 
     small = {
@@ -224,12 +224,16 @@ def test_demo_trains_judges_and_shows(regard, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(demo, "DEMO_SETTINGS", small)
     monkeypatch.setattr(demo, "COMPARED", ["lstm", "transformer"])
     monkeypatch.setattr(demo, "COMPARISON_SETTINGS", {**small, "model": {"model_dim": 32}})
-    answer = regard("demo", "--out", tmp_path / "run", "--minutes", 0.001).is_well()
+    for module in ("demo", "plan"):
+        monkeypatch.setattr(f"regard.runs.{module}.LEAST_SECONDS", 0.1)
+    with jobs_inside():
+        answer = regard("demo", "--out", tmp_path / "run", "--minutes", 0.001).is_well()
+        again = regard("demo", "--out", tmp_path / "run", "--minutes", 0.001, "--json", "-q").is_well()
     assert "dates the model has never seen" in answer.out
     assert "exact_match|" in answer.out
     assert "how its forerunners do" in answer.out
     assert f"regard predict {tmp_path / 'run'}" in answer.out
-    found = last_object(regard("demo", "--out", tmp_path / "run", "--minutes", 0.001, "--json", "-q").is_well().out)
+    found = last_object(again.out)
     check_scores(found)
     assert set(found) == {*SCORES, "rows", "seconds", "report", "comparison"}
     assert [model["name"] for model in found["comparison"]["models"]] == ["lstm", "transformer"]

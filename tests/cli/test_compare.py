@@ -3,8 +3,7 @@
 import json
 import os
 import signal
-import subprocess
-import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,11 +15,12 @@ KEYS = ("name", "score", "params", "tokens_per_s", "seconds")
 
 
 @pytest.fixture(scope="module")
-def compared(regard, dates: Path, tmp_path_factory: pytest.TempPathFactory):
+def compared(regard, jobs_inside, dates: Path, tmp_path_factory: pytest.TempPathFactory):
     """Two models, two seeds, four steps; one of them also on fewer rows would take too long here."""
     folder = tmp_path_factory.mktemp("compared") / "comparison"
     models = ["--models", "lstm-attention,transformer", "--steps", 4, "--seeds", 2]
-    answer = regard("compare", dates, *models, "--out", folder, "--json", *SMALL)
+    with jobs_inside():
+        answer = regard("compare", dates, *models, "--out", folder, "--json", *SMALL)
     return folder, answer.is_well()
 
 
@@ -75,15 +75,16 @@ def test_the_same_command_again_trains_nothing_and_says_the_same(compared, regar
     assert again.out == before.out
 
 
-def test_from_python_with_rows_equal_sizes_and_fewer_rows(tmp_path: Path):
+def test_from_python_with_rows_equal_sizes_and_fewer_rows(jobs_inside, tmp_path: Path):
     import regard
 
     rows = [(f"eins {number} zwei", f"one {number} two") for number in range(200)]
     settings = {"data": {"tokenizer": "bytes"}, "generate": {"max_length": 5}, "train": {"device": "cpu"}}
-    found = regard.compare(
-        rows, ["gru", "tiny"], flops=2e10, params=70_000, sizes=[50], settings=settings, out=tmp_path / "compared",
-        show_progress=False,
-    )  # fmt: skip
+    with jobs_inside():
+        found = regard.compare(
+            rows, ["gru", "tiny"], flops=4e9, params=70_000, sizes=[50], settings=settings, out=tmp_path / "compared",
+            show_progress=False,
+        )  # fmt: skip
     first, second = found.table["models"]
     assert all(abs(model["params"] - 70_000) <= 3_500 for model in (first, second))
     assert first["steps"] != second["steps"]
@@ -155,31 +156,38 @@ def test_a_model_that_cannot_do_the_task_is_refused(
     assert not list(tmp_path.rglob("run.toml"))
 
 
-def test_an_interrupted_comparison_goes_on_where_it_stopped(dates: Path, tmp_path: Path):
+def test_each_run_is_a_process_of_its_own(regard, dates: Path, tmp_path: Path):
+    options = ["--models", "gru,tiny", "--steps", 2, "--out", tmp_path / "comparison", *SMALL]
+    answer = regard("compare", dates, *options).is_well()
+    for name in ("gru", "tiny"):
+        assert f"{name}, seed 0: exact_match" in answer.err
+        assert "trained 2 steps" in (tmp_path / "comparison" / "logs" / f"{name}-0.log").read_text()
+
+
+@pytest.mark.slow
+def test_an_interrupted_comparison_goes_on_where_it_stopped(regard, dates: Path, tmp_path: Path):
+    """With processes of its own, as a user has it; Ctrl-C is sent to this very process."""
     folder = tmp_path / "comparison"
-    options = ["--models", "gru,tiny", "--steps", 400, "--out", folder, "--json", *SMALL]
-    command = [sys.executable, "-m", "regard", "compare", dates, *options]
-    # With Ctrl-C as a terminal would have it, whoever started these tests.
-    process = subprocess.Popen(
-        list(map(str, command)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    deadline = time.monotonic() + 120
-    while not list(folder.rglob("metrics.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 130, said
-    assert "the same command goes on from there" in said
+    options = ["--models", "gru,tiny", "--steps", 30, "--out", folder, "--json", *SMALL]
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            if list(folder.rglob("metrics.jsonl")):
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    stopped = regard("compare", dates, *options)
+    thread.join()
+    assert stopped.code == 130, stopped.err
+    assert "the same command goes on from there" in stopped.err
     assert not list(folder.rglob("result.json"))
     assert list(folder.rglob("*.safetensors"))
 
-    finished = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stderr
-    table = json.loads(finished.stdout.splitlines()[-1])
-    assert [model["steps"] for model in table["models"]] == [400, 400]
+    finished = regard("compare", dates, *options).is_well()
+    table = json.loads(finished.out.splitlines()[-1])
+    assert [model["steps"] for model in table["models"]] == [30, 30]
     assert any("going on from step" in log.read_text() for log in (folder / "logs").iterdir())

@@ -35,9 +35,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def compared(regard, text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def compared(regard, jobs_inside, text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("compared") / "comparison"
-    return folder, table_of(regard("compare", text, *COMPARED, "--out", folder, "--json"))
+    with jobs_inside():
+        return folder, table_of(regard("compare", text, *COMPARED, "--out", folder, "--json"))
 
 
 def test_the_scores_are_those_of_the_test_of_each_run(compared):

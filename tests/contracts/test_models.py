@@ -1,15 +1,16 @@
 """What every model must keep, over every family and every switch."""
 
+from functools import cache
 from typing import get_args
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.config import to_toml
 from regard.models.convolutional import AddedPositions
 from regard.models.families import AnyConfig, AnyModel, make_model
-from regard.models.protocols import Decoder, Encoder, Slots, State
+from regard.models.protocols import Decoder, Encoder, Memory, Slots, State
 from regard.models.recurrent import RecurrentAttention
 from regard.nn.blocks import BlockOrder
 from regard.nn.feedforward import Activation
@@ -100,6 +101,8 @@ SWITCHES = [
     *({"family": "recurrent", **switch} for switch in RECURRENT),
     *({"family": "convolutional", **switch} for switch in CONVOLUTIONAL),
 ]
+LENGTHS = torch.tensor([7, 2, 5])
+TOKENS = torch.randint(VOCAB, (BATCH, SOURCE + TARGET), generator=torch.Generator().manual_seed(0))
 
 
 def make_config(switch: dict, **more: object) -> AnyConfig:
@@ -120,33 +123,51 @@ def named(switch: dict) -> str:
     return ",".join(str(v) if k == "family" else f"{k}={v}" for k, v in switch.items())
 
 
+BY_NAME = {named(switch): switch for switch in SWITCHES}
+
+
 @pytest.fixture(params=SWITCHES, ids=named)
 def switch(request: pytest.FixtureRequest) -> dict:
     return request.param
 
 
+@cache
+def made(name: str) -> tuple[AnyModel, Memory, Tensor]:
+    """The model of a switch, what it has read, and its scores: all tests share them, and none changes them."""
+    model = make(BY_NAME[name])
+    return model, model.encode(TOKENS[:, :SOURCE], LENGTHS), model(TOKENS[:, SOURCE:], TOKENS[:, :SOURCE], LENGTHS)
+
+
 @pytest.fixture
 def model(switch: dict) -> AnyModel:
-    return make(switch)
+    return made(named(switch))[0]
 
 
 @pytest.fixture
-def source() -> torch.Tensor:
-    return torch.randint(VOCAB, (BATCH, SOURCE))
+def memory(switch: dict) -> Memory:
+    return made(named(switch))[1]
 
 
 @pytest.fixture
-def target() -> torch.Tensor:
-    return torch.randint(VOCAB, (BATCH, TARGET))
+def scores(switch: dict) -> Tensor:
+    """Of `target` behind `source`, of which each row has a length of its own."""
+    return made(named(switch))[2]
 
 
-LENGTHS = torch.tensor([7, 2, 5])
+@pytest.fixture
+def source() -> Tensor:
+    return TOKENS[:, :SOURCE].clone()
 
 
-def test_it_follows_the_protocols(model: AnyModel, source: torch.Tensor):
+@pytest.fixture
+def target() -> Tensor:
+    return TOKENS[:, SOURCE:].clone()
+
+
+def test_it_follows_the_protocols(model: AnyModel, memory: Memory):
     assert isinstance(model, Encoder)
     assert isinstance(model, Decoder)
-    assert isinstance(model.start(model.encode(source)), State)
+    assert isinstance(model.start(memory), State)
 
 
 def test_settings_survive_a_round_trip(model: AnyModel):
@@ -156,11 +177,11 @@ def test_settings_survive_a_round_trip(model: AnyModel):
     assert RunSettings.read({"model": tomllib.loads(text)}).model == model.config
 
 
-def test_saved_weights_give_equal_scores(model: AnyModel, switch: dict, source, target, tmp_path):
+def test_saved_weights_give_equal_scores(model: AnyModel, scores: Tensor, source, target, tmp_path):
     write_tensors(tmp_path / "model.safetensors", weights_of(model), {})
     other = make_model(model.config, VOCAB).eval()
     load_weights(other, read_tensors(tmp_path / "model.safetensors")[0])
-    assert torch.equal(other(target, source, LENGTHS), model(target, source, LENGTHS))
+    assert torch.equal(other(target, source, LENGTHS), scores)
 
 
 def test_the_same_seed_gives_the_same_weights(model: AnyModel):
@@ -168,7 +189,8 @@ def test_the_same_seed_gives_the_same_weights(model: AnyModel):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_every_parameter_gets_a_gradient(model: AnyModel, source, target):
+def test_every_parameter_gets_a_gradient(switch: dict, source, target):
+    model = make(switch)
     model(target, source, LENGTHS).square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -176,22 +198,21 @@ def test_every_parameter_gets_a_gradient(model: AnyModel, source, target):
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_padding_changes_nothing(model: AnyModel, source, target):
-    padded = model(target, source, LENGTHS)
+def test_padding_changes_nothing(model: AnyModel, scores: Tensor, source, target):
     for row, length in enumerate(LENGTHS.tolist()):
         alone = model(target[row : row + 1], source[row : row + 1, :length])
-        torch.testing.assert_close(padded[row : row + 1], alone)
+        torch.testing.assert_close(scores[row : row + 1], alone)
     changed = source.clone()
     changed[1, 2:] = (changed[1, 2:] + 1) % VOCAB
-    torch.testing.assert_close(model(target, changed, LENGTHS), padded)
+    torch.testing.assert_close(model(target, changed, LENGTHS), scores)
 
 
-def test_the_decoder_cannot_see_the_future(model: AnyModel, source, target):
+def test_the_decoder_cannot_see_the_future(model: AnyModel, scores: Tensor, source, target):
     edited = target.clone()
     edited[:, 3] = (edited[:, 3] + 1) % VOCAB
-    before, after = model(target, source), model(edited, source)
-    assert torch.equal(before[:, :3], after[:, :3])
-    assert not torch.allclose(before[:, 3:], after[:, 3:])
+    after = model(edited, source, LENGTHS)
+    assert torch.equal(scores[:, :3], after[:, :3])
+    assert not torch.allclose(scores[:, 3:], after[:, 3:])
 
 
 def test_the_encoder_sees_what_it_may_and_the_decoder_all_of_it(model: AnyModel, switch: dict, source, target):
@@ -207,23 +228,22 @@ def test_the_encoder_sees_what_it_may_and_the_decoder_all_of_it(model: AnyModel,
 
 
 @pytest.mark.parametrize("pieces", [[1] * 5, [2, 3], [3, 1, 1]])
-def test_step_by_step_equals_all_at_once(model: AnyModel, source, target, pieces: list[int]):
-    state = model.start(model.encode(source, LENGTHS))
-    parts = []
+def test_step_by_step_equals_all_at_once(model: AnyModel, memory: Memory, scores: Tensor, target, pieces: list[int]):
+    state, parts = model.start(memory), []
     for piece in target.split(pieces, dim=1):
-        scores, state = model.step(piece, state)
-        parts.append(scores)
-    torch.testing.assert_close(torch.cat(parts, dim=1), model(target, source, LENGTHS))
+        part, state = model.step(piece, state)
+        parts.append(part)
+    torch.testing.assert_close(torch.cat(parts, dim=1), scores)
 
 
-def test_a_selected_state_goes_on_as_the_rows_would(model: AnyModel, source, target):
+def test_a_selected_state_goes_on_as_the_rows_would(model: AnyModel, memory: Memory, scores: Tensor, target):
     rows = torch.tensor([2, 0, 2])
-    _, state = model.step(target[:, :3], model.start(model.encode(source, LENGTHS)))
-    scores, _ = model.step(target[rows, 3:4], state.select(rows))
-    torch.testing.assert_close(scores[:, 0], model(target, source, LENGTHS)[rows, 3])
+    _, state = model.step(target[:, :3], model.start(memory))
+    found, _ = model.step(target[rows, 3:4], state.select(rows))
+    torch.testing.assert_close(found[:, 0], scores[rows, 3])
 
 
-def test_rows_of_slots_stand_where_they_were_put(model: AnyModel, source, target):
+def test_rows_of_slots_stand_where_they_were_put(model: AnyModel, scores: Tensor, source, target):
     """Three rows with 4, 1 and 3 tokens behind them go on side by side, beside a slot that nobody uses."""
     slots = model.slots(BATCH + 1, 11, source_length=SOURCE + 2)
     assert isinstance(slots, Slots)
@@ -232,14 +252,13 @@ def test_rows_of_slots_stand_where_they_were_put(model: AnyModel, source, target
         memory = model.encode(source[row : row + 1, : LENGTHS[row]])
         _, state = model.step(target[row : row + 1, :count], model.start(memory))
         slots.put(slot, state)
-    expected = model(target, source, LENGTHS)
     for more in range(2):
         tokens = torch.zeros(BATCH + 1, 1, dtype=torch.long)
         for slot, row, count in zip(places, range(BATCH), begun, strict=True):
             tokens[slot] = target[row, count + more]
-        scores, slots = model.step(tokens, slots)
+        found, slots = model.step(tokens, slots)
         for slot, row, count in zip(places, range(BATCH), begun, strict=True):
-            torch.testing.assert_close(scores[slot, 0], expected[row, count + more])
+            torch.testing.assert_close(found[slot, 0], scores[row, count + more])
 
 
 def test_reordered_slots_go_on_as_the_rows_would(model: AnyModel, source, target):
@@ -253,14 +272,14 @@ def test_reordered_slots_go_on_as_the_rows_would(model: AnyModel, source, target
     torch.testing.assert_close(scores[:, 0], model(rows, source[[0, 0]])[:, 3])
 
 
-def test_the_order_of_the_batch_does_not_matter(model: AnyModel, source, target):
+def test_the_order_of_the_batch_does_not_matter(model: AnyModel, scores: Tensor, source, target):
     order = torch.tensor([2, 0, 1])
-    expected = model(target, source, LENGTHS)[order]
-    torch.testing.assert_close(model(target[order], source[order], LENGTHS[order]), expected)
+    torch.testing.assert_close(model(target[order], source[order], LENGTHS[order]), scores[order])
 
 
-def test_dropout_only_while_training(model: AnyModel, source, target):
-    assert torch.equal(model(target, source), model(target, source))
+def test_dropout_only_while_training(switch: dict, scores: Tensor, source, target):
+    model = make(switch)
+    assert torch.equal(model(target, source, LENGTHS), scores)
     model.train()
     assert not torch.equal(model(target, source), model(target, source))
 

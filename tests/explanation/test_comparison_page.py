@@ -18,12 +18,16 @@ Compare = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def draw(drawn: Draw, tmp_path_factory: pytest.TempPathFactory) -> Draw:
-    """Write the page of a comparison, and give back what the browser draws of it."""
+    """Write the page of a comparison, and give back what the browser draws of it; once for all tests that ask."""
+    pages: dict[str, str] = {}
 
     def draw(comparison: dict[str, Any], **options: Any) -> str:
-        page = tmp_path_factory.mktemp("drawn") / "compare.html"
-        write_comparison(page, comparison)
-        return drawn(page, **options)
+        wanted = json.dumps([comparison, options])
+        if wanted not in pages:
+            page = tmp_path_factory.mktemp("drawn") / "compare.html"
+            write_comparison(page, comparison)
+            pages[wanted] = drawn(page, **options)
+        return pages[wanted]
 
     return draw
 

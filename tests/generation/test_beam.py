@@ -2,17 +2,21 @@
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from itertools import product
 
 import pytest
 import torch
+from jaxtyping import config as jaxtyping_config
 from torch import nn
 
 from regard.generation.beam import BeamSearch, Hypothesis, beam_search, best_extensions
 from regard.generation.config import GenerationConfig
 from regard.generation.sampling import sample
 from regard.models.families import AnyModel, make_model
+from regard.models.protocols import Memory
 from regard.models.transformer import Transformer
 from regard.models.transformer_states import TransformerState, TransformerTree
 from regard.training.settings import RunSettings
@@ -25,19 +29,30 @@ def model(make_model: Callable[[int], Transformer]) -> Transformer:
     return make_model(VOCAB)
 
 
+@contextmanager
+def unchecked_shapes() -> Iterator[None]:
+    """Leave shapes unchecked in a reference, where checking them takes most of the time; what is tested is checked."""
+    jaxtyping_config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping_config.update("jaxtyping_disable", False)
+
+
+@unchecked_shapes()
 @torch.no_grad()
 def best_of_all(model: Transformer, source: torch.Tensor, alpha: float) -> tuple[list[int], float]:
-    """The best finished sequence of up to LIMIT tokens, by trying each."""
+    """The best finished sequence of up to LIMIT tokens, by trying each: those of one length at once."""
     best: tuple[list[int], float] = ([], -torch.inf)
     others = [token for token in range(VOCAB) if token != END]
     for length in range(LIMIT):
-        for tokens in product(others, repeat=length):
-            sequence = [*tokens, END]
-            scores = model(torch.tensor([[START, *tokens]]), source).log_softmax(-1)[0]
-            total = sum(scores[place, token].item() for place, token in enumerate(sequence))
-            score = total / len(sequence) ** alpha
-            if score > best[1]:
-                best = (list(tokens), score)
+        sequences = torch.tensor([[START, *tokens, END] for tokens in product(others, repeat=length)])
+        read, written = sequences[:, :-1], sequences[:, 1:]
+        scores = model(read, source.expand(len(read), -1)).log_softmax(-1)
+        totals = scores.gather(-1, written[:, :, None]).sum((1, 2)) / written.size(1) ** alpha
+        score, row = totals.max(0)
+        if score > best[1]:
+            best = (read[row, 1:].tolist(), float(score))
     return best
 
 
@@ -139,17 +154,22 @@ def test_a_sentence_that_never_ends_gives_its_best_open_hypothesis(model: Transf
 
 
 def search_in_lists(
-    log_probabilities: Callable[[list[int]], list[float]], *, end: int, limit: int, config: GenerationConfig
+    log_probabilities: Callable[[list[list[int]]], list[list[float]]],
+    *,
+    end: int,
+    limit: int,
+    config: GenerationConfig,
 ) -> list[Hypothesis]:
     """Beam search for one sentence, as one would tell it: the specification of the one in tensors."""
     beam, alpha = config.beam_size, config.length_penalty
     going: list[tuple[list[int], float]] = [([], 0.0)]
     finished: list[Hypothesis] = []
     for length in range(1, limit + 1):
+        rows = log_probabilities([tokens for tokens, _ in going])
         extensions = [
             (tokens, token, total + more)
-            for tokens, total in going
-            for token, more in enumerate(log_probabilities(tokens))
+            for (tokens, total), row in zip(going, rows, strict=True)
+            for token, more in enumerate(row)
         ]
         going = []
         for tokens, token, total in sorted(extensions, key=lambda extension: -extension[2])[: 2 * beam]:
@@ -183,16 +203,21 @@ def make(values: dict) -> AnyModel:
     return model.eval()
 
 
+@unchecked_shapes()
 @torch.no_grad()
 def expected_of(
     model: AnyModel, limits: Sequence[int], config: GenerationConfig, *, end: int, lengths: torch.Tensor = LENGTHS
 ) -> list[list[Hypothesis]]:
     found = []
     for row, (length, limit) in enumerate(zip(lengths.tolist(), limits, strict=True)):
-        source = SOURCES[row : row + 1, :length]
 
-        def after(tokens: list[int], source: torch.Tensor = source) -> list[float]:
-            return model(torch.tensor([[START, *tokens]]), source)[0, -1].log_softmax(-1).tolist()
+        @cache
+        def memory(count: int, source: torch.Tensor = SOURCES[row : row + 1, :length]) -> Memory:
+            return model.encode(source.expand(count, -1))
+
+        def after(prefixes: list[list[int]], memory: Callable[[int], Memory] = memory) -> list[list[float]]:
+            read = torch.tensor([[START, *tokens] for tokens in prefixes])
+            return model.decode(read, memory(len(read)))[:, -1].log_softmax(-1).tolist()
 
         found.append(search_in_lists(after, end=end, limit=limit, config=config))
     return found
@@ -269,8 +294,10 @@ def test_it_ranks_and_stops_by_the_same_rules(beam: int, alpha: float, stopping:
         found = beam_search(timed, timed, torch.tensor([[0], [3]]), end=5, limits=limits, config=config)
         for first, limit, hypotheses in zip((0, 3), limits, found, strict=True):
 
-            def after(tokens: list[int], first: int = first, tables: torch.Tensor = timed.tables) -> list[float]:
-                return tables[len(tokens), tokens[-1] if tokens else first].tolist()
+            def after(
+                prefixes: list[list[int]], first: int = first, tables: torch.Tensor = timed.tables
+            ) -> list[list[float]]:
+                return [tables[len(tokens), tokens[-1] if tokens else first].tolist() for tokens in prefixes]
 
             assert_same([hypotheses], [search_in_lists(after, end=5, limit=limit, config=config)])
 

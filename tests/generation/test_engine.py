@@ -1,8 +1,12 @@
 """Sequences that come and go: each must be written as if it were alone."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
+from jaxtyping import config as jaxtyping_config
 from torch import nn
 
 from regard.errors import ConfigError, DataError
@@ -47,6 +51,17 @@ def make(config: AnyConfig) -> AnyModel:
     return model
 
 
+@contextmanager
+def unchecked_shapes() -> Iterator[None]:
+    """Leave shapes unchecked in a reference, where checking them takes most of the time; what is tested is checked."""
+    jaxtyping_config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping_config.update("jaxtyping_disable", False)
+
+
+@unchecked_shapes()
 @torch.no_grad()
 def alone(model: AnyModel, request: Request, config: GenerationConfig, end: int | None = END) -> list[int]:
     """What the request asks for, by the plainest of loops."""

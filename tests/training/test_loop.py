@@ -12,30 +12,31 @@ from regard.training.checkpoints import load_checkpoint, save_checkpoint
 
 
 @pytest.mark.usefixtures("single_precision")
-@pytest.mark.parametrize("stop_at", [3, 9, 14])
-def test_a_run_stopped_in_an_epoch_goes_on_bit_by_bit(make_trainer, watch, folder: Path, stop_at: int):
+def test_a_run_stopped_in_an_epoch_goes_on_bit_by_bit(make_trainer, watch, tmp_path: Path):
     settings = {"accumulate": 2, "evaluate_every": 7, "checkpoint_every": 100}
-    whole, first, second = (make_trainer(**settings) for _ in range(3))
-    assert 2 * stop_at % whole.batches.per_epoch, "this would be the end of an epoch"
-    undisturbed, before, after = watch(), watch(stop_at=stop_at), watch()
+    whole, undisturbed = make_trainer(**settings), watch()
     undisturbed.fit(whole)
 
     def save(trainer) -> None:
-        save_checkpoint(folder, trainer.progress.step, trainer.tensors(), trainer.note())
+        save_checkpoint(tmp_path / str(stop_at), trainer.progress.step, trainer.tensors(), trainer.note())
 
-    outcome = before.fit(first, save=save)
-    assert (outcome.is_finished, before.saved) == (False, [stop_at])
-    found = load_checkpoint(folder)
-    assert found is not None
-    torch.manual_seed(12345)
-    second.restore(*found)
-    assert second.progress.step == stop_at
-    assert after.fit(second).is_finished
-    assert whole.tensors().keys() == second.tensors().keys()
-    for name, tensor in whole.tensors().items():
-        assert torch.equal(tensor, second.tensors()[name]), name
-    assert before.losses + after.losses == undisturbed.losses
-    assert whole.progress.tokens == second.progress.tokens
+    for stop_at in (3, 9, 14):
+        assert 2 * stop_at % whole.batches.per_epoch, "this would be the end of an epoch"
+        first, second = (make_trainer(**settings) for _ in range(2))
+        before, after = watch(stop_at=stop_at), watch()
+        outcome = before.fit(first, save=save)
+        assert (outcome.is_finished, before.saved) == (False, [stop_at])
+        found = load_checkpoint(tmp_path / str(stop_at))
+        assert found is not None
+        torch.manual_seed(12345)
+        second.restore(*found)
+        assert second.progress.step == stop_at
+        assert after.fit(second).is_finished
+        assert whole.tensors().keys() == second.tensors().keys()
+        for name, tensor in whole.tensors().items():
+            assert torch.equal(tensor, second.tensors()[name]), name
+        assert before.losses + after.losses == undisturbed.losses
+        assert whole.progress.tokens == second.progress.tokens
 
 
 def test_two_accumulated_batches_are_one_step_over_their_union(make_trainer):

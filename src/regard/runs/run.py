@@ -176,9 +176,11 @@ class Run:
             prompt = self._readable(text[start:middle])
             middle = start + len(prompt)
             if prompt.strip():
-                written = self.generate(prompt, temperature=0.8, max_length=100)
-                samples.append({"source": prompt, "target": text[middle:end], "prediction": written})
-        return samples
+                samples.append({"source": prompt, "target": text[middle:end]})
+        with threads(1):
+            write = self._writer(self.generation(temperature=0.8, max_length=100))
+            found = write([sample["source"] for sample in samples])
+        return [{**sample, "prediction": each.output} for sample, each in zip(samples, found, strict=True)]
 
     def _writer(self, config: GenerationConfig) -> Writer:
         """What writes in this way; it is kept for the next time."""
