@@ -103,7 +103,7 @@ def draw(path: str, trained: list[dict[str, float]], written: list[dict[str, flo
         (written, "ms_per_token", "writing: ms a token"),
         (written, "state_mib", "writing: state, MiB"),
     ]
-    lines = [(rows, name, title) for rows, name, title in lines if not math.isnan(rows[0][name])]
+    lines = [(rows, name, title) for rows, name, title in lines if rows and not math.isnan(rows[0][name])]
     figure = Figure(figsize=(3.2 * len(lines), 3.4), layout="constrained")
     for panel, (rows, name, title) in zip(figure.subplots(1, len(lines)), lines, strict=True):
         lengths = [row["length"] for row in rows]

@@ -36,19 +36,23 @@ WORDS: dict[str, Any] = {
     "train": {"average": 0.995, "patience": 0},
 }
 GPT: dict[str, Any] = {
-    "model": {"model_dim": 512, "num_heads": 8, "feedforward_dim": 2048, "dropout": 0.5, "attention_dropout": 0.1},
+    "data": {"window": 256, "stride": 64},
+    "model": {
+        "model_dim": 512, "num_heads": 8, "feedforward_dim": 2048, "dropout": 0.55, "token_dropout": 0.15,
+        "attention_dropout": 0.1,
+    },
     "train": {"consistency": 4.0, "weight_decay": 0.5},
-}
+}  # fmt: skip
 # As Merity et al. (2017) have it, with AdamW whose rate falls in place of averaged gradient descent.
 LSTM: dict[str, Any] = {
     "data": {"window": 70},
     "model": {
-        "num_layers": 3, "model_dim": 400, "hidden_dim": 1152, "locked_dropout": True, "weight_dropout": 0.5,
+        "num_layers": 3, "model_dim": 384, "hidden_dim": 1024, "locked_dropout": True, "weight_dropout": 0.5,
         "token_dropout": 0.1, "dropout": 0.4, "input_dropout": 0.4, "layer_dropout": 0.25,
     },
     "train": {
         "carry_state": True, "window_jitter": 0.1, "activation_penalty": 2.0, "change_penalty": 0.6, "clip_norm": 0.25,
-        "batch_tokens": 2800, "optimizer": "adamw", "learning_rate": 0.002, "schedule": "cosine", "warmup_steps": 300,
+        "batch_tokens": 4480, "optimizer": "adamw", "learning_rate": 0.002, "schedule": "cosine", "warmup_steps": 300,
         "beta2": 0.99, "weight_decay": 0.02, "average": 0.999, "consistency": 1.0, "evaluate_every": 3000,
         "checkpoint_every": 1_000_000,
     },
