@@ -36,7 +36,7 @@ venv: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[parquet,zstd,tensorboard,dev]"
+	$(BIN)/python -m pip install -c constraints.txt -e ".[parquet,zstd,tensorboard,gguf,dev]"
 	@touch $@
 
 # The tests that draw pages are skipped without a browser, so a missing one is not an error.

@@ -36,7 +36,16 @@ def test_imports_point_downwards(path: Path):
 
 
 def test_the_public_names_are_these():
-    assert sorted(regard.__all__) == ["RegardError", "Run", "compare", "demo", "load", "train"]
+    assert sorted(regard.__all__) == [
+        "RegardError",
+        "Run",
+        "compare",
+        "demo",
+        "finetune",
+        "import_model",
+        "load",
+        "train",
+    ]
     for name in regard.__all__:
         assert getattr(regard, name).__module__.startswith("regard.")
 

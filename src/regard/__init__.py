@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.errors import RegardError
+    from regard.interop.importing import import_model
     from regard.runs.comparison import compare
     from regard.runs.demo import demo
+    from regard.runs.finetune import finetune
     from regard.runs.launch import train
     from regard.runs.run import Run, load
 
@@ -24,11 +26,13 @@ _HOMES = {
     "Run": "regard.runs.run",
     "compare": "regard.runs.comparison",
     "demo": "regard.runs.demo",
+    "finetune": "regard.runs.finetune",
+    "import_model": "regard.interop.importing",
     "load": "regard.runs.run",
     "train": "regard.runs.launch",
 }
 
-__all__ = ["RegardError", "Run", "compare", "demo", "load", "train"]
+__all__ = ["RegardError", "Run", "compare", "demo", "finetune", "import_model", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -190,7 +190,7 @@ def test_the_preset_of_a_settings_file_gives_the_shape(regard, dates: Path, tmp_
         seen["model"] = settings.model
         raise RuntimeError
 
-    monkeypatch.setattr(launch, "_make_trainer", stop)
+    monkeypatch.setattr(launch, "make_trainer", stop)
     with pytest.raises(RuntimeError):
         launch.train(str(dates), out=tmp_path / "run", settings={"preset": "small"})
     assert (seen["model"].num_layers, seen["model"].model_dim) == (4, 256)

@@ -9,6 +9,7 @@ import pytest
 
 from regard.data import batches
 from regard.data.batches import BatchSampler, batches_by_length, pad
+from regard.data.coding import TextCoding
 from regard.data.permutation import mix, permute
 from regard.data.store import TokenStore, write_store
 from regard.errors import ConfigError, DeviceError
@@ -17,7 +18,9 @@ from regard.text.tokenizer import train_tokenizer
 
 def store_of(folder: Path, lengths: list[int]) -> TokenStore:
     rows = [("x" * length, "y") for length in lengths]
-    return write_store(folder, rows, train_tokenizer([], "bytes", 300), ("source", "target"), max_length=10_000)
+    return write_store(
+        folder, rows, train_tokenizer([], "bytes", 300), TextCoding(("source", "target")), max_length=10_000
+    )
 
 
 @pytest.fixture(scope="module", params=[1, 2, 37, 1000], ids=lambda number: f"{number} rows")

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from regard.data.coding import TextCoding
 from regard.data.store import TokenStore, write_store
 from regard.errors import DataError
 from regard.text.tokenizer import Tokenizer, train_tokenizer
@@ -19,7 +20,7 @@ ROWS = [("a", "bcd"), ("efghi", "j"), ("klm", "nopqrstu"), ("\N{SNOWMAN}", "v")]
 
 
 def test_what_is_written_is_read(tokenizer: Tokenizer, tmp_path: Path):
-    store = write_store(tmp_path / "store", ROWS, tokenizer, ("source", "target"), max_length=50)
+    store = write_store(tmp_path / "store", ROWS, tokenizer, TextCoding(("source", "target")), max_length=50)
     assert (len(store), store.columns, store.num_left_out) == (4, ("source", "target"), 0)
     for column in (0, 1):
         found = store.sequences(column, [2, 0, 3, 1])
@@ -34,32 +35,32 @@ def test_what_is_written_is_read(tokenizer: Tokenizer, tmp_path: Path):
 
 def test_many_rows_pass_the_end_of_a_chunk(tokenizer: Tokenizer, tmp_path: Path):
     rows = [(f"{i}", f"{-i}") for i in range(9_001)]
-    store = write_store(tmp_path / "store", rows, tokenizer, ("source", "target"), max_length=50)
+    store = write_store(tmp_path / "store", rows, tokenizer, TextCoding(("source", "target")), max_length=50)
     assert tokenizer.decode(store.sequences(1, [4095, 4096, 9000])) == ["-4095", "-4096", "-9000"]
 
 
 def test_long_rows_are_left_out_whole_and_counted(tokenizer: Tokenizer, tmp_path: Path):
-    store = write_store(tmp_path / "store", ROWS, tokenizer, ("source", "target"), max_length=4)
+    store = write_store(tmp_path / "store", ROWS, tokenizer, TextCoding(("source", "target")), max_length=4)
     assert (len(store), store.num_left_out) == (2, 2)
     assert tokenizer.decode(store.sequences(0, [0, 1])) == ["a", "\N{SNOWMAN}"]
 
 
 def test_no_store_is_left_where_no_row_fits_or_reading_fails(tokenizer: Tokenizer, tmp_path: Path):
     with pytest.raises(DataError, match="every one of the 4 rows is longer than max_length=2 tokens"):
-        write_store(tmp_path / "store", ROWS, tokenizer, ("source", "target"), max_length=2)
+        write_store(tmp_path / "store", ROWS, tokenizer, TextCoding(("source", "target")), max_length=2)
 
     def broken():
         yield ROWS[0]
         raise DataError("line 2")
 
     with pytest.raises(DataError, match="line 2"):
-        write_store(tmp_path / "store", broken(), tokenizer, ("source", "target"), max_length=50)
+        write_store(tmp_path / "store", broken(), tokenizer, TextCoding(("source", "target")), max_length=50)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["source.ids", "target.offsets"])
 def test_a_file_of_the_wrong_size_is_noticed(tokenizer: Tokenizer, tmp_path: Path, name: str):
-    write_store(tmp_path / "store", ROWS, tokenizer, ("source", "target"), max_length=50)
+    write_store(tmp_path / "store", ROWS, tokenizer, TextCoding(("source", "target")), max_length=50)
     path = tmp_path / "store" / name
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(DataError, match="is damaged: its files do not fit its 4 rows"):

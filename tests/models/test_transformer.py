@@ -1,11 +1,14 @@
 """The Transformer: how a simplified one starts, what the paper's sizes are, and settings that cannot be."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from regard.config import merge
 from regard.errors import ConfigError
+from regard.generation.inference import DirectStep, lay_out
 from regard.models.presets import preset
 from regard.models.transformer import Transformer, TransformerConfig
 
@@ -100,6 +103,19 @@ def test_a_simplified_encoder_without_norms_starts_as_the_identity(source):
          "got self.num_heads=8 and self.num_key_value_heads=2"),
         ({"attention_temperature": 0.0}, "attention_temperature: input should be greater than 0, got 0.0"),
         ({"feedforward_dim": -1}, "feedforward_dim: input should be greater than or equal to 0, got -1"),
+        ({"query_width": 21, "num_heads": 2},
+         "query_width must be a multiple of num_heads, got self.query_width=21 and self.num_heads=2"),
+        ({"query_width": 22, "num_heads": 2, "positions": "rotary"},
+         "rotary positions need an even number of dimensions a head, got self.query_width=22 / self.num_heads=2 = 11"),
+        ({"query_width": 22, "num_heads": 2, "model_dim": 24, "output_projection": False},
+         "heads that are wider or narrower than model_dim need value_projection and output_projection, "
+         "got self.query_width=22 and self.model_dim=24"),
+        ({"positions": "relative", "position_distance": 16},
+         "position_distance must exceed half of position_buckets, "
+         "got self.position_distance=16 and self.position_buckets=32"),
+        ({"encoder_layers": 0, "num_segments": 2},
+         "segments are told apart by an encoder, and there is none, got self.num_segments=2"),
+        ({"position_stretch": 0.5}, "position_stretch: input should be greater than or equal to 1, got 0.5"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_told_by_rule_and_values(settings: dict, message: str):
@@ -130,3 +146,95 @@ def test_a_dropped_token_reads_as_zeros_wherever_it_stands():
     assert (is_dropped == is_dropped[0, :VOCAB].repeat(3, 2)).all()
     whole = model.eval()._embed(tokens)
     torch.testing.assert_close(embedded[~is_dropped], 2 * whole[~is_dropped])
+
+
+FOREIGN: list[dict[str, Any]] = [
+    {"query_width": 28},
+    {"query_width": 12, "num_key_value_heads": 1, "positions": "rotary"},
+    {"bias": False, "attention_bias": True},
+    {"attention_bias": False, "norm_epsilon": 0.1, "query_key_norm": True},
+    {"positions": "rotary", "position_stretch": 4.0, "position_stretch_from": 31},
+    {"embedding_norm": True},
+    {"scale_output": True, "similarity": "dot"},
+    {"output_bias": True},
+    {"output_bias": True, "tie_embeddings": False, "embedding_norm": True, "block": "post-norm"},
+    {"positions": "relative", "position_buckets": 6, "position_distance": 5},
+    *({"activation": activation} for activation in ("silu", "geglu", "geglu-tanh")),
+]
+"""Switches that the models of others have set."""
+
+
+def drawn(settings: dict[str, Any]) -> Transformer:
+    """A decoder alone with random weights, biases too."""
+    model = seeded(TransformerConfig.read({**TINY, "encoder_layers": 0, "block": "pre-norm", **settings})).eval()
+    for name, parameter in model.named_parameters():
+        nn.init.normal_(parameter, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("settings", FOREIGN, ids=str)
+@torch.no_grad()
+def test_steps_give_the_scores_of_the_whole_whatever_is_switched(settings: dict):
+    model, tokens = drawn(settings), torch.randint(VOCAB, (3, 7))
+    expected, state, slots = model(tokens), model.start(batch_size=3), model.slots(3, 7)
+    lay_out(model)
+    direct = DirectStep.of(model, 7)
+    assert (direct is None) == any(name in settings for name in ("embedding_norm", "scale_output", "position_buckets"))
+    for place in range(7):
+        new = tokens[:, place : place + 1]
+        scores, state = model.step(new, state)
+        torch.testing.assert_close(scores, expected[:, place : place + 1])
+        scores, slots = (direct or model.step)(new, slots)
+        torch.testing.assert_close(scores, expected[:, place : place + 1])
+
+
+@pytest.mark.parametrize("settings", FOREIGN, ids=str)
+def test_kernels_step_aside_for_what_they_do_not_know(settings: dict):
+    pytest.importorskip("triton", reason="the kernels of a GPU are written in Triton, which is not installed")
+    from regard.generation.fused import FusedStep
+
+    model = drawn({**settings, "model_dim": 32, "query_width": 64 if "query_width" in settings else None})
+    lay_out(model)
+    for module in model.modules():  # as they lie on a GPU
+        if "joined" in vars(module):
+            weight, bias = vars(module)["joined"]
+            vars(module)["joined"] = weight.contiguous(), bias
+    unknown = ("embedding_norm", "scale_output", "output_bias", "position_buckets", "activation")
+    assert (FusedStep.of(model, 7) is None) == any(name in settings for name in unknown)
+
+
+def test_segments_are_added_to_what_is_read_and_the_first_where_none_are_given(source):
+    model = seeded(TransformerConfig.read({**TINY, "decoder_layers": 0, "num_segments": 3})).eval()
+    segments = torch.randint(3, source.shape)
+    assert model.segments is not None
+    assert not torch.allclose(model.encode(source, LENGTHS, segments).states, model.encode(source, LENGTHS).states)
+    zeros = torch.zeros_like(source)
+    torch.testing.assert_close(model.encode(source, LENGTHS, zeros).states, model.encode(source, LENGTHS).states)
+    plain = model.encode(source, LENGTHS, segments).states
+    with torch.no_grad():
+        model.segments.weight.zero_()
+    assert not torch.allclose(model.encode(source, LENGTHS, segments).states, plain)
+
+
+def test_a_model_without_segments_is_given_none(source):
+    model = seeded(TransformerConfig.read({**TINY, "decoder_layers": 0})).eval()
+    with pytest.raises(AssertionError, match="does not tell segments apart"):
+        model.encode(source, LENGTHS, torch.zeros_like(source))
+
+
+def test_every_weight_of_a_foreign_shape_gets_a_gradient(source):
+    foreign = {"num_segments": 2, "embedding_norm": True, "output_bias": True, "scale_output": True, "query_width": 28}
+    model = seeded(TransformerConfig.read({**TINY, **foreign, "positions": "learned"}))
+    memory = model.encode(source, LENGTHS, torch.randint(2, source.shape))
+    model.decode(source, memory).square().sum().backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+def test_what_the_loss_is_computed_from_is_scaled_already(source):
+    """Objectives multiply states with the output projection themselves."""
+    model = drawn({"scale_output": True})
+    assert model.output is not None
+    torch.testing.assert_close(model.states(source) @ model.output.weight.T, model(source))
+    unscaled = Transformer(model.config.changed(scale_output=False), VOCAB).eval()
+    unscaled.load_state_dict(model.state_dict())
+    torch.testing.assert_close(unscaled(source) * model.config.model_dim**-0.5, model(source))

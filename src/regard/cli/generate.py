@@ -21,11 +21,12 @@ def generate(
     min_p: Annotated[float | None, option("Sample among tokens at least this share as likely as the best.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
     samples: Annotated[int, typer.Option(min=1, help="How many texts to write, each with the next seed.")] = 1,
+    chat: Annotated[bool, typer.Option("--chat", help="Answer the prompt as a question.")] = False,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Let a language model go on from a prompt; the text appears as it is written.
+    """Let a language model go on from a prompt, or answer it; the text appears as it is written.
 
     Examples:
 
@@ -34,6 +35,8 @@ def generate(
       regard generate runs/shakespeare "ROMEO:" --temperature 0.5 --max-length 500 --seed 7
 
       regard generate runs/shakespeare --samples 3 --json
+
+      regard generate smollm2 --chat "What is the capital of France?" --temperature 0
     """
     talk(quiet=quiet)
     from regard.runs.run import load
@@ -43,14 +46,15 @@ def generate(
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     texts = []
     for number in range(samples):
-        pieces = loaded.stream(prompt, seed=seed + number, **options)
+        write = loaded.chat if chat else loaded.stream
+        pieces = write(prompt, seed=seed + number, **options)
         if json:
             texts.append({"seed": seed + number, "text": "".join(pieces)})
             continue
         first = next(pieces, "")  # whatever is wrong is told before anything is printed
         if number:
             print("---")
-        for piece in chain([prompt + first], pieces):
+        for piece in chain([first if chat else prompt + first], pieces):
             sys.stdout.write(piece)
             sys.stdout.flush()
         print()

@@ -7,7 +7,20 @@ from typing import Any
 
 import typer
 
-from regard.cli import attention, compare, data, demo, evaluate, generate, lab, predict, settings, train
+from regard.cli import (
+    attention,
+    compare,
+    data,
+    demo,
+    evaluate,
+    finetune,
+    generate,
+    importing,
+    lab,
+    predict,
+    settings,
+    train,
+)
 from regard.cli.output import fail
 from regard.errors import RegardError
 
@@ -23,6 +36,8 @@ app = typer.Typer(
 )
 app.command("demo", short_help="Learn dates in two minutes, and look inside.")(demo.demo)
 app.command("train", short_help="Train a model on a file, and report.")(train.train)
+app.command("finetune", short_help="Go on from a model, on rows of your own.")(finetune.finetune)
+app.command("import", short_help="Bring a pretrained model in.")(importing.import_)
 app.command("compare", short_help="Train several models, and say which is better.")(compare.compare)
 app.command("predict", short_help="Print the model's output for each input.")(predict.predict)
 app.command("generate", short_help="Let a language model go on from a prompt.")(generate.generate)

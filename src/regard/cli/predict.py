@@ -55,7 +55,9 @@ def predict(
 def _answers(run: "Run", chunks: Iterable[list[str]], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for chunk in chunks:
         for prediction in run.predictions(chunk, **options):
-            yield {"input": prediction.input, "output": prediction.output, "score": prediction.score}
+            found = {"input": prediction.input, "output": prediction.output, "score": prediction.score}
+            chances = prediction.probabilities
+            yield found if chances is None else {**found, "probabilities": chances}
 
 
 def _answers_to_lines(run: "Run", options: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,7 @@ def train(
     data: Annotated[Given, argument("DATA...", "A file, several files, a folder, or a built-in name.")] = None,
     out: Annotated[str | None, option("The run folder. Unset: a fresh one under runs/.")] = None,
     model: Annotated[str | None, option("A kind, or a kind and a size: transformer, lstm-small.")] = None,
-    task: Annotated[str | None, option("translation or language; unset, read off the data.")] = None,
+    task: Annotated[str | None, option("classification, language and so on; unset, read off the data.")] = None,
     columns: Annotated[str | None, option("Source and target columns, by name or position: de,en")] = None,
     valid: Annotated[Given, option("A file of validation rows; twice for two aligned files.")] = None,
     test: Annotated[Given, option("A file of test rows; twice for two aligned files.")] = None,

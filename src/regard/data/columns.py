@@ -21,7 +21,8 @@ _SYNONYMS = {
 _IDENTIFIERS = "id idx index key guid uid number"
 # Names that a first row is a header by. Of those that are common words it takes two.
 _TELLING_NAMES = """source src target tgt trg text texts label labels input inputs output outputs question answer
-    answers prompt completion sentence sentences sentence1 sentence2 premise hypothesis"""
+    answers prompt completion sentence sentences sentence1 sentence2 premise hypothesis question1 question2 gold_label
+    is_duplicate"""
 _OTHER_NAMES = """caption captions context date entities image intent lang language lemma name pos score split tag tags
     text1 text2 token tokens topic url utterance word words"""
 _ISO_639_1 = """aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee

@@ -39,6 +39,16 @@ class DataConfig(Settings):
     stride: int | None = Field(default=None, ge=1)
     """How far apart the windows start that running text is scored by: less gives each token more to go by, and takes
     longer; unset, side by side."""
+    labels: list[str] = Field(default_factory=list)
+    """What rows are told apart by, in the order of their numbers; read off the training rows."""
+    label_separator: str | None = Field(default=None, min_length=1)
+    """What stands between the labels of a row that may have several; a row that has none holds this alone."""
+    center: float = 0.0
+    """The mean of the numbers to be foretold; read off the training rows."""
+    spread: float = Field(default=1.0, gt=0.0)
+    """Their standard deviation; read off the training rows."""
+    balance: bool = False
+    """Whether all labels are to count alike, however many rows have them."""
     num_rows: int | None = Field(default=None, ge=1)
     """Rows to generate of a built-in data set."""
     train_rows: int | None = Field(default=None, ge=1)
@@ -55,7 +65,14 @@ class DataConfig(Settings):
     """The most tokens in the vocabulary; unset, one for each 400 characters of data, 512 to 32,000; but of running
     text every character, or each of its 50,000 commonest words."""
     max_length: int = Field(default=512, ge=1)
-    """Training rows with more tokens than this on a side are left out, and counted."""
+    """Training rows with more tokens than this on a side are left out, and counted; of rows with a label the rest is
+    not read."""
+    mask_share: float = Field(default=0.15, gt=0.0, lt=1.0)
+    """Of masked models: the share of tokens that are hidden, to be told from those around them."""
+    mask_spans: bool = False
+    """Of masked models: hide stretches of one to ten words, short ones more often, and not single words."""
+    mask_words: bool = True
+    """Of masked models: hide all tokens of a word together, or else each by itself."""
 
     @model_validator(mode="after")
     def _splits_are_shares(self) -> Self:

@@ -64,6 +64,8 @@ class Layout:
     """Start reading from the beginning. It can be pickled."""
     guess: str | None = None
     """What was guessed, as a sentence."""
+    names: tuple[str, ...] = ()
+    """Of all columns that there are, where they have names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +142,8 @@ def _delimited_layout(path: Path, wish: Wish, *, is_csv: bool, is_sniffed: bool)
         what += " with a header" if has_header else " without a header"
         guess = _sentence(path, what, wish.roles, columns, num_columns=width)
     read = partial(read, picks=tuple(picks), width=width, has_header=has_header)
-    return Layout(format="csv" if is_csv else "tsv", columns=columns, read=read, guess=guess)
+    given = tuple(names) if has_header else ()
+    return Layout(format="csv" if is_csv else "tsv", columns=columns, read=read, guess=guess, names=given)
 
 
 def _check_positions(columns: Sequence[str] | None, first: Sequence[str], path: Path) -> None:
@@ -185,7 +188,7 @@ def _named_layout(
     guess = None
     if is_sniffed or wish.columns is None:
         guess = _sentence(path, FORMATS[format], wish.roles, columns, num_columns=len(names))
-    return Layout(format=format, columns=columns, read=read, guess=guess)
+    return Layout(format=format, columns=columns, read=read, guess=guess, names=tuple(names))
 
 
 def _lines_layout(path: Path, wish: Wish, *, is_sniffed: bool) -> Layout:

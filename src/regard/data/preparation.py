@@ -10,10 +10,11 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args
 
+from regard.data.coding import Coding, Learned, TextCoding
 from regard.data.columns import count_of
 from regard.data.config import DataConfig
 from regard.data.divisions import Division, divide
@@ -28,12 +29,13 @@ from regard.errors import DataError, DeviceError
 from regard.progress import say, track, warn
 from regard.text.tokenizer import SPECIALS, Tokenizer, TokenizerKind, load_tokenizer, train_tokenizer
 
-_LAYOUT = 2
+_LAYOUT = 3
 """Changes when what lies in the cache changes its form."""
 _CHARACTERS_PER_TOKEN_KIND, _FEWEST_TOKENS, _MOST_TOKENS = 400, 512, 32_000
 _MOST_OF_ROWS = {"characters": _MOST_TOKENS}
 _MOST_OF_TEXT = {"characters": sys.maxunicode, "words": 50_000 + len(SPECIALS)}
 """Tokens of the vocabularies that are to hold whatever there is, by kind; other kinds go by the amount of data."""
+_LABELS_TOLD = 12
 _SAMPLE_CHARACTERS = 1 << 26
 """Running text that a tokenizer learns from, where it need not see all of it."""
 
@@ -55,12 +57,18 @@ class Prepared(Generic[Store]):
     """What was guessed, left out, or found in two sets."""
     is_isolated: bool = False
     """Whether a document of a stream is read by itself, or runs on into the next."""
+    learned: Learned = field(default_factory=Learned)
+    """What the rows say besides their texts."""
 
 
-def prepare(source: Source, config: DataConfig, roles: Sequence[str]) -> Prepared[TokenStore]:
-    """Split, tokenize and store rows, or find that this was done before."""
+def prepare(
+    source: Source, config: DataConfig, roles: Sequence[str], coding: Coding | None = None
+) -> Prepared[TokenStore]:
+    """Split, tokenize and store rows, or find that this was done before; unset, `coding` has a column for each role."""
     config = config.changed(tokenizer=usual_tokenizer(config))
-    return _prepare(source, _matters(config), roles, TokenStore, lambda folder: _build(folder, source, config, roles))
+    chosen = coding or TextCoding(roles)
+    key = roles if coding is None else [*roles, *coding.columns]
+    return _prepare(source, _matters(config), key, TokenStore, lambda folder: _build(folder, source, config, chosen))
 
 
 def prepare_text(source: TextSource, config: DataConfig) -> Prepared[TokenStream]:
@@ -101,6 +109,7 @@ def _prepare(
         content_hash=content,
         notes=[*source.guesses, *record["notes"], *record["warnings"]],
         is_isolated=isinstance(source, TextSource) and source.is_isolated,
+        learned=Learned(**record["learned"]),
     )
 
 
@@ -145,29 +154,45 @@ def _build_whole(folder: Path, build: Callable[[Path], None]) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _build(folder: Path, source: Source, config: DataConfig, roles: Sequence[str]) -> None:
+def _build(folder: Path, source: Source, config: DataConfig, coding: Coding) -> None:
     rows = (row.values for row in track(source.train, f"reading {source.train.name}"))
-    found = survey(rows, config, has_valid=source.valid is not None, has_test=source.test is not None)
-    texts = (text for row in found.sample for text in row)
+    found = survey(_seen(rows, coding), config, has_valid=source.valid is not None, has_test=source.test is not None)
+    learned = coding.learned()
+    texts = (text for row in found.sample for text in coding.texts(row))
     vocab_size = _vocab_size(config, found.num_characters, _MOST_OF_ROWS)
     tokenizer, tokenizer_note = _make_tokenizer(config, texts, vocab_size, "rows")
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
     held_out: HeldOut = {"valid": [], "test": []}
     training_rows = _route(track(source.train, "cutting into tokens", total=found.num_rows), found, held_out)
-    train = write_store(folder / "train", training_rows, tokenizer, roles, max_length=config.max_length)
+    train = write_store(folder / "train", training_rows, tokenizer, coding, max_length=config.max_length)
     for role, table in (("valid", source.valid), ("test", source.test)):
         if table is not None:
             held_out[role] = [row.values for row in table]
     if not held_out["valid"]:
         raise DataError(f"no rows were held back for validation: data.splits must leave some, got {config.splits}")
-    _write_held_out(folder / "valid", held_out["valid"], tokenizer, roles)
+    _write_held_out(folder / "valid", held_out["valid"], tokenizer, coding)
     notes = [
         f"{found.num_rows:,} rows: {len(train):,} to train on, {len(held_out['valid']):,} for validation, "
         f"{len(held_out['test']):,} for the test",
         tokenizer_note,
     ]
-    _write_record(folder, notes, _warnings(source, train, held_out, config), held_out)
+    if learned.labels:
+        notes.append(f"{count_of(len(learned.labels), 'label')}: {_frequencies(learned.labels)}")
+    _write_record(folder, notes, _warnings(source, train, held_out, config), held_out, learned)
+
+
+def _seen(rows: Iterable[tuple[str, ...]], coding: Coding) -> Iterator[tuple[str, ...]]:
+    for row in rows:
+        coding.see(row)
+        yield row
+
+
+def _frequencies(labels: Mapping[str, int]) -> str:
+    """The commonest labels, and how often each was seen."""
+    common = sorted(labels, key=lambda label: -labels[label])
+    more = f" and {len(common) - _LABELS_TOLD} more" if len(common) > _LABELS_TOLD else ""
+    return ", ".join(f"{label} ({labels[label]:,})" for label in common[:_LABELS_TOLD]) + more
 
 
 def _build_text(folder: Path, source: TextSource, config: DataConfig) -> None:
@@ -193,8 +218,10 @@ def _build_text(folder: Path, source: TextSource, config: DataConfig) -> None:
     _write_record(folder, notes, _text_warnings(source, held_out), held_out)
 
 
-def _write_record(folder: Path, notes: list[str], warnings: list[str], held_out: HeldOut) -> None:
-    record = {"notes": notes, "warnings": warnings, "held_out": held_out}
+def _write_record(
+    folder: Path, notes: list[str], warnings: list[str], held_out: HeldOut, learned: Learned | None = None
+) -> None:
+    record = {"notes": notes, "warnings": warnings, "held_out": held_out, "learned": asdict(learned or Learned())}
     (folder / "prepared.json").write_text(json.dumps(record, ensure_ascii=False), encoding="utf-8")
 
 
@@ -215,10 +242,10 @@ def _texts_to_learn_from(found: Division, *, is_whole: bool) -> Iterator[str]:
             yield piece.text
 
 
-def _write_held_out(folder: Path, rows: list[tuple[str, ...]], tokenizer: Tokenizer, roles: Sequence[str]) -> None:
+def _write_held_out(folder: Path, rows: list[tuple[str, ...]], tokenizer: Tokenizer, coding: Coding) -> None:
     """Held-out rows are all kept, however long: leaving the hard ones out would flatter the score."""
-    longest = max((len(text.encode()) for row in rows for text in row), default=0)
-    write_store(folder, rows, tokenizer, roles, max_length=longest + 1)
+    longest = max((sum(len(text.encode()) + 1 for text in row) for row in rows), default=0)
+    write_store(folder, rows, tokenizer, coding, max_length=longest + 1)
 
 
 def _route(table: Iterable, found: Survey, held_out: HeldOut) -> Iterator[tuple[str, ...]]:
@@ -283,6 +310,7 @@ def _leaks(training_rows: Iterable[Sequence[str]], given: HeldOut, what: str) ->
 def _matters(config: DataConfig) -> dict[str, Any]:
     """The settings that change what is stored, of rows; for the tokenizer in a file, what it says."""
     elsewhere = {"train", "valid", "test", "num_rows", "documents", "isolate", "window", "stride"}
+    elsewhere |= {"labels", "balance", "center", "spread", "mask_share", "mask_spans", "mask_words"}
     matters = config.model_dump(exclude=elsewhere)
     assert config.tokenizer is not None, "a tokenizer is chosen before it is made"
     tokenizer = Path(config.tokenizer)

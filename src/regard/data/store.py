@@ -19,6 +19,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.coding import Coding
 from regard.errors import DataError
 from regard.text.tokenizer import Tokenizer
 
@@ -72,13 +73,13 @@ def write_store(
     folder: Path,
     rows: Iterable[Sequence[str]],
     tokenizer: Tokenizer,
-    columns: Sequence[str],
+    coding: Coding,
     *,
     max_length: int,
 ) -> TokenStore:
     """Encode `rows` into a new store; rows with a column longer than `max_length` tokens are left out."""
     with whole_folder(folder) as work:
-        _write_columns(work, rows, tokenizer, columns, max_length)
+        _write_columns(work, rows, tokenizer, coding, max_length)
     return TokenStore(folder)
 
 
@@ -109,16 +110,14 @@ def flush(file: IO[bytes]) -> None:
 
 
 def _write_columns(
-    work: Path, rows: Iterable[Sequence[str]], tokenizer: Tokenizer, columns: Sequence[str], max_length: int
+    work: Path, rows: Iterable[Sequence[str]], tokenizer: Tokenizer, coding: Coding, max_length: int
 ) -> None:
-    dtype = dtype_for(tokenizer)
+    dtype, columns = dtype_for(tokenizer), coding.columns
     num_rows = num_left_out = longest = 0
     with ExitStack() as files:
         writers = [_ColumnWriter(files, work, name, dtype) for name in columns]
         for chunk in _chunks(rows, _CHUNK):
-            texts = [row[index] for index in range(len(columns)) for row in chunk]
-            encoded = tokenizer.encode(texts)
-            by_column = [encoded[index * len(chunk) : (index + 1) * len(chunk)] for index in range(len(columns))]
+            by_column = coding.encode(chunk, tokenizer)
             kept = [i for i in range(len(chunk)) if all(len(sequences[i]) <= max_length for sequences in by_column)]
             for writer, sequences in zip(writers, by_column, strict=True):
                 writer.append([sequences[i] for i in kept])

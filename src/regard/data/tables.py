@@ -93,6 +93,8 @@ class Table:
     roles: tuple[str, ...]
     columns: tuple[str, ...]
     """The column for each role: its name, or its position from 1 where columns have no names."""
+    names: tuple[str, ...] = ()
+    """Of all columns of the file, where they have names."""
     guesses: list[str]
     """What was not given but concluded from the file, in sentences."""
     skip_bad: bool
@@ -193,6 +195,7 @@ def open_table(
         format=layout.format,
         roles=wish.roles,
         columns=layout.columns,
+        names=layout.names,
         guesses=guesses,
         skip_bad=skip_bad,
         read=layout.read,

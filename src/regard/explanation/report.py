@@ -25,6 +25,8 @@ class Report:
     """The resolved `run.toml`."""
     samples: Sequence[Mapping[str, Any]] = ()
     """`source`, `prediction` and, where they are known, `target` and `right`."""
+    confusion: Mapping[str, Any] | None = None
+    """`labels`, and `counts`: how often each (a row) was taken for each (a column)."""
     attention: AttentionMaps | Sequence[AttentionMaps] | None = None
     notes: Sequence[str] = ()
     """What was guessed, counted or passed over, one sentence each."""
@@ -44,6 +46,7 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "curves": _merged(report.curves),
         "settings": report.settings,
         "samples": list(report.samples),
+        "confusion": report.confusion,
         "attention": [maps.to_dict() for maps in examples],
         "notes": list(report.notes),
     }

@@ -102,6 +102,8 @@ class FusedStep:
         config, positions = model.config, model.decoder.positions
         is_usual = config.residual and config.block != "parallel" and config.value_projection
         is_usual = is_usual and config.output_projection and config.head_dim in _HEAD_DIMS
+        is_usual = is_usual and not (config.embedding_norm or config.scale_output or config.output_bias)
+        is_usual = is_usual and config.activation not in ("silu", "geglu", "geglu-tanh")
         if not is_usual or not (positions is None or isinstance(positions, Learned | Sinusoidal | Rotary)):
             return None
         if isinstance(positions, Learned) and capacity > config.context_length:

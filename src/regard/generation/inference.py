@@ -167,6 +167,7 @@ class DirectStep:
             return None
         config, positions = model.config, model.decoder.positions
         is_usual = config.residual and config.block != "parallel" and config.value_projection
+        is_usual = is_usual and not config.embedding_norm and not config.scale_output
         if not is_usual or not (positions is None or isinstance(positions, Learned | Sinusoidal | Rotary)):
             return None
         layers = [_layer(block) for block in model.decoder.blocks if isinstance(block, Block)]

@@ -146,6 +146,14 @@ def without_encoder(model: dict[str, Any]) -> dict[str, Any]:
     return {**alone, "bidirectional": False, "attention": "none"} if model["family"] == "recurrent" else alone
 
 
+def without_decoder(model: dict[str, Any]) -> dict[str, Any]:
+    """The same shape as a model that reads: its encoder alone; a decoder alone stays what it is."""
+    if model.get("encoder_layers") == 0:
+        return model
+    alone = {**model, "decoder_layers": 0}
+    return {**alone, "attention": "none"} if model["family"] == "recurrent" else alone
+
+
 def has_size(name: str) -> bool:
     """Whether a name says its size, or leaves it to be chosen."""
     return name not in KINDS

@@ -2,9 +2,9 @@
 
 Vaswani et al., "Attention Is All You Need" (2017). https://arxiv.org/abs/1706.03762
 
-GPT-2, Llama, BERT, Marian and the original are settings of this one file:
-leave out the encoder and it is a language model, leave out the decoder and it
-is a bidirectional encoder.
+GPT-2, Llama, BERT, T5, BART, Marian and the original are settings of this one
+file: leave out the encoder and it is a language model, leave out the decoder
+and it is a bidirectional encoder.
 
 Dimensions: see `regard.nn.attention`; `vocab` counts the tokens.
 """
@@ -12,25 +12,23 @@ Dimensions: see `regard.nn.attention`; `vocab` counts the tokens.
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.config import Settings
 from regard.errors import ConfigError
 from regard.models.protocols import Memory, State
+from regard.models.transformer_config import TransformerConfig
 from regard.models.transformer_states import TransformerBranches, TransformerSlots, TransformerState, TransformerTree
-from regard.nn.attention import Lookup, Mask, Retrieval
-from regard.nn.blocks import Block, BlockOrder
+from regard.nn.attention import Lookup, Mask
+from regard.nn.blocks import Block
 from regard.nn.cache import Cache, KeyValues, Seen, StaticKeyValues
 from regard.nn.dropout import Dropout, TokenDropout
-from regard.nn.feedforward import Activation, FeedForward
+from regard.nn.feedforward import FeedForward
 from regard.nn.masks import document_mask, padding_mask, places_within
 from regard.nn.multihead import MultiHeadAttention
-from regard.nn.norms import Norm, make_norm
+from regard.nn.norms import make_norm
 from regard.nn.positions import (
     ALiBi,
     Learned,
@@ -42,124 +40,9 @@ from regard.nn.positions import (
     Sinusoidal,
 )
 from regard.nn.shaped import ShapedLookup
-from regard.nn.similarity import SimilarityName, make_similarity
+from regard.nn.similarity import make_similarity
 
 _GPT2_STD = 0.02
-
-Initialization = Literal["glorot", "gpt2"]
-
-
-class TransformerConfig(Settings):
-    """The shape of a Transformer. The defaults are the base model of Vaswani et al. (2017)."""
-
-    family: Literal["transformer"] = "transformer"
-    num_layers: int = Field(default=6, ge=0)
-    """Blocks in the encoder, and in the decoder."""
-    encoder_layers: int | None = Field(default=None, ge=0)
-    """Blocks in the encoder, where it is not num_layers; 0 leaves the encoder out."""
-    decoder_layers: int | None = Field(default=None, ge=0)
-    """Blocks in the decoder, where it is not num_layers; 0 leaves the decoder out."""
-    model_dim: int = Field(default=512, ge=1)
-    """Width of the residual stream."""
-    num_heads: int = Field(default=8, ge=1)
-    num_key_value_heads: int | None = Field(default=None, ge=1)
-    """Key/value heads that the query heads share (grouped-query attention); unset, each has its own."""
-    feedforward_dim: int = Field(default=2048, ge=0)
-    """Width of the hidden layer of each position's own network; 0 leaves the network out."""
-    activation: Activation = "relu"
-    """relu, gelu, gelu-tanh (its approximation), squared-relu, or swiglu (which has half as many weights again)."""
-    norm: Norm = "layer"
-    """layer, rms or none."""
-    block: BlockOrder = "post-norm"
-    """post-norm as in the paper; pre-norm, which trains without a long warm-up; or parallel."""
-    residual: bool = True
-    """Add what a sub-layer makes to what it was given."""
-    value_projection: bool = True
-    """Whether attention projects what it looks at before it averages it."""
-    output_projection: bool = True
-    """Whether attention projects what its heads have found."""
-    shaped_attention: bool = False
-    """Let self-attention start out as the identity, so that it needs no residual sum."""
-    similarity: SimilarityName = "scaled-dot"
-    """dot, scaled-dot, bilinear, additive, cosine, gaussian, mahalanobis or latent."""
-    retrieval: Retrieval = "soft"
-    """soft: average the values by their weights; hard: take the one with the best score."""
-    attention_temperature: float = Field(default=1.0, gt=0.0)
-    """Divides the scores of attention: nearer to 0, nearer to hard retrieval."""
-    positions: Positions = "sinusoidal"
-    """sinusoidal, learned, rotary, relative, alibi, shaw or none."""
-    encoder_positions: Positions | None = None
-    """Of the encoder, where they are not `positions`."""
-    decoder_positions: Positions | None = None
-    """Of the decoder, where they are not `positions`."""
-    position_base: float = Field(default=10_000.0, gt=1.0)
-    """The base L of sinusoidal and rotary positions."""
-    context_length: int = Field(default=1024, ge=1)
-    """The most positions a sequence may have where positions are learned."""
-    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """On the embeddings and on what each sub-layer adds to the residual stream."""
-    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """On the attention weights."""
-    token_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of the vocabulary that is read as zeros in a step of training."""
-    bias: bool = True
-    """Whether linear layers add a bias."""
-    tie_embeddings: bool = True
-    """Use the token embedding, transposed, as the output projection."""
-    scale_embeddings: bool = True
-    """Multiply embeddings by the square root of model_dim."""
-    query_key_norm: bool = False
-    """Normalise queries and keys, so that the scores of attention cannot grow without bound."""
-    initialization: Initialization = "glorot"
-    """glorot; or gpt2: small normal numbers, smaller where a sub-layer adds to the residual stream."""
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "TransformerConfig":
-        if self.model_dim % self.num_heads:
-            raise ConfigError(f"model_dim must be a multiple of num_heads, got {self.model_dim=} and {self.num_heads=}")
-        if self.num_heads % (self.num_key_value_heads or 1):
-            raise ConfigError(
-                "num_heads must be a multiple of num_key_value_heads, "
-                f"got {self.num_heads=} and {self.num_key_value_heads=}"
-            )
-        schemes = self.position_schemes
-        if "rotary" in schemes and self.head_dim % 2:
-            raise ConfigError(
-                "rotary positions need an even number of dimensions a head, "
-                f"got {self.model_dim=} / {self.num_heads=} = {self.head_dim}"
-            )
-        if "sinusoidal" in schemes and self.model_dim % 2:
-            raise ConfigError(f"sinusoidal positions need an even model_dim, got {self.model_dim=}")
-        if not self.value_projection and (self.num_key_value_heads or self.num_heads) != self.num_heads:
-            raise ConfigError(
-                "without value_projection each head needs a slice of its own, "
-                f"got {self.num_heads=} and {self.num_key_value_heads=}"
-            )
-        if self.encoder_depth + self.decoder_depth == 0:
-            raise ConfigError("a Transformer needs layers in its encoder or in its decoder, got none in either")
-        return self
-
-    @property
-    def position_schemes(self) -> Sequence[Positions]:
-        """Of the encoder, where there is one, and of the decoder, where there is one."""
-        schemes: list[Positions] = []
-        if self.encoder_depth:
-            schemes.append(self.encoder_positions or self.positions)
-        if self.decoder_depth:
-            schemes.append(self.decoder_positions or self.positions)
-        return schemes
-
-    @property
-    def head_dim(self) -> int:
-        return self.model_dim // self.num_heads
-
-    @property
-    def encoder_depth(self) -> int:
-        return self.num_layers if self.encoder_layers is None else self.encoder_layers
-
-    @property
-    def decoder_depth(self) -> int:
-        return self.num_layers if self.decoder_layers is None else self.decoder_layers
 
 
 class Transformer(nn.Module):
@@ -173,6 +56,7 @@ class Transformer(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(vocab_size, config.model_dim)
         self.token_dropout = TokenDropout(vocab_size, config.token_dropout)
+        self.segments = nn.Embedding(config.num_segments, config.model_dim) if config.num_segments else None
         has_encoder, has_decoder = config.encoder_depth > 0, config.decoder_depth > 0
         self.encoder = Stack(config, config.encoder_depth) if has_encoder else None
         self.decoder = (
@@ -180,7 +64,7 @@ class Transformer(nn.Module):
             if has_decoder
             else None
         )
-        self.output = nn.Linear(config.model_dim, vocab_size, bias=False) if has_decoder else None
+        self.output = nn.Linear(config.model_dim, vocab_size, bias=config.output_bias) if has_decoder else None
         self.apply(_initialize)
         if config.initialization == "gpt2":
             _initialize_small(self, config)
@@ -196,10 +80,21 @@ class Transformer(nn.Module):
         """The scores after each prefix of `target`, given `source` where there is an encoder."""
         return self.decode(target, None if source is None else self.encode(source, lengths))
 
-    def encode(self, source: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"] | None = None) -> Memory:
+    def encode(
+        self,
+        source: Int[Tensor, "batch time"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        segments: Int[Tensor, "batch time"] | None = None,
+    ) -> Memory:
+        """Read `source`; `segments` say of which kind each position is, where kinds are told apart; unset, the first."""
         mask = None if lengths is None else padding_mask(lengths, source.size(1))
         assert self.encoder is not None, "this Transformer has no encoder"
-        return Memory(self.encoder(self._embed(source), mask), mask)
+        x = self._embed(source)
+        if self.segments is not None:
+            x = x + self.segments(torch.zeros_like(source) if segments is None else segments).to(x.dtype)
+        else:
+            assert segments is None, "this Transformer does not tell segments apart"
+        return Memory(self.encoder(x, mask), mask)
 
     def decode(
         self, target: Int[Tensor, "batch time"], memory: Memory | None = None
@@ -299,10 +194,11 @@ class Stack(nn.Module):
         self, config: TransformerConfig, num_layers: int, *, is_causal: bool = False, has_cross_attention: bool = False
     ) -> None:
         super().__init__()
-        norm = partial(make_norm, config.norm, config.model_dim)
+        norm = partial(make_norm, config.norm, config.model_dim, epsilon=config.norm_epsilon)
         self.context_length = config.context_length
         own = config.decoder_positions if is_causal else config.encoder_positions
         self.positions = make_positions(config, own or config.positions, is_causal=is_causal)
+        self.embedding_norm = norm() if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             Block(
@@ -319,6 +215,7 @@ class Stack(nn.Module):
             for _ in range(num_layers)
         )
         self.final_norm = None if config.block == "post-norm" else norm()
+        self.scale = config.model_dim**-0.5 if config.scale_output and is_causal else 1.0
 
     def forward(
         self,
@@ -338,10 +235,11 @@ class Stack(nn.Module):
         placement = self._place(x, caches[0] if caches else None, positions, key_positions)
         if placement.added is not None:
             x = x + placement.added.to(x.dtype)
-        x = self.dropout(x)
+        x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
         for index, block in enumerate(self.blocks):
             x = block(x, mask, placement, seen=seen[index] if seen else None, cache=caches[index] if caches else None)
-        return x if self.final_norm is None else self.final_norm(x)
+        x = x if self.final_norm is None else self.final_norm(x)
+        return x if self.scale == 1.0 else x * self.scale
 
     def see(self, memory: Memory | None) -> list[Seen] | None:
         """The encoder's output as each block's cross-attention sees it, computed once."""
@@ -381,9 +279,19 @@ def make_positions(config: TransformerConfig, positions: Positions, *, is_causal
         case "learned":
             return Learned(config.context_length, config.model_dim)
         case "rotary":
-            return Rotary(config.head_dim, base=config.position_base)
+            return Rotary(
+                config.head_dim,
+                base=config.position_base,
+                stretch=config.position_stretch,
+                stretch_from=config.position_stretch_from,
+            )
         case "relative":
-            return RelativeBias(config.num_heads, is_causal=is_causal)
+            return RelativeBias(
+                config.num_heads,
+                is_causal=is_causal,
+                num_buckets=config.position_buckets,
+                max_distance=config.position_distance,
+            )
         case "alibi":
             return ALiBi(config.num_heads)
         case "shaw":
@@ -409,9 +317,12 @@ def make_attention(config: TransformerConfig, *, is_causal: bool = False, is_cro
         config.model_dim,
         config.num_heads,
         num_key_value_heads=config.num_key_value_heads,
+        query_width=config.query_width,
         make_lookup=make_lookup,
         bias=config.bias,
+        projection_bias=config.attention_bias,
         has_norm=config.query_key_norm,
+        norm_epsilon=config.norm_epsilon,
         has_values=config.value_projection,
         has_output=config.output_projection,
     )

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-Activation = Literal["relu", "gelu", "gelu-tanh", "squared-relu", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "squared-relu", "swiglu", "geglu", "geglu-tanh"]
 
 
 def squared_relu(x: Tensor) -> Tensor:
@@ -29,22 +29,30 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "squared-relu": squared_relu,
     "swiglu": F.silu,
 }
+"""Those that the kernels of decoding know as well."""
+_OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "geglu": F.gelu,
+    "geglu-tanh": partial(F.gelu, approximate="tanh"),
+}
+_GATED = ("swiglu", "geglu", "geglu-tanh")
 
 
 class FeedForward(nn.Module):
     """Widen, bend, narrow: `output(activation(input(x)))`.
 
     With `swiglu` a second projection gates the first: `output(silu(gate(x)) * input(x))`,
-    and the layer has half as many weights again at the same `feedforward_dim`.
+    and the layer has half as many weights again at the same `feedforward_dim`; `geglu` has
+    gelu for silu, and `geglu-tanh` its approximation.
     """
 
     def __init__(
         self, model_dim: int, feedforward_dim: int, *, activation: Activation = "relu", bias: bool = True
     ) -> None:
         super().__init__()
-        self.activation = _FUNCTIONS[activation]
+        self.activation = (_FUNCTIONS | _OTHERS)[activation]
         self.input = nn.Linear(model_dim, feedforward_dim, bias=bias)
-        self.gate = nn.Linear(model_dim, feedforward_dim, bias=bias) if activation == "swiglu" else None
+        self.gate = nn.Linear(model_dim, feedforward_dim, bias=bias) if activation in _GATED else None
         self.output = nn.Linear(feedforward_dim, model_dim, bias=bias)
 
     def forward(self, x: Float[Tensor, "*batch model"]) -> Float[Tensor, "*batch model"]:

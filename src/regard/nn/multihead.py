@@ -32,7 +32,8 @@ class MultiHeadAttention(nn.Module):
     `memory` out for self-attention. Without `has_values` a head's values are its
     slice of what it looks at; without `has_output` the heads are joined and no more.
     With `has_norm` the queries and keys of each head are normalised by their root
-    mean square and given a learned gain.
+    mean square and given a learned gain. All query heads together are `query_width`
+    wide, where that is not `model_dim`.
     """
 
     def __init__(
@@ -41,32 +42,40 @@ class MultiHeadAttention(nn.Module):
         num_heads: int,
         *,
         num_key_value_heads: int | None = None,
+        query_width: int | None = None,
         make_lookup: Callable[[int, int], Lookup | ShapedLookup] | None = None,
         bias: bool = True,
+        projection_bias: bool | None = None,
         has_norm: bool = False,
+        norm_epsilon: float = 1e-5,
         has_values: bool = True,
         has_output: bool = True,
     ) -> None:
-        """`make_lookup` is handed the width of a head and the number of key/value heads."""
+        """`make_lookup` is handed the width of a head and the number of key/value heads.
+
+        `projection_bias` is that of queries, keys and values, where it is not `bias`.
+        """
         super().__init__()
-        shared = num_key_value_heads or num_heads
-        if model_dim % num_heads or num_heads % shared:
+        shared, width = num_key_value_heads or num_heads, query_width or model_dim
+        if width % num_heads or num_heads % shared:
+            name = "model_dim" if query_width is None else "query_width"
             raise ConfigError(
-                "model_dim must be a multiple of num_heads, and num_heads of num_key_value_heads, "
-                f"got {model_dim=}, {num_heads=} and num_key_value_heads={shared}"
+                f"{name} must be a multiple of num_heads, and num_heads of num_key_value_heads, "
+                f"got {name}={width}, {num_heads=} and num_key_value_heads={shared}"
             )
         if not has_values and shared != num_heads:
             raise ConfigError(
                 "without value projections each head needs a slice of its own, "
                 f"got {num_heads=} and num_key_value_heads={shared}"
             )
-        self.head_dim = model_dim // num_heads
-        self.query = nn.Linear(model_dim, model_dim, bias=bias)
-        self.key = nn.Linear(model_dim, shared * self.head_dim, bias=bias)
-        self.value = nn.Linear(model_dim, shared * self.head_dim, bias=bias) if has_values else nn.Identity()
-        self.output = nn.Linear(model_dim, model_dim, bias=bias) if has_output else nn.Identity()
-        self.query_norm = make_norm("rms", self.head_dim) if has_norm else None
-        self.key_norm = make_norm("rms", self.head_dim) if has_norm else None
+        self.head_dim = width // num_heads
+        inner = bias if projection_bias is None else projection_bias
+        self.query = nn.Linear(model_dim, width, bias=inner)
+        self.key = nn.Linear(model_dim, shared * self.head_dim, bias=inner)
+        self.value = nn.Linear(model_dim, shared * self.head_dim, bias=inner) if has_values else nn.Identity()
+        self.output = nn.Linear(width, model_dim, bias=bias) if has_output else nn.Identity()
+        self.query_norm = make_norm("rms", self.head_dim, epsilon=norm_epsilon) if has_norm else None
+        self.key_norm = make_norm("rms", self.head_dim, epsilon=norm_epsilon) if has_norm else None
         self.lookup = (make_lookup or scaled_dot_lookup)(self.head_dim, shared)
 
     def forward(

@@ -45,12 +45,12 @@ class RMSNorm(nn.RMSNorm):
             return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
-def make_norm(norm: Norm, model_dim: int) -> nn.Module:
+def make_norm(norm: Norm, model_dim: int, *, epsilon: float = _EPSILON) -> nn.Module:
     """A fresh normalisation layer over vectors of `model_dim` numbers."""
     match norm:
         case "layer":
-            return LayerNorm(model_dim, eps=_EPSILON)
+            return LayerNorm(model_dim, eps=epsilon)
         case "rms":
-            return RMSNorm(model_dim, eps=_EPSILON)
+            return RMSNorm(model_dim, eps=epsilon)
         case "none":
             return nn.Identity()

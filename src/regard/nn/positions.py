@@ -26,6 +26,9 @@ from regard.errors import ConfigError
 
 Positions = Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "shaw", "none"]
 
+_SLOW_TURNS, _FAST_TURNS = 1.0, 4.0
+"""Of a plane in the positions that a model was first trained for: up to where, and from where on, it is left alone."""
+
 
 class Rotation(NamedTuple):
     """The cosine and the sine of each position's angles."""
@@ -92,18 +95,35 @@ class Rotary(nn.Module):
     Coordinates $i$ and $i + d/2$ of a head form a plane; position $t$ turns it
     by $t / L^{2i/d}$. The score of a query and a key then depends on how far
     apart they are, never on where they stand.
+
+    A `stretch` lets a model read further than the `stretch_from` positions that
+    it was first trained for: planes that do not turn once in them turn that many
+    times slower, those that turn four times as fast as ever, and those between in
+    between (Dubey et al., "The Llama 3 Herd of Models", 2024, arXiv 2407.21783).
     """
 
-    def __init__(self, head_dim: int, *, base: float = 10_000.0) -> None:
+    def __init__(
+        self, head_dim: int, *, base: float = 10_000.0, stretch: float = 1.0, stretch_from: int = 8_192
+    ) -> None:
         super().__init__()
         _require_even("head_dim", head_dim)
         self.head_dim, self.base = head_dim, base
+        self.stretch, self.stretch_from = stretch, stretch_from
 
     def forward(
         self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
     ) -> Placement:
         angles = _angles(query_positions, self.head_dim, self.base)
+        if self.stretch != 1.0:
+            angles = angles * self._speeds(angles)
         return Placement(rotation=Rotation(angles.cos(), angles.sin()))
+
+    def _speeds(self, like: Float[Tensor, "*rows time half"]) -> Float[Tensor, " half"]:
+        """How fast each plane turns, as a share of what it would without a stretch."""
+        exponents = torch.arange(0, self.head_dim, 2, device=like.device) / self.head_dim
+        num_turns = self.stretch_from / (2 * math.pi * self.base**exponents)
+        kept = ((num_turns - _SLOW_TURNS) / (_FAST_TURNS - _SLOW_TURNS)).clamp(0.0, 1.0)
+        return kept + (1.0 - kept) / self.stretch
 
 
 class RelativeBias(nn.Module):

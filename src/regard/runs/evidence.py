@@ -6,6 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from regard.data.columns import count_of
+from regard.evaluation.classes import tally_matthews
+from regard.evaluation.regression import tally_pearson, tally_rmse
 from regard.evaluation.seeds import score_over_seeds
 from regard.evaluation.stretches import shared_ends, sum_between
 from regard.evaluation.tallies import Tally, tally, tally_bits_per_byte, tally_perplexity
@@ -18,6 +20,10 @@ from regard.training.folder import RunFolder
 _NUM_BINS, _NUM_SAMPLES = 5, 40
 _FEW_STRETCHES = 50
 """From fewer the bootstrap's intervals are too narrow."""
+
+_COMPARED = (("exact_match", "bleu", "chrf"), ("accuracy", "matthews"), ("pearson", "rmse"))
+"""Scores that are told together, by the one of them that says most."""
+_OF_NUMBERS = {"pearson": tally_pearson, "rmse": tally_rmse}
 
 Results = Mapping[str, Mapping[str, Any]]
 """By the path of its run, what each job wrote down."""
@@ -67,13 +73,24 @@ class Answers:
         self._results, self._role = results, first["set"]
         self._rows = RunFolder(plan.jobs[0].path).read_held_out(self._role)
         self._targets = [row[-1] for row in self._rows]
+        self._said = {output for result in results.values() for output in result.get("outputs", ())}
         self._bins = _length_bins(plan.data.tokenizer, [row[0] for row in self._rows])
-        others = [metric for metric in ("exact_match", "bleu", "chrf") if metric != first["metric"]]
-        self.metrics: tuple[str, ...] = (first["metric"], *others)
+        alike = next((some for some in _COMPARED if first["metric"] in some), ())
+        self.metrics: tuple[str, ...] = (first["metric"], *(each for each in alike if each != first["metric"]))
         self.num_examples, self.num_training = len(self._rows), len(plan.data.train)
 
     def tallies(self, jobs: Sequence[Job], metric: str) -> list[Tally]:
-        return [tally(metric, self._results[job.path]["outputs"], self._targets) for job in jobs]
+        tallies = []
+        for outputs in (self._results[job.path]["outputs"] for job in jobs):
+            if metric in _OF_NUMBERS:
+                tallies.append(
+                    _OF_NUMBERS[metric]([float(output) for output in outputs], list(map(float, self._targets)))
+                )
+            elif metric == "matthews":
+                tallies.append(tally_matthews(outputs, self._targets, labels=sorted(set(self._targets) | self._said)))
+            else:
+                tallies.append(tally(metric, outputs, self._targets))
+        return tallies
 
     def circumstances(self, jobs: Sequence[Job]) -> dict[str, str | int]:
         return {}

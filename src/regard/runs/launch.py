@@ -21,8 +21,15 @@ from regard.models.presets import has_size
 from regard.progress import duration, say
 from regard.runs.run import Run
 from regard.tasks import find_task, guess_task
-from regard.training.checkpoints import load_checkpoint, save_checkpoint, write_tensors
+from regard.training.checkpoints import (
+    load_checkpoint,
+    save_checkpoint,
+    trained_weights,
+    weights_of,
+    write_tensors,
+)
 from regard.training.display import TrainingDisplay
+from regard.training.finetuning import adapt, base_weights
 from regard.training.folder import RunFolder
 from regard.training.interruption import listen
 from regard.training.loop import Trainer
@@ -68,16 +75,20 @@ def train(
         settings = merge(settings, {"train": {"minutes": float(minutes)}})
     if model is not None:
         settings["preset"] = model
-    paths, rows = _paths_or_rows(data)
+    paths, rows = paths_or_rows(data)
     if paths or rows is not None:
         settings = merge(settings, {"data": {"train": paths or [IN_MEMORY]}})
     if resume:
         if out is None:
             raise RunError("to resume a run, name its folder")
         return _resume(RunFolder(out), settings, rows, show_progress)
-    folder = RunFolder(out if out is not None else _fresh_name(paths))
+    folder = RunFolder(out if out is not None else fresh_name(paths))
     folder.require_vacant(overwrite=overwrite)
-    prepared, resolved, trainer = set_up(settings, rows)
+    return begin(folder, *set_up(settings, rows), show_progress)
+
+
+def begin(folder: RunFolder, prepared: Prepared, resolved: RunSettings, trainer: Trainer, show_progress: bool) -> Run:
+    """Make the run folder, train, and report."""
     record = Record(
         version=version(),
         torch=torch.__version__,
@@ -103,7 +114,7 @@ def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, sh
         raise RunError(f"the data is not what {folder.path} was trained on: its content has changed")
     if data.tokenizer.to_json() != folder.read_tokenizer().to_json():
         raise RunError(f"the tokenizer is not the one that {folder.path} was trained with: it cuts text otherwise")
-    trainer = _make_trainer(settings, data)
+    trainer = make_trainer(settings, data)
     found = load_checkpoint(folder.checkpoints)
     if found is None:
         say("there is no checkpoint yet: starting from the first step")
@@ -121,7 +132,7 @@ def set_up(values: Mapping[str, Any], rows: Rows | None = None) -> tuple[Prepare
     values = with_task(values, rows)
     name = usual_preset(values)
     first = with_preset(values, name)
-    hardware = _hardware(first)
+    hardware = find_hardware(first)
     task = find_task(first.task)
     say(f"task {task.name}: {task.description}")
     data = task.prepare(first.data, rows)
@@ -131,7 +142,7 @@ def set_up(values: Mapping[str, Any], rows: Rows | None = None) -> tuple[Prepare
         unit = "tokens" if isinstance(data.train, TokenStream) else "rows"
         say(f"model {settings.preset}, chosen for {len(data.train):,} {unit} on {hardware.device.type}")
     settings = resolve(settings, data)
-    return data, settings, _make_trainer(settings, data)
+    return data, settings, make_trainer(settings, data)
 
 
 def with_task(values: Mapping[str, Any], rows: Rows | None = None) -> Mapping[str, Any]:
@@ -141,20 +152,22 @@ def with_task(values: Mapping[str, Any], rows: Rows | None = None) -> Mapping[st
     return {**values, "task": guess_task(RunSettings.read({"data": values.get("data", {})}).data, rows)}
 
 
-def _make_trainer(settings: RunSettings, data: Prepared) -> Trainer:
+def make_trainer(settings: RunSettings, data: Prepared) -> Trainer:
     if settings.train.tensorboard and find_spec("tensorboard") is None:
         raise ConfigError("train.tensorboard needs the extra regard[tensorboard]")
-    hardware = _hardware(settings)
+    hardware = find_hardware(settings)
     task = find_task(settings.task)
     if hardware.device.type == "cpu":
         keep_memory()
     torch.manual_seed(settings.train.seed)
-    model = task.build_model(settings.model, data.tokenizer)
+    model = task.build_model(settings.model, data.tokenizer, data=settings.data, head=settings.head)
+    if settings.finetune is not None:
+        adapt(model, settings.finetune, base_weights(settings.finetune))
     say(f"{sum(p.numel() for p in model.parameters()):,} parameters on {hardware}")
     return Trainer(model.to(hardware.device), task, data, settings, hardware)
 
 
-def _hardware(settings: RunSettings) -> Hardware:
+def find_hardware(settings: RunSettings) -> Hardware:
     # Only the products of Transformers are known to gain from bfloat16 on a CPU.
     width = settings.model.model_dim if settings.model.family == "transformer" else 0
     return choose_hardware(settings.train.device, settings.train.precision, width)
@@ -167,8 +180,9 @@ def _fit(folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: boo
             save_best(trainer)
 
     def save_best(trainer: Trainer) -> None:
-        weights = trainer.average.tensors() or dict(trainer.model.named_parameters())
-        write_tensors(folder.model_path, weights, {"step": trainer.progress.step})
+        tuned = trainer.settings.finetune
+        own = trained_weights(trainer.model) if tuned and tuned.is_adapter else weights_of(trainer.model)
+        write_tensors(folder.model_path, {**own, **trainer.average.tensors()}, {"step": trainer.progress.step})
 
     def observe(line: Mapping[str, Any]) -> None:
         folder.add_metrics(line)
@@ -246,7 +260,7 @@ def _require_space(folder: RunFolder, num_parameters: int) -> None:
         )
 
 
-def _paths_or_rows(data: Any) -> tuple[list[str], Rows | None]:
+def paths_or_rows(data: Any) -> tuple[list[str], Rows | None]:
     if data is None:
         return [], None
     if isinstance(data, str | os.PathLike):
@@ -257,7 +271,7 @@ def _paths_or_rows(data: Any) -> tuple[list[str], Rows | None]:
     return [], items
 
 
-def _fresh_name(paths: list[str]) -> Path:
+def fresh_name(paths: list[str]) -> Path:
     stem = (Path(paths[0]).absolute().name.split(".")[0] if paths else "") or "run"
     names = (Path("runs") / (stem if number == 1 else f"{stem}-{number}") for number in range(1, 10_000))
     return next(path for path in names if not path.exists())

@@ -22,7 +22,7 @@ from regard.runs.job import Job
 from regard.tasks import find_task
 from regard.training.flops import flops_per_step
 from regard.training.precision import find_device
-from regard.training.resolution import choose_size, resolve, usual_preset, with_preset
+from regard.training.resolution import choose_size, resolve, usual_preset, with_learned, with_preset
 from regard.training.settings import RunSettings
 
 LEAST_SECONDS = 1.0
@@ -265,7 +265,7 @@ def _without_gaps(contender: Contender, size: Size, data: Prepared) -> RunSettin
 def _steps_for(name: str, settings: RunSettings, data: Prepared, flops: float) -> int:
     """How many steps so many operations are enough for."""
     task = find_task(settings.task)
-    model = task.build_model(settings.model, data.tokenizer)
+    model = task.build_model(settings.model, data.tokenizer, data=settings.data, head=settings.head)
     cost = flops_per_step(model, task, data, settings)
     steps = int(flops // (cost * settings.train.accumulate))
     if steps < 1:
@@ -296,7 +296,10 @@ def _widened(config: AnyConfig, width: int) -> AnyConfig:
 def _count(config: AnyConfig, contender: Contender, data: Prepared) -> int:
     try:
         with torch.device("meta"):
-            model = find_task(contender.resolved().task).build_model(config, data.tokenizer)
+            settings = contender.resolved()
+            labelled = with_learned(settings.data, data)
+            task = find_task(settings.task)
+            model = task.build_model(config, data.tokenizer, data=labelled, head=settings.head)
     except ConfigError as error:
         raise ConfigError(f"model {contender.name}: {error}") from None
     return sum(parameter.numel() for parameter in model.parameters())

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.adapters.lora import merge_lora
 from regard.data.config import DataConfig
 from regard.data.sources import Rows
 from regard.errors import CheckpointError, ConfigError, DataError, DeviceError, RunError
+from regard.evaluation.classes import confusion
 from regard.evaluation.scores import Score
 from regard.explanation.maps import AttentionMaps
 from regard.explanation.record import attends, explain_pair, explain_text
@@ -25,8 +27,10 @@ from regard.progress import duration, track, warn
 from regard.tasks import find_task
 from regard.tasks.language import score_text
 from regard.tasks.task import Likelihoods, Prediction, Task, Writer
+from regard.text.chat import Chat
 from regard.text.tokenizer import Tokenizer
-from regard.training.checkpoints import load_checkpoint, load_weights, read_tensors
+from regard.training.checkpoints import copy_weights, load_checkpoint, load_weights, read_tensors, trained_weights
+from regard.training.finetuning import adapt, base_weights
 from regard.training.folder import RunFolder
 from regard.training.precision import choose_hardware, find_device, threads
 from regard.training.settings import RunSettings
@@ -35,6 +39,8 @@ _ROWS_AT_ONCE, _BATCH_TOKENS = 256, 8_192
 _LONGEST_DRAWN = 60
 """An attention map with more tokens on a side cannot be read."""
 _SAMPLES = 200
+_MOST_CONFUSED = 30
+"""A table of more labels than these cannot be read."""
 _CONTINUED, _PROMPT_CHARACTERS = 8, 60
 """Beginnings that the report has a language model continue, and how long they are."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -79,8 +85,15 @@ class Run:
     @cached_property
     def model(self) -> nn.Module:
         """The best model of the run, on the run's device, in evaluation mode."""
-        model = self.task.build_model(self.settings.model, self.tokenizer)
-        load_weights(model, self._weights())
+        settings = self.settings
+        model = self.task.build_model(settings.model, self.tokenizer, data=settings.data, head=settings.head)
+        tuned = settings.finetune
+        if tuned is not None and tuned.is_adapter:
+            adapt(model, tuned, base_weights(tuned))
+            copy_weights(trained_weights(model), self._weights())
+            merge_lora(model)
+        else:
+            load_weights(model, self._weights())
         return model.to(self.device).eval()
 
     def predict(self, inputs: str | Sequence[str], **options: Any) -> Any:
@@ -156,6 +169,24 @@ class Run:
         with threads(1):
             yield from writer.stream(prompt)
 
+    def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Any) -> Iterator[str]:
+        """What the model answers to a conversation, or to one question, piece by piece as it is written.
+
+        Messages have a `role`, such as system, user or assistant, and `content`; the model's own chat template puts
+        them together.
+        """
+        self._require_language("chat")
+        template = self.folder.read_chat_template()
+        if template is None:
+            raise RunError(
+                f"{self.path} has no chat template: it was not trained to answer, and can only go on from a prompt"
+            )
+        conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        tokens = Chat(template, self.tokenizer).encode(conversation)
+        writer: Any = self._writer(self.generation(**options))
+        with threads(1):
+            yield from writer.answer(tokens)
+
     def score(self, texts: str | Sequence[str]) -> Any:
         """How probable the model holds a text from its beginning to its end, token by token; or a list of them."""
         self._require_language("score")
@@ -185,7 +216,7 @@ class Run:
     def _writer(self, config: GenerationConfig) -> Writer:
         """What writes in this way; it is kept for the next time."""
         if config not in self._writers:
-            self._writers[config] = self.task.writer(self.inference_model, self.tokenizer, config)
+            self._writers[config] = self.task.writer(self.inference_model, self.tokenizer, config, self.settings.data)
         return self._writers[config]
 
     @cached_property
@@ -227,6 +258,8 @@ class Run:
         if looks:
             best = min(looks, key=lambda line: line["valid_loss"])
             facts["best"] = f"step {best['step']:,}, validation loss {best['valid_loss']:.4f}"
+        if (tuned := settings.finetune) is not None:
+            facts["fine-tuned"] = f"from {Path(tuned.base).name}, {tuned.method}"
         return {**facts, "hardware": record.hardware}
 
     def write_report(self, evaluation: Evaluation) -> Path:
@@ -240,6 +273,7 @@ class Run:
             curves=self.folder.read_metrics(),
             settings=self.folder.settings_path.read_text(encoding="utf-8"),
             samples=self._answers(evaluation) if self.task.has_answers else self.continuations(evaluation.rows),
+            confusion=self._confusion(evaluation),
             attention=self._drawable(evaluation),
             notes=self.settings.record.notes,
         )
@@ -249,10 +283,18 @@ class Run:
             raise DeviceError(f"cannot write {self.folder.report_path}: {error.strerror or error}") from None
         return self.folder.report_path
 
+    def _confusion(self, evaluation: Evaluation) -> dict[str, Any] | None:
+        """How often each label was taken for each, where a text has one of a few."""
+        data = self.settings.data
+        if self.task.name != "classification" or data.label_separator is not None or len(data.labels) > _MOST_CONFUSED:
+            return None
+        found = confusion(evaluation.outputs, [row[-1].strip() for row in evaluation.rows], labels=data.labels)
+        return {"labels": list(found.labels), "counts": found.counts.tolist()}
+
     def _answers(self, evaluation: Evaluation) -> list[dict[str, Any]]:
         """What was asked, wanted and written: wrong ones first, then right ones."""
         samples = [
-            {"source": row[0], "target": row[-1], "prediction": output, "right": row[-1] == output}
+            {"source": self.task.question(row), "target": row[-1], "prediction": output, "right": row[-1] == output}
             for row, output in zip(evaluation.rows, evaluation.outputs, strict=True)
         ]
         wrong, right = [s for s in samples if not s["right"]], [s for s in samples if s["right"]]
@@ -264,7 +306,7 @@ class Run:
         return text if limit is None else self.tokenizer.decode([self.tokenizer.encode([text])[0][: limit // 2]])[0]
 
     def _drawable(self, evaluation: Evaluation) -> AttentionMaps | None:
-        if not attends(self.model):
+        if self.task.name not in ("translation", "language") or not attends(self.model):
             return None
         if not self.task.has_answers:
             text = self._readable(" ".join(evaluation.rows[0][0][: 2 * _LONGEST_DRAWN].split())[:_LONGEST_DRAWN])
@@ -284,9 +326,11 @@ class Run:
         config = self.settings.data if stride is None else self.settings.data.changed(stride=stride)
         if stride is not None and not 1 <= stride <= (config.window or 0):
             raise ConfigError(f"stride must lie in 1 to the window of {config.window} tokens, got {stride}")
-        outputs = self.predict([row[0] for row in rows], **options) if self.task.has_answers else []
+        questions = [self.task.question(row) for row in rows] if self.task.has_answers else []
+        predictions = self.predictions(questions, **options) if questions else []
+        outputs = [prediction.output for prediction in predictions]
         likelihoods = self._likelihoods(rows, config)
-        scores = self.task.scores(rows, outputs, likelihoods, config)
+        scores = self.task.scores(rows, predictions, likelihoods, config)
         result = Evaluation({s.name: s for s in scores}, self.task.headline(rows), rows, outputs, likelihoods)
         if role is not None:
             self.folder.add_look(role, "evaluation", result.to_json())
@@ -308,6 +352,8 @@ class Run:
             skip_bad=own.skip_bad,
             documents=own.documents,
             tokenizer=own.tokenizer,
+            label_separator=own.label_separator,
+            max_length=own.max_length,
             split_seed=own.split_seed + 1,  # of a built-in data set, rows that were not trained on
         )
         found, content_hash = self.task.read(config, rows)

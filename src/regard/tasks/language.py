@@ -42,6 +42,7 @@ from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
 from regard.models.families import AnyConfig, AnyModel, longest_sequence, make_model
+from regard.models.heads import HeadConfig
 from regard.models.recurrent import Recurrent, RecurrentState
 from regard.models.transformer import Transformer
 from regard.nn.losses import IGNORED, linear_log_likelihoods
@@ -142,7 +143,12 @@ class Language:
         source = open_texts(config, rows)
         return [(text,) for text in source.train.documents()], source.content_hash()
 
-    def build_model(self, config: AnyConfig, tokenizer: Tokenizer) -> AnyModel:
+    def question(self, row: Sequence[str]) -> str:
+        return row[0]
+
+    def build_model(
+        self, config: AnyConfig, tokenizer: Tokenizer, *, data: DataConfig | None = None, head: HeadConfig | None = None
+    ) -> AnyModel:
         if config.encoder_depth or not config.decoder_depth:
             raise ConfigError(
                 "a language model is a decoder alone: set model.encoder_layers to 0, "
@@ -245,14 +251,20 @@ class Language:
             counts += some_counts
         return Likelihoods(losses, counts, is_carried=state is not None)
 
-    def writer(self, model: AnyModel, tokenizer: Tokenizer, config: GenerationConfig) -> "Continuer":
+    def writer(
+        self, model: AnyModel, tokenizer: Tokenizer, config: GenerationConfig, data: DataConfig | None = None
+    ) -> "Continuer":
         return Continuer(model, tokenizer, config)
 
     def headline(self, rows: Sequence[Sequence[str]]) -> str:
         return "perplexity"
 
     def scores(
-        self, rows: Sequence[Sequence[str]], outputs: Sequence[str], likelihoods: Likelihoods, config: DataConfig
+        self,
+        rows: Sequence[Sequence[str]],
+        predictions: Sequence[Prediction],
+        likelihoods: Likelihoods,
+        config: DataConfig,
     ) -> list[Score]:
         assert config.window is not None, "settings are resolved before training"
         how = {"window": config.window, "stride": config.stride or config.window}
@@ -281,10 +293,20 @@ class Continuer:
 
     def stream(self, prompt: str) -> Iterator[str]:
         """The continuation of a prompt, piece by piece as it is written."""
-        streamer = TextStreamer(self._tokenizer)
         request = make_request(prompt, self._tokenizer, self._config)
-        if prompt:
-            streamer.add(request.prompt[-1])  # it is there already, and what follows may begin with a space
+        # The end of the prompt is there already, and what follows may begin with a space.
+        yield from self._written(request, request.prompt[-1:] if prompt else [])
+
+    def answer(self, conversation: Sequence[int]) -> Iterator[str]:
+        """What comes behind the tokens of a conversation, piece by piece as it is written."""
+        seed = mix(self._config.seed, row_hash([str(token) for token in conversation]))
+        limit = self._config.max_length or _NEW_TOKENS
+        yield from self._written(Request(list(conversation), limit, seed=seed), [])
+
+    def _written(self, request: Request, before: Sequence[int]) -> Iterator[str]:
+        streamer = TextStreamer(self._tokenizer)
+        for token in before:
+            streamer.add(token)
         for token in self._engine.stream(request):
             if text := streamer.add(token):
                 yield text

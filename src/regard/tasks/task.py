@@ -17,6 +17,7 @@ from regard.data.preparation import Prepared
 from regard.data.sources import Rows
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
+from regard.models.heads import HeadConfig
 from regard.tasks.objective import PLAIN, Objective
 from regard.text.tokenizer import Tokenizer
 
@@ -81,6 +82,8 @@ class Prediction:
     output: str
     score: float | None = None
     """Log-probability by length, where beam search ranked hypotheses."""
+    probabilities: dict[str, float] | None = None
+    """Of each label, where there are labels to choose from."""
 
 
 class Writer(Protocol):
@@ -107,8 +110,14 @@ class Task(Protocol):
         """The rows of what the settings name as `train`, to be scored, and the hash of their content."""
         ...
 
-    def build_model(self, config: Any, tokenizer: Tokenizer) -> nn.Module:
-        """A fresh model of this shape for this task."""
+    def question(self, row: Sequence[str]) -> str:
+        """What of a row is asked, as an input is written."""
+        ...
+
+    def build_model(
+        self, config: Any, tokenizer: Tokenizer, *, data: DataConfig | None = None, head: HeadConfig | None = None
+    ) -> nn.Module:
+        """A fresh model of this shape for this task; `data` and `head` count where there are labels."""
         ...
 
     def batches(
@@ -135,8 +144,10 @@ class Task(Protocol):
         """How probable the model holds the targets of all these batches."""
         ...
 
-    def writer(self, model: Any, tokenizer: Tokenizer, config: GenerationConfig) -> "Writer":
-        """What answers inputs by this model."""
+    def writer(
+        self, model: Any, tokenizer: Tokenizer, config: GenerationConfig, data: DataConfig | None = None
+    ) -> "Writer":
+        """What answers inputs by this model; `data` counts where there are labels."""
         ...
 
     def headline(self, rows: Sequence[Sequence[str]]) -> str:
@@ -144,9 +155,13 @@ class Task(Protocol):
         ...
 
     def scores(
-        self, rows: Sequence[Sequence[str]], outputs: Sequence[str], likelihoods: Likelihoods, config: DataConfig
+        self,
+        rows: Sequence[Sequence[str]],
+        predictions: Sequence[Prediction],
+        likelihoods: Likelihoods,
+        config: DataConfig,
     ) -> list[Score]:
-        """How good the model is on these rows, given what it wrote for them and how probable it holds them."""
+        """How good the model is on these rows, given what it says of them and how probable it holds them."""
         ...
 
 

@@ -34,6 +34,7 @@ from regard.generation.beam import BeamSearch, Hypothesis
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
 from regard.models.families import AnyConfig, AnyModel, make_model
+from regard.models.heads import HeadConfig
 from regard.nn.losses import IGNORED
 from regard.progress import say
 from regard.tasks.objective import PLAIN, Objective, next_token_loss, row_losses
@@ -114,7 +115,12 @@ class Translation:
             say(guess)
         return [row.values for row in source.train], source.content_hash()
 
-    def build_model(self, config: AnyConfig, tokenizer: Tokenizer) -> AnyModel:
+    def question(self, row: Sequence[str]) -> str:
+        return row[0]
+
+    def build_model(
+        self, config: AnyConfig, tokenizer: Tokenizer, *, data: DataConfig | None = None, head: HeadConfig | None = None
+    ) -> AnyModel:
         if not (config.encoder_depth and config.decoder_depth):
             raise ConfigError(
                 "translation needs an encoder and a decoder, "
@@ -165,7 +171,9 @@ class Translation:
             counts += some_counts
         return Likelihoods(losses, counts)
 
-    def writer(self, model: AnyModel, tokenizer: Tokenizer, config: GenerationConfig) -> "Translator":
+    def writer(
+        self, model: AnyModel, tokenizer: Tokenizer, config: GenerationConfig, data: DataConfig | None = None
+    ) -> "Translator":
         return Translator(model, tokenizer, config)
 
     def headline(self, rows: Sequence[Sequence[str]]) -> str:
@@ -174,9 +182,13 @@ class Translation:
         return "bleu" if sum(num_words) >= 4 * len(num_words) else "exact_match"
 
     def scores(
-        self, rows: Sequence[Sequence[str]], outputs: Sequence[str], likelihoods: Likelihoods, config: DataConfig
+        self,
+        rows: Sequence[Sequence[str]],
+        predictions: Sequence[Prediction],
+        likelihoods: Likelihoods,
+        config: DataConfig,
     ) -> list[Score]:
-        targets = [row[1] for row in rows]
+        outputs, targets = [each.output for each in predictions], [row[1] for row in rows]
         return [
             metrics.exact_match(outputs, targets),
             metrics.bleu(outputs, targets),

@@ -10,7 +10,9 @@ Hugging Face's `tokenizers` does the work underneath, so any public
 `tokenizer.json` loads as well.
 """
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,6 +23,7 @@ from regard.config import nearest
 from regard.errors import ConfigError, DataError
 
 TokenizerKind = Literal["bpe", "unigram", "characters", "bytes", "words"]
+Role = Literal["pad", "start", "end", "mask"]
 
 PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
 SPECIALS = (PAD, START, END, UNKNOWN)
@@ -30,6 +33,9 @@ _FOREIGN_SPECIALS = {
     END: ("[SEP]", "<eos>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>"),
 }
 """What others call these, in order of preference."""
+_MASKS, _UNKNOWNS = ("<mask>", "[MASK]"), (UNKNOWN, "[UNK]")
+_ROLE = "regard."
+"""What the names of roles begin with."""
 
 _REPLACEMENT = "\ufffd"
 """What decoding writes for bytes that are no character, or not yet."""
@@ -52,23 +58,50 @@ class Tokenizer:
         # A text that spells "</s>" is a text, not the end of a sequence.
         inner.encode_special_tokens = True
         self._inner = inner
-        self.pad, self.start, self.end = (self._special(name) for name in (PAD, START, END))
-        self._specials = {self.pad, self.start, self.end}
-        self._special_names = [inner.id_to_token(token) or "" for token in self._specials]
-        self._unknown: int | None = inner.token_to_id(UNKNOWN)
+        roles = _roles_of(inner)
+        self.pad, self.start, self.end = (
+            roles[role] if role in roles else self._special(name)
+            for role, name in (("pad", PAD), ("start", START), ("end", END))
+        )
+        self.mask: int | None = roles.get("mask", _first_known(inner, _MASKS))
+        """The token that stands for a hidden one, where there is such a token."""
+        around = inner.encode("", add_special_tokens=True)
+        self.specials: frozenset[int] = frozenset({self.pad, self.start, self.end, *around.ids})
+        """What is no text: these three, and what the file has put around one."""
+        self._special_names = [inner.id_to_token(token) or "" for token in self.specials]
+        self._unknown = _first_known(inner, _UNKNOWNS)
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
-        return self._inner.get_vocab_size(with_added_tokens=True)
+        """One more than the highest id; others' vocabularies may have holes."""
+        return 1 + max(self._inner.get_vocab(with_added_tokens=True).values())
+
+    @cached_property
+    def prefix(self) -> tuple[int, ...]:
+        """What the file has put before each text that is read; nothing for the kinds that are trained here."""
+        encoding = self._inner.encode("a", add_special_tokens=True)
+        is_added = [*encoding.special_tokens_mask, 0]
+        return tuple(encoding.ids[: is_added.index(0)])
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of each text."""
         encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
         return [self._as_text(encoding.ids, text) for encoding, text in zip(encodings, texts, strict=True)]
 
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """The token ids of each text, and for each token the first of its characters and the one behind its last.
+
+        Tokens that are parts of one character have the same offsets.
+        """
+        encodings = self._inner.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            (self._as_text(encoding.ids, text), encoding.offsets)
+            for encoding, text in zip(encodings, texts, strict=True)
+        ]
+
     def decode(self, sequences: Iterable[Sequence[int]]) -> list[str]:
         """The text of each sequence, special tokens left out."""
-        kept = [[token for token in ids if token not in self._specials] for ids in sequences]
+        kept = [[token for token in ids if token not in self.specials] for ids in sequences]
         return self._inner.decode_batch(kept, skip_special_tokens=False)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
@@ -79,7 +112,7 @@ class Tokenizer:
         names = [self._inner.id_to_token(token) or "" for token in ids]
         texts = self._inner.decode_batch([[token] for token in ids], skip_special_tokens=False)
         return [
-            name if token in self._specials or _REPLACEMENT in text or not text else text
+            name if token in self.specials or _REPLACEMENT in text or not text else text
             for token, name, text in zip(ids, names, texts, strict=True)
         ]
 
@@ -92,18 +125,25 @@ class Tokenizer:
         return self._inner.to_str(pretty=False)
 
     @classmethod
-    def from_json(cls, text: str, *, name: str = "tokenizer.json") -> "Tokenizer":
+    def from_json(
+        cls, text: str, *, name: str = "tokenizer.json", roles: Mapping[Role, str] | None = None
+    ) -> "Tokenizer":
+        """Read the public layout; `roles` are those of `with_roles`, for a file whose tokens have other names."""
         try:
             inner = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exception for whatever it cannot parse
             raise DataError(f"{name} is not a tokenizer: {error}") from None
-        return cls(inner)
+        return cls(_with_roles(inner, roles) if roles else inner)
+
+    def with_roles(self, roles: Mapping[Role, str]) -> "Tokenizer":
+        """The same tokenizer, in which these tokens pad, start, end and mask; `to_json` keeps that."""
+        return Tokenizer(_with_roles(self._inner, roles)) if roles else self
 
     def _as_text(self, ids: list[int], text: str) -> list[int]:
         """The ids without special ones: what is spelled as one, and has no other id, is unknown."""
         if self._unknown is None or not any(name in text for name in self._special_names):
             return ids
-        return [self._unknown if token in self._specials else token for token in ids]
+        return [self._unknown if token in self.specials else token for token in ids]
 
     def _special(self, name: str) -> int:
         for candidate in (name, *_FOREIGN_SPECIALS[name]):
@@ -133,14 +173,13 @@ class TextStreamer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._specials = {tokenizer.pad, tokenizer.start, tokenizer.end}
         self._tail: list[int] = []
         self._num_shown = 0
         """Characters of the tail's text that were returned."""
 
     def add(self, token: int) -> str:
         """The text that is certain now and was not before."""
-        if token in self._specials:
+        if token in self._tokenizer.specials:
             return ""
         self._tail.append(token)
         waiting = self._text(self._tail)[self._num_shown :]
@@ -165,6 +204,51 @@ class TextStreamer:
 
     def _text(self, ids: list[int]) -> str:
         return self._tokenizer.decode([ids])[0]
+
+
+def _first_known(inner: tokenizers.Tokenizer, names: Iterable[str]) -> int | None:
+    return next((token for token in map(inner.token_to_id, names) if token is not None), None)
+
+
+def _with_roles(inner: tokenizers.Tokenizer, roles: Mapping[Role, str]) -> tokenizers.Tokenizer:
+    """The same tokenizer, whose file says which tokens have these roles.
+
+    The public layout has no place for that. So there stands a template in it that
+    knows these tokens by their roles, and puts none of them anywhere.
+    """
+    layout = json.loads(inner.to_str())
+    parts = _processors(layout["post_processor"])
+    table = next((part["special_tokens"] for part in parts if _names_roles(part)), {})
+    for role, token in roles.items():
+        number = inner.token_to_id(token)
+        if number is None:
+            raise DataError(f"{token!r} is the {role} token, but the tokenizer has no such token")
+        table[_ROLE + role] = {"id": _ROLE + role, "ids": [number], "tokens": [token]}
+    first, second = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
+    template = {"type": "TemplateProcessing", "single": [first], "pair": [first, second], "special_tokens": table}
+    others = [part for part in parts if not _names_roles(part)]
+    layout["post_processor"] = {"type": "Sequence", "processors": [template, *others]}
+    return tokenizers.Tokenizer.from_str(json.dumps(layout, ensure_ascii=False))
+
+
+def _roles_of(inner: tokenizers.Tokenizer) -> dict[str, int]:
+    """The tokens that `_with_roles` has named."""
+    if inner.post_processor is None:
+        return {}
+    parts = _processors(json.loads(inner.post_processor.__getstate__()))
+    table = next((part["special_tokens"] for part in parts if _names_roles(part)), {})
+    return {name.removeprefix(_ROLE): entry["ids"][0] for name, entry in table.items()}
+
+
+def _processors(part: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """What stands around texts, part by part."""
+    if part is None:
+        return []
+    return part["processors"] if part["type"] == "Sequence" else [part]
+
+
+def _names_roles(part: dict[str, Any]) -> bool:
+    return any(name.startswith(_ROLE) for name in part.get("special_tokens", {}))
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

@@ -15,11 +15,14 @@ from torch import Tensor, nn
 
 
 class WeightAverage:
-    """The average of a model's weights over its latest steps; with a decay of 0, the weights themselves."""
+    """The average of a model's weights over its latest steps; with a decay of 0, the weights themselves.
+
+    Weights that are frozen are left alone.
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._model, self._decay = model, decay
-        self._averages = [p.detach().clone() for p in model.parameters()] if decay else []
+        self._averages = [p.detach().clone() for p in _trained(model)] if decay else []
 
     def decay_at(self, step: int) -> float:
         """How much of the average is kept at `step`."""
@@ -32,11 +35,11 @@ class WeightAverage:
             return
         if isinstance(decay, Tensor):
             # A number that is only known on the device, as recorded work needs it.
-            gaps = torch._foreach_sub(list(model.parameters()), self._averages)  # pyright: ignore[reportPrivateImportUsage]  no public name
+            gaps = torch._foreach_sub(_trained(model), self._averages)  # pyright: ignore[reportPrivateImportUsage]  no public name
             torch._foreach_mul_(gaps, 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]  no public name
             torch._foreach_add_(self._averages, gaps)  # pyright: ignore[reportPrivateImportUsage]  no public name
         else:
-            torch._foreach_lerp_(self._averages, list(model.parameters()), 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]  no public name
+            torch._foreach_lerp_(self._averages, _trained(model), 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]  no public name
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -52,7 +55,7 @@ class WeightAverage:
 
     def tensors(self) -> dict[str, Tensor]:
         """The averages by name."""
-        names = [name for name, _ in self._model.named_parameters()]
+        names = [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]
         return dict(zip(names, self._averages, strict=True)) if self._averages else {}
 
     @torch.no_grad()
@@ -64,7 +67,11 @@ class WeightAverage:
     @torch.no_grad()
     def _swap(self) -> None:
         # The numbers change places and not the memory: recorded work and flattened recurrent weights refer to it.
-        for parameter, average in zip(self._model.parameters(), self._averages, strict=True):
+        for parameter, average in zip(_trained(self._model), self._averages, strict=True):
             kept = parameter.clone()
             parameter.copy_(average)
             average.copy_(kept)
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -74,6 +74,20 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, json.loads(note)
 
 
+def hash_of(path: Path) -> str:
+    """The hash that a file of tensors was written with."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            found = _parsed((file.metadata() or {}).get(_HEADER, "{}")).get("sha256")
+    except FileNotFoundError:
+        raise CheckpointError(f"no weights at {path}") from None
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from None
+    if not isinstance(found, str):
+        raise CheckpointError(f"{path} does not say the hash of its contents")
+    return found
+
+
 def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
     """Write the checkpoint of a step, then forget all but the newest few, and what a crash left behind."""
     folder.mkdir(exist_ok=True)
@@ -103,10 +117,20 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-@torch.no_grad()
+def trained_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Those of `weights_of` that training changes: what is frozen, a model has from elsewhere."""
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    return {name: weight for name, weight in weights_of(model).items() if name not in frozen}
+
+
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy weights into a model that has exactly these names and shapes."""
-    own = weights_of(model)
+    copy_weights(weights_of(model), tensors)
+
+
+@torch.no_grad()
+def copy_weights(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Copy `tensors` into `own`, which has exactly these names and shapes."""
     if own.keys() != tensors.keys():
         missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
         raise CheckpointError(f"the weights do not fit the model: missing {missing[:3]}, not expected {extra[:3]}")

@@ -37,7 +37,8 @@ class RunFolder:
         self.ledger_path = self.path / "ledger.jsonl"
         self.report_path = self.path / "report.html"
         self.tensorboard_path = self.path / "tensorboard"
-        self._tokenizer_path = self.path / "tokenizer.json"
+        self.tokenizer_path = self.path / "tokenizer.json"
+        self.chat_template_path = self.path / "chat_template.jinja"
         self._held_out = self.path / "held_out"
 
     @property
@@ -72,7 +73,7 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"cannot make a run in {self.path}: {error.strerror or error}") from None
         try:
-            write_atomically(self._tokenizer_path, tokenizer.to_json().encode())
+            write_atomically(self.tokenizer_path, tokenizer.to_json().encode())
             for role, rows in held_out.items():
                 lines = "".join(json.dumps(list(row), ensure_ascii=False) + "\n" for row in rows)
                 write_atomically(self._held_out / f"{role}.jsonl", lines.encode())
@@ -112,8 +113,12 @@ class RunFolder:
             raise ConfigError(f"{self.settings_path} has no {missing[0]}, which every run is written with")
         return settings
 
+    def read_chat_template(self) -> str | None:
+        """How a conversation is put to the model, where it was trained for one."""
+        return self.chat_template_path.read_text(encoding="utf-8") if self.chat_template_path.is_file() else None
+
     def read_tokenizer(self) -> Tokenizer:
-        return load_tokenizer(self._tokenizer_path)
+        return load_tokenizer(self.tokenizer_path)
 
     def read_held_out(self, role: str) -> list[tuple[str, ...]]:
         """The rows of the `valid` or `test` set."""
@@ -147,8 +152,8 @@ class RunFolder:
         for folder in (self.checkpoints, self.tensorboard_path, self._held_out):
             if folder.exists():
                 shutil.rmtree(folder)
-        files = (self.model_path, self.metrics_path, self.ledger_path, self.report_path, self._tokenizer_path)
-        for path in (*files, self.settings_path):
+        files = (self.model_path, self.metrics_path, self.ledger_path, self.report_path, self.tokenizer_path)
+        for path in (*files, self.chat_template_path, self.settings_path):
             path.unlink(missing_ok=True)
 
 

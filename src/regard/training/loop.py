@@ -23,7 +23,8 @@ from regard.data.preparation import Prepared
 from regard.errors import CheckpointError, RunError
 from regard.tasks.task import Batch, Batches, Likelihoods, RunningTask, Task
 from regard.training.average import WeightAverage
-from regard.training.checkpoints import load_weights, weights_of
+from regard.training.checkpoints import copy_weights, trained_weights
+from regard.training.finetuning import depth_of, opens_at, share_of
 from regard.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
 from regard.training.precision import Hardware
 from regard.training.schedules import rate_factor
@@ -80,6 +81,7 @@ class Trainer:
             betas=(config.beta1, config.beta2),
             epsilon=config.epsilon,
             weight_decay=config.weight_decay,
+            pace=self._pace(),
         )
         self.average = WeightAverage(model, config.average)
         self.updater = Updater(
@@ -142,7 +144,7 @@ class Trainer:
     def tensors(self) -> dict[str, Tensor]:
         """All that the next step depends on."""
         parts = {
-            "model": weights_of(self.model),
+            "model": trained_weights(self.model),
             "average": self.average.tensors(),
             "optimizer": optimizer_tensors(self.optimizer, self.model),
             "carried": self._carried(),
@@ -162,7 +164,7 @@ class Trainer:
             if part not in parts:
                 raise CheckpointError(f"not a checkpoint of a training run: it holds {name}")
             parts[part][rest] = tensor
-        load_weights(self.model, parts["model"])
+        copy_weights(trained_weights(self.model), parts["model"])
         self.average.restore(parts["average"])
         restore_optimizer(self.optimizer, self.model, parts["optimizer"])
         if carried := parts["carried"]:
@@ -182,6 +184,12 @@ class Trainer:
         if config.minutes:
             shares.append(progress.seconds / (60 * config.minutes))
         return min(1.0, max(shares))
+
+    def _pace(self) -> Callable[[str], tuple[float, float]]:
+        tuned, num_layers = self.settings.finetune, depth_of(self.model)
+        if tuned is None:
+            return lambda name: (1.0, 0.0)
+        return lambda name: (share_of(name, tuned, num_layers), opens_at(name, tuned, num_layers))
 
     def _batches(self, batch_tokens: int) -> Batches:
         config, data_config = self.config, self.settings.data
@@ -207,7 +215,8 @@ class Trainer:
         torch.manual_seed(mix(config.seed, step))
         first = (step - 1) * config.accumulate
         batches = [self._ahead.take(first + index) for index in range(config.accumulate)]
-        total = self.updater.update(batches, rate=self._rate(step), decay=self.average.decay_at(step))
+        decay, progress = self.average.decay_at(step), self.used(step - 1)
+        total = self.updater.update(batches, rate=self._rate(step), decay=decay, progress=progress)
         num_targets = sum(batch.num_targets for batch in batches)
         return total, num_targets, sum(batch.num_tokens for batch in batches)
 

@@ -5,7 +5,7 @@ Loshchilov & Hutter, "Decoupled Weight Decay Regularization" (2019). https://arx
 Jordan et al., "Muon" (2024), for the matrices of hidden layers: see `regard.training.muon`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal
 
@@ -74,7 +74,13 @@ AnyOptimizer = torch.optim.Optimizer | Joined
 
 
 def make_optimizer(
-    name: OptimizerName, model: nn.Module, *, betas: tuple[float, float], epsilon: float, weight_decay: float
+    name: OptimizerName,
+    model: nn.Module,
+    *,
+    betas: tuple[float, float],
+    epsilon: float,
+    weight_decay: float,
+    pace: Callable[[str], tuple[float, float]] = lambda name: (1.0, 0.0),
 ) -> AnyOptimizer:
     """A fast optimizer that a CUDA graph can record; its rate is set anew at each step.
 
@@ -83,14 +89,21 @@ def make_optimizer(
 
     Weight decay pulls on matrices only: a gain pulled towards zero undoes a
     normalisation, and a bias has nothing to overfit with. Adam has none.
+
+    `pace` says for the name of a parameter what share of the rate it has, and after what share of the run it begins to
+    move; Muon's matrices have all of the rate from the start.
     """
     hidden = hidden_matrices(model) if name == "muon" else []
     own = set(hidden)
-    rest = [p for p in model.parameters() if p.requires_grad and p not in own]
-    matrices, vectors = [p for p in rest if p.dim() >= 2], [p for p in rest if p.dim() < 2]
+    rest = {p: name for name, p in model.named_parameters() if p.requires_grad and p not in own}
     decay = 0.0 if name == "adam" else weight_decay
-    groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
-    groups = [group for group in groups if group["params"]]
+    alike: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
+    for parameter, parameter_name in rest.items():
+        alike.setdefault((parameter.dim() < 2, *pace(parameter_name)), []).append(parameter)
+    groups = [
+        {"params": alike[key], "weight_decay": 0.0 if key[0] else decay, "share": key[1], "opens": key[2]}
+        for key in sorted(alike)
+    ]
     kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
 
     def adam() -> torch.optim.Optimizer:
@@ -108,10 +121,11 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 
     The rows of a table of embeddings move one by one, as their tokens are read, and
     so do those of the projection to the vocabulary, the model's own `output`, which
-    is often the same table: Jordan et al. leave both to AdamW.
+    is often the same table: Jordan et al. leave both to AdamW. A `head` and a `crf` make
+    scores as an output does.
     """
     ends = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    ends += [child for name, child in model.named_children() if name == "output"]
+    ends += [child for name, child in model.named_children() if name in ("output", "head", "crf")]
     outer = {parameter for module in ends for parameter in module.parameters()}
     return [p for p in model.parameters() if p.requires_grad and p.dim() == 2 and p not in outer]
 

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.config import merge
+from regard.data.config import DataConfig
 from regard.data.preparation import Prepared
 from regard.data.sources import usual_tokenizer
 from regard.data.store import TokenStore
 from regard.data.stream import TokenStream
 from regard.errors import ConfigError
 from regard.models.families import longest_sequence
-from regard.models.presets import KINDS, Size, preset, without_encoder
+from regard.models.presets import KINDS, Size, preset, without_decoder, without_encoder
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import TransformerConfig
 from regard.nn.float8 import fits_float8, has_float8
@@ -45,6 +46,7 @@ _TEXT_DEFAULTS: dict[str, Any] = {
     "average": 0.98,
 }
 """What learns fastest by the experiments in docs/log.md."""
+_READING_DEFAULTS = {**_DEFAULTS, "label_smoothing": 0.0, "average": 0.99}
 _WINDOW = {"cpu": 128, "cuda": 256}
 _WIDE, _WIDE_WINDOW = 512, 1_024
 """From this width on a GPU reads windows of this length."""
@@ -81,8 +83,11 @@ def task_of(name: str) -> str:
 def with_preset(values: Mapping[str, Any], name: str, size: Size = "tiny") -> RunSettings:
     """The user's settings laid over those of a preset; `size` where its name has none."""
     full_name, model = preset(str(name), size)
-    if values.get("task") == "language":
+    task = values.get("task", "translation")
+    if task == "language":
         model = without_encoder(model)
+    elif task != "translation":
+        model = without_decoder(model)
     settings = RunSettings.read(merge(merge({"model": model}, values), {"preset": full_name}))
     return settings.changed(data=settings.data.changed(tokenizer=usual_tokenizer(settings.data)))
 
@@ -90,6 +95,7 @@ def with_preset(values: Mapping[str, Any], name: str, size: Size = "tiny") -> Ru
 def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
     """Fill in what depends on the data and the machine: window, batch, budget, optimizer, peak rate and warm-up."""
     _require_sense(settings)
+    settings = settings.changed(data=with_learned(settings.data, data))
     if isinstance(data.train, TokenStream):
         window = _window_for(settings, data.train)
         settings = settings.changed(data=settings.data.changed(window=window, isolate=data.is_isolated))
@@ -130,10 +136,16 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
     return settings.changed(train=train)
 
 
+def with_learned(config: DataConfig, data: Prepared) -> DataConfig:
+    """The settings with what the training rows say: their labels, or what their numbers are like."""
+    learned = data.learned
+    return config.changed(labels=list(learned.labels), center=learned.center, spread=learned.spread)
+
+
 def with_task_defaults(settings: RunSettings) -> TrainConfig:
     """The training settings with what suits the task and the device where nothing was said."""
     train, is_text = settings.train, settings.task == "language"
-    usual = dict(_TEXT_DEFAULTS if is_text else _DEFAULTS)
+    usual = dict(_TEXT_DEFAULTS if is_text else _DEFAULTS if settings.task == "translation" else _READING_DEFAULTS)
     if settings.model.family != "transformer":
         usual["optimizer"] = "adamw"
     given = {name: getattr(train, name) for name in usual}
@@ -161,7 +173,11 @@ def _require_context(settings: RunSettings, data: Prepared) -> None:
     """Learned positions end somewhere; better told now than in the middle of an epoch."""
     limit = longest_sequence(settings.model)
     if isinstance(data.train, TokenStore) and isinstance(data.valid, TokenStore):
-        longest, what = 1 + max(data.train.max_length, data.valid.max_length), "the longest row"
+        # A translation has a start or an end besides its tokens, what is read has all of them already.
+        more = settings.task == "translation"
+        longest, what = more + max(data.train.max_length, data.valid.max_length), "the longest row"
+        if settings.task == "answering":  # a long text is read in parts
+            longest = min(longest, settings.data.max_length)
     else:
         longest, what = settings.data.window or 0, "a window"
     if limit is not None and longest > limit:
@@ -195,6 +211,8 @@ def _require_sense(settings: RunSettings) -> None:
         raise ConfigError(
             f"train.activation_penalty and train.change_penalty are for language models, got task={settings.task}"
         )
+    if settings.head.crf and settings.task != "tagging":
+        raise ConfigError(f"head.crf is for tags of words, got task={settings.task}")
     if train.compile == "always" and is_recurrent:
         raise ConfigError(
             f"the kernels of recurrent networks cannot be compiled: train.compile must be never, got {train.compile=}"

@@ -9,12 +9,17 @@ from regard.data.config import DataConfig
 from regard.errors import ConfigError
 from regard.generation.config import GenerationConfig
 from regard.models.families import ModelConfig
+from regard.models.heads import HeadConfig
 from regard.models.transformer import TransformerConfig
+from regard.training.finetuning import FinetuneConfig
 from regard.training.optimizers import OptimizerName
 from regard.training.precision import DeviceName, PrecisionName
 from regard.training.schedules import ScheduleName
 
 Compile = Literal["auto", "always", "never"]
+TaskName = Literal[
+    "translation", "language", "classification", "regression", "tagging", "answering", "masked", "embedding"
+]
 
 
 class TrainConfig(Settings):
@@ -120,14 +125,17 @@ class Record(Settings):
 class RunSettings(Settings):
     """Everything about a run: `run.toml`."""
 
-    task: Literal["translation", "language"] = "translation"
-    """What the rows are for: translation of one sequence into another, or language, running text."""
+    task: TaskName = "translation"
+    """What the rows are for: translation of one sequence into another; language, running text; classification or
+    regression of texts, or of pairs of them."""
     preset: str = "tiny"
     """The named shape that [model] started from."""
     model: ModelConfig = Field(default_factory=TransformerConfig)
+    head: HeadConfig = Field(default_factory=HeadConfig)
     data: DataConfig = Field(default_factory=DataConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     generate: GenerationConfig = Field(default_factory=GenerationConfig)
+    finetune: FinetuneConfig | None = None
     record: Record | None = None
 
     @model_validator(mode="before")

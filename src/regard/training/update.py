@@ -67,22 +67,30 @@ class Updater:
         self._graphs: dict[tuple, _Recorded] = {}
         self._can_record = can_record(model, config, hardware)
         self._pool: Any = None
-        self._rate = torch.zeros((), device=hardware.device) if self._can_record else None
         for group in optimizer.param_groups:
-            group["lr"] = self._rate if self._rate is not None else 0.0
+            group["lr"] = torch.zeros((), device=hardware.device) if self._can_record else 0.0
             group["capturable"] = self._can_record
 
-    def update(self, batches: Sequence[Batch], *, rate: float, decay: float) -> Tensor:
+    def update(self, batches: Sequence[Batch], *, rate: float, decay: float, progress: float = 1.0) -> Tensor:
         """Learn from `batches` as from one; the loss summed over all of their targets.
 
-        `decay` is the memory of the moving average. All randomness comes from the
-        generator as it stands.
+        `decay` is the memory of the moving average, `progress` the share of the run that is over. All
+        randomness comes from the generator as it stands.
         """
         self.model.train()
-        self._set_rate(rate)
+        self._set_rate(rate, progress)
         if self._can_record and self.num_pieces == 1:
             return self._replayed(batches[0], decay)
         return self._eager(batches, decay)
+
+    def rehearse(self, batch: Batch) -> None:
+        """Take a step as far as the gradients, and forget them: what a step takes can be measured so."""
+        self.model.train()
+        state = torch.get_rng_state()
+        self._backward(moved(batch, self.hardware.device), batch.num_targets)
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.set_rng_state(state)
+        self.carried.clear()
 
     def _eager(self, batches: Sequence[Batch], decay: float) -> Tensor:
         while True:
@@ -139,12 +147,13 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
         self.average.update(self.model, decay)
 
-    def _set_rate(self, rate: float) -> None:
-        if self._rate is not None:
-            self._rate.fill_(rate)
-            return
+    def _set_rate(self, rate: float, progress: float) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            own = rate * group.get("share", 1.0) if progress >= group.get("opens", 0.0) else 0.0
+            if self._can_record:
+                group["lr"].fill_(own)
+            else:
+                group["lr"] = own
 
     def _replayed(self, batch: Batch, decay: float) -> Tensor:
         """The first batch of a shape is read as ever, from where later ones will be put; the second is recorded."""

@@ -7,6 +7,7 @@ function showReport(root, data) {
   const sections = [
     ["notes", "Notes", data.notes.length, showNotes],
     ["learning", "Learning", data.curves.length, showLearning],
+    ["confusion", "What was taken for what", data.confusion, showConfusion],
     ["samples", "Samples", data.samples.length, showSamples],
     ["attention", "Attention", data.attention.length, showAttention],
     ["settings", "Settings", data.settings.trim().length, showSettings],
@@ -93,6 +94,22 @@ const showSummary = (summary) => make("dl", { class: "tiles" },
   ...summary.map(([label, text]) => make("div", {}, make("dt", {}, label), make("dd", {}, text))));
 
 const showNotes = (section, { notes }) => section.append(make("ul", { class: "notes" }, ...notes.map((note) => make("li", {}, note))));
+
+/* A row for each label that was right, a column for each that was said; shades are shares of the row. */
+function showConfusion(section, { confusion: { labels, counts } }) {
+  const totals = counts.map((row) => row.reduce((sum, count) => sum + count, 0));
+  const cell = (count, row, column) => {
+    const share = totals[row] ? count / totals[row] : 0;
+    const color = row === column ? "right" : "wrong";
+    return make("td", { style: `background: color-mix(in srgb, var(--${color}) ${Math.round(70 * share)}%, transparent)`,
+      title: `${labels[row]} taken for ${labels[column]}: ${count} of ${totals[row]}` }, count ? String(count) : "");
+  };
+  section.append(make("div", { class: "confusion" }, make("table", {},
+    make("thead", {}, make("tr", {}, make("th", { class: "corner" }, "right ↓ said →"),
+      ...labels.map((label) => make("th", { scope: "col" }, label)), make("th", { class: "total" }, "rows"))),
+    make("tbody", {}, ...counts.map((row, number) => make("tr", {}, make("th", { scope: "row" }, labels[number]),
+      ...row.map((count, column) => cell(count, number, column)), make("td", { class: "total" }, String(totals[number]))))))));
+}
 
 const showAttention = (section, { attention }) => {
   section.append(make("p", { class: "lead" },

@@ -1,0 +1,137 @@
+r"""Frozen weights in 8 or 4 bits: kept as integers, and made into numbers again whenever they are multiplied.
+
+Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs" (2023), section 3. https://arxiv.org/abs/2305.14314
+The grid is not theirs but the evenly spaced one of Jacob et al. (2018), arXiv 1712.05877, section 2.1.
+
+In 8 bits a row of a matrix shares a scale, in 4 bits each 64 neighbours of a row
+share a scale and a zero point,
+
+$$ W_{ij} \approx s_i \, q_{ij}, \quad q \in \{-127 \dots 127\}, \qquad
+   W_{ij} \approx s_{ig} \, (q_{ij} - z_{ig}), \quad q, z \in \{0 \dots 15\}, $$
+
+so no weight moves by more than half its scale, and zero stays zero. With scales
+of 32 bits a weight of a wide matrix takes 8 bits and a bit, or 4.6 bits.
+
+Dimensions: `input` and `output` widths of a layer, `groups` of 64 inputs.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int8, UInt8
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from regard.errors import ConfigError
+
+Bits = Literal[4, 8]
+
+_GROUP = 64
+_LARGEST = {4: 15, 8: 127}
+
+
+class PackedLinear(nn.Module):
+    """Stands in the place of a frozen `nn.Linear`: gradients go through it, and nothing in it learns.
+
+    The whole matrix is there only while it is being multiplied: it is made anew
+    in the forward and in the backward pass, and not kept in between.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    zeros: Tensor | None
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear, *, bits: Bits) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.bits = linear.in_features, linear.out_features, bits
+        weight = linear.weight.detach()
+        codes, scales, zeros = (*_eight(weight), None) if bits == 8 else _four(weight)
+        self.register_buffer("codes", codes)
+        self.register_buffer("scales", scales)
+        self.register_buffer("zeros", zeros)
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().clone())
+
+    def forward(self, x: Float[Tensor, "*rows input"]) -> Float[Tensor, "*rows output"]:
+        return cast(Any, _PackedProduct.apply)(x, self)
+
+    @torch.no_grad()
+    def matrix(self) -> Float[Tensor, "output input"]:
+        """The weights that the integers stand for, in a tensor of their own."""
+        if self.zeros is None:
+            return self.codes.to(self.scales.dtype).mul_(self.scales[:, None])
+        made = self.scales.new_empty(*self.scales.shape, _GROUP)
+        made[..., : _GROUP // 2] = self.codes & 15
+        made[..., _GROUP // 2 :] = self.codes >> 4
+        made.sub_(self.zeros[..., None]).mul_(self.scales[..., None])
+        return made.flatten(1)[:, : self.in_features]
+
+    def unpacked(self) -> nn.Linear:
+        """A plain linear layer with the weights that the integers stand for, frozen."""
+        return frozen_linear(self.matrix(), self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bits={self.bits}"
+
+
+def pack_linears(model: nn.Module, names: Iterable[str], *, bits: Bits) -> None:
+    """Replace the linear layers of these names by packed ones, in place."""
+    for name in names:
+        layer = model.get_submodule(name)
+        if isinstance(layer, PackedLinear):
+            if layer.bits != bits:
+                raise ConfigError(f"{name} has weights of {layer.bits} bits already, and cannot be given {bits}")
+            continue
+        assert isinstance(layer, nn.Linear)
+        model.set_submodule(name, PackedLinear(layer, bits=bits))
+
+
+@torch.no_grad()
+def frozen_linear(weight: Float[Tensor, "output input"], bias: Float[Tensor, " output"] | None) -> nn.Linear:
+    """A linear layer of copies of these."""
+    num_outputs, num_inputs = weight.shape
+    made = nn.utils.skip_init(
+        nn.Linear, num_inputs, num_outputs, bias=bias is not None, device=weight.device, dtype=weight.dtype
+    )
+    assert isinstance(made, nn.Linear)
+    made.weight.copy_(weight)
+    if bias is not None:
+        made.bias.copy_(bias)
+    return made.requires_grad_(False)
+
+
+class _PackedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: PackedLinear) -> Tensor:
+        ctx.layer = layer
+        return F.linear(x, layer.matrix(), layer.bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]  the decorator hides the name of ctx
+        (gradient,) = gradients
+        return gradient @ ctx.layer.matrix().to(gradient.dtype), None
+
+
+def _eight(
+    weight: Float[Tensor, "output input"],
+) -> tuple[Int8[Tensor, "output input"], Float[Tensor, " output"]]:
+    # Of a row of zeros, any scale is right.
+    scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).tiny) / _LARGEST[8]
+    return (weight / scales[:, None]).round().clamp(-_LARGEST[8], _LARGEST[8]).to(torch.int8), scales
+
+
+def _four(
+    weight: Float[Tensor, "output input"],
+) -> tuple[UInt8[Tensor, "output groups 32"], Float[Tensor, "output groups"], UInt8[Tensor, "output groups"]]:
+    """The first half of a group lies in the lower bits of its bytes, the second in the upper ones."""
+    num_groups = -(-weight.size(1) // _GROUP)
+    grouped = F.pad(weight, (0, num_groups * _GROUP - weight.size(1))).unflatten(1, (num_groups, _GROUP))
+    lowest, highest = grouped.amin(dim=2).clamp(max=0.0), grouped.amax(dim=2).clamp(min=0.0)
+    scales = ((highest - lowest) / _LARGEST[4]).clamp(min=torch.finfo(weight.dtype).tiny)
+    zeros = (-lowest / scales).round()
+    codes = ((grouped / scales[..., None]).round() + zeros[..., None]).clamp(0, _LARGEST[4]).to(torch.uint8)
+    lower, upper = codes.chunk(2, dim=2)
+    return lower | upper << 4, scales, zeros.to(torch.uint8)

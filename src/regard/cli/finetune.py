@@ -1,0 +1,73 @@
+"""`regard finetune`: from a model that knows something already to a run of one's own."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.output import Json, Quiet, RunPath, argument, option, print_json, talk
+from regard.cli.train import Given, joined, remedies
+from regard.errors import ConfigError
+
+
+def finetune(
+    base: RunPath,
+    data: Annotated[Given, argument("DATA...", "A file, several files, or a folder.")] = None,
+    out: Annotated[str | None, option("The run folder. Unset: a fresh one under runs/.")] = None,
+    task: Annotated[str | None, option("classification, regression and so on; unset, read off the data.")] = None,
+    lora: Annotated[bool, typer.Option("--lora", help="Train low-rank corrections, and keep them alone.")] = False,
+    rank: Annotated[int | None, option("Of the corrections, with --lora.")] = None,
+    head: Annotated[bool, typer.Option("--head", help="Train only what is new.")] = False,
+    top: Annotated[int | None, option("Train what is new and so many of the topmost layers.")] = None,
+    columns: Annotated[str | None, option("The columns, by name or position: text,label")] = None,
+    valid: Annotated[Given, option("A file of validation rows.")] = None,
+    test: Annotated[Given, option("A file of test rows.")] = None,
+    minutes: Annotated[float | None, option("Stop after so many minutes of training.")] = None,
+    steps: Annotated[int | None, option("Stop after so many steps.")] = None,
+    epochs: Annotated[float | None, option("Stop after so many passes over the data.")] = None,
+    seed: Annotated[int | None, option("Another seed gives another run.")] = None,
+    device: Annotated[str | None, option("auto, cpu, cuda or cuda:N.")] = None,
+    settings: Annotated[Path | None, option("A TOML file of settings; see regard settings.", dir_okay=False)] = None,
+    set_: Annotated[Given, option("Any setting: --set finetune.layer_decay=0.9", "--set", metavar="NAME=VALUE")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Go on without rows that cannot be read.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Go on from the model of a run folder, imported or trained, on rows of your own.
+
+    Examples:
+
+      regard import all-MiniLM-L6-v2 minilm
+
+      regard finetune minilm reviews.csv --lora --out runs/reviews
+
+      regard finetune minilm reviews.csv --top 2 --set finetune.layer_decay=0.9
+
+      regard predict runs/reviews "A film to remember."
+    """
+    talk(quiet=quiet)
+    if lora + head + (top is not None) > 1:
+        raise ConfigError("--lora, --head and --top say what is trained: one of them at most")
+    if rank is not None and not lora:
+        raise ConfigError(f"--rank is that of --lora, got {rank} without it")
+    from regard.runs.finetune import finetune as start
+
+    options = {
+        "data": {"columns": [name.strip() for name in columns.split(",")] if columns else None, "valid": valid,
+                 "test": test, "skip_bad": skip_bad or None},
+        "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device},
+        "finetune": {"top_layers": top},
+    }  # fmt: skip
+    values = joined(settings, set_ or [], options)
+    if rank is not None:
+        values = joined(None, [f"finetune.lora.rank={rank}"], values)
+    method = "lora" if lora else "head" if head else "top" if top is not None else "all"
+    with remedies():
+        run = start(base, data or None, out=out, task=task, method=method, settings=values, overwrite=overwrite,
+                    show_progress=not quiet)  # fmt: skip
+    if json:
+        looks = [line for line in run.folder.read_looks() if line["what"] == "report"]
+        print_json({"run": str(run.path), "report": str(run.folder.report_path), **looks[-1]["scores"]})
+    else:
+        print(run.path)

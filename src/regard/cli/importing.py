@@ -1,0 +1,39 @@
+"""`regard import`: a model that others have trained, as a run folder."""
+
+from typing import Annotated
+
+import typer
+
+from regard.cli.output import Json, Quiet, argument, print_json, talk
+
+
+def import_(
+    path: Annotated[str, argument("PATH", "A folder in Hugging Face's layout, a GGUF file, or one of llama2.c.")],
+    out: Annotated[str, argument("OUT", "The run folder to make.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in OUT.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Bring a pretrained model in: weights, tokenizer and chat template, checked and under our names.
+
+    Known are BERT, RoBERTa, DistilBERT, GPT-2, Llama, Mistral, Qwen, T5, BART and Marian; pickled checkpoints are
+    refused, for reading one runs whatever code its author put there.
+
+    Examples:
+
+      regard import all-MiniLM-L6-v2/ minilm
+
+      regard import SmolLM2-135M-Instruct.Q4_1.gguf smollm2
+
+      regard finetune minilm reviews.csv --lora
+    """
+    talk(quiet=quiet)
+    from regard.cli.train import remedies
+    from regard.interop.importing import import_model
+
+    with remedies():
+        made = import_model(path, out, overwrite=overwrite)
+    if json:
+        print_json({"run": str(made)})
+    else:
+        print(made)

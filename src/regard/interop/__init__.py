@@ -1,0 +1,1 @@
+"""Models that others have trained: the only place that knows their names."""

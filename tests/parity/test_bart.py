@@ -1,0 +1,91 @@
+"""Our encoder-decoder against transformers' BART and Marian, by the names of `regard.interop`, on random weights."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from regard.interop.bart import bart_names
+from regard.interop.names import given_back
+from regard.training.checkpoints import weights_of
+
+transformers = pytest.importorskip("transformers")
+
+VOCAB, POSITIONS = 31, 13
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB, "d_model": 22, "encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 29,
+    "decoder_ffn_dim": 29, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "max_position_embeddings": POSITIONS, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2,
+    "forced_eos_token_id": 2,
+}  # fmt: skip
+MODELS = {
+    "bart": ("BartConfig", "BartForConditionalGeneration", {}),
+    "bart-scaled": ("BartConfig", "BartForConditionalGeneration", {"scale_embedding": True}),
+    "marian": ("MarianConfig", "MarianMTModel", {"scale_embedding": True, "activation_function": "swish"}),
+}
+
+
+@pytest.fixture(params=MODELS)
+def pair(request, randomized, ours_from):
+    """A foreign model and ours."""
+    kind, family, more = MODELS[request.param]
+    theirs = getattr(transformers, family)(getattr(transformers, kind)(**{**SIZES, **more}))
+    fixed = {name: tensor.double() for name, tensor in theirs.state_dict().items() if "embed_positions" in name}
+    theirs = randomized(theirs)
+    nn.init.normal_(theirs.final_logits_bias)
+    if request.param == "marian":  # its sinusoids are not learned
+        theirs.load_state_dict(fixed, strict=False)
+    return theirs, ours_from(theirs)
+
+
+@torch.no_grad()
+def test_same_states_and_scores(pair):
+    theirs, ours = pair
+    source, target = torch.randint(3, VOCAB, (5, 7)), torch.randint(3, VOCAB, (5, 11))
+    lengths = torch.tensor([7, 3, 5, 7, 1])
+    mask = (torch.arange(7) < lengths[:, None]).long()
+
+    expected = theirs(input_ids=source, attention_mask=mask, decoder_input_ids=target)
+
+    memory = ours.encode(source, lengths)
+    torch.testing.assert_close(memory.states[mask == 1], expected.encoder_last_hidden_state[mask == 1])
+    torch.testing.assert_close(ours.decode(target, memory), expected.logits)
+
+
+@torch.no_grad()
+def test_steps_give_the_same_scores_as_the_whole(pair):
+    theirs, ours = pair
+    source, target = torch.randint(3, VOCAB, (5, 7)), torch.randint(3, VOCAB, (5, 11))
+    expected = theirs(input_ids=source, decoder_input_ids=target).logits
+    state, found = ours.start(ours.encode(source)), []
+    for place in range(11):
+        scores, state = ours.step(target[:, place : place + 1], state)
+        found.append(scores)
+
+    torch.testing.assert_close(torch.cat(found, dim=1), expected)
+
+
+@torch.no_grad()
+def test_marian_finds_its_positions_where_the_file_has_none(ours_from):
+    config = transformers.MarianConfig(**SIZES)
+    theirs = transformers.MarianMTModel(config)
+    state = {name: tensor for name, tensor in theirs.state_dict().items() if "embed_positions" not in name}
+    theirs.state_dict = lambda: state
+    ours = ours_from(theirs)
+    # Theirs are made in float32.
+    expected = theirs.model.encoder.embed_positions.weight.float()
+    torch.testing.assert_close(ours.encoder.positions.table.weight.float(), expected)
+
+
+def test_weights_can_be_given_back(randomized, ours_from):
+    theirs = randomized(transformers.BartForConditionalGeneration(transformers.BartConfig(**SIZES)))
+    back = given_back(bart_names(theirs.config.to_dict()), weights_of(ours_from(theirs)))
+    expected = theirs.state_dict()
+    assert expected.keys() - back.keys() == {
+        "lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+    }  # fmt: skip
+    for name, tensor in back.items():
+        skipped = 2 if "embed_positions" in name else 0
+        assert tensor.shape == expected[name].shape
+        assert torch.equal(tensor[skipped:], expected[name][skipped:]), name
