@@ -12,6 +12,7 @@ from regard.cli import (
     compare,
     data,
     demo,
+    embed,
     evaluate,
     finetune,
     generate,
@@ -42,6 +43,7 @@ app.command("compare", short_help="Train several models, and say which is better
 app.command("predict", short_help="Print the model's output for each input.")(predict.predict)
 app.command("generate", short_help="Let a language model go on from a prompt.")(generate.generate)
 app.command("score", short_help="Print how probable a language model holds a text.")(generate.score)
+app.command("embed", short_help="Print vectors of texts, or find like ones.")(embed.embed)
 app.command("evaluate", short_help="Score a run on a file.")(evaluate.evaluate)
 app.command("test", short_help="Score a run on its own test rows.")(evaluate.test)
 app.command("attention", short_help="Draw who looked at whom.")(attention.attention)

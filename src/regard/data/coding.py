@@ -78,7 +78,7 @@ class TextCoding:
 class LabelCoding:
     """One text or two, and what they are called: the last of a row, one label or several."""
 
-    columns = ("text", "label")
+    columns: tuple[str, ...] = ("text", "label")
 
     def __init__(self, *, max_length: int, separator: str | None = None) -> None:
         self._max_length, self._separator = max_length, separator
@@ -115,7 +115,7 @@ class LabelCoding:
 class NumberCoding:
     """One text or two, and a number: the last of a row, stored as the bytes of a float32."""
 
-    columns = ("text", "number")
+    columns: tuple[str, ...] = ("text", "number")
 
     def __init__(self, *, max_length: int) -> None:
         self._max_length = max_length

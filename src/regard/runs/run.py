@@ -8,7 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from regard.adapters.lora import merge_lora
@@ -25,6 +27,7 @@ from regard.generation.inference import ready
 from regard.models.families import longest_sequence
 from regard.progress import duration, track, warn
 from regard.tasks import find_task
+from regard.tasks.embedding import embed_texts
 from regard.tasks.language import score_text
 from regard.tasks.task import Likelihoods, Prediction, Task, Writer
 from regard.text.chat import Chat
@@ -186,6 +189,13 @@ class Run:
         writer: Any = self._writer(self.generation(**options))
         with threads(1):
             yield from writer.answer(tokens)
+
+    def embed(self, texts: str | Sequence[str]) -> NDArray[np.float32]:
+        """A vector of length 1 for a text, or a row for each of a list of them: products of two are cosines."""
+        if isinstance(texts, str):
+            return self.embed([texts])[0]
+        self._require_text(texts)
+        return embed_texts(self.model, self.tokenizer, texts, self.settings.data)
 
     def score(self, texts: str | Sequence[str]) -> Any:
         """How probable the model holds a text from its beginning to its end, token by token; or a list of them."""

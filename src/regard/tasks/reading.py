@@ -151,7 +151,7 @@ def with_pair_columns(config: DataConfig, roles: Sequence[str]) -> DataConfig:
     """The settings with the columns of a pair by the names that the table has, where none are set."""
     if config.columns or len(roles) != 3 or not config.train:
         return config
-    table = open_source(config, roles[:1] + roles[-1:]).train
+    table = open_source(config, (roles[0], roles[-1])).train
     names = {name.rpartition(".")[2].lower(): name for name in table.names}
     both = next((pair for pair in PAIR_NAMES if set(pair) <= set(names)), None)
     if both is None:

@@ -73,5 +73,5 @@ class WeightAverage:
             average.copy_(kept)
 
 
-def _trained(model: nn.Module) -> list[nn.Parameter]:
+def _trained(model: nn.Module) -> list[Tensor]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
