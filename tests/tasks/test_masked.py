@@ -104,8 +104,15 @@ def test_the_number_of_a_batch_and_the_seed_say_what_it_hides():
         for first, second in zip(one.batch(number).tensors(), again.batch(number).tensors(), strict=True):
             assert (first is None and second is None) or torch.equal(first, second)
     assert not torch.equal(one.batch(0).places, other.batch(0).places)
-    hidden = {tuple(one.batch(epoch * one.per_epoch).places[0].tolist()) for epoch in range(5)}
-    assert len(hidden) > 1
+
+
+def test_no_two_batches_hide_alike():
+    data, config = prepared([(f"{LINES[0][0]} " * 20,)] * 12)
+    batches = TASK.batches(data, config, batch_tokens=17, seed=3)
+    hidden = [tuple(batches.batch(number).places[0].tolist()) for number in range(40)]
+    again = [tuple(batches.batch(batches.per_epoch + number).places[0].tolist()) for number in range(40)]
+    assert len(set(hidden)) > 20  # of 105 pairs of places
+    assert sum(one == other for one, other in zip(hidden, again, strict=True)) < 10
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -69,6 +69,16 @@ def test_scripts_without_spaces_have_words_of_one_token():
     assert words.tolist() == [[0, 1, 2, 3, 4, 4, 4, 4]]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_neither_special_tokens_nor_the_mask_are_text(kind: TokenizerKind):
+    tokenizer = learned(kind)
+    vocabulary = vocabulary_of(tokenizer)
+    special = {tokenizer.pad, tokenizer.start, tokenizer.end, tokenizer.mask}
+    assert set(vocabulary.ordinary.tolist()) == set(range(tokenizer.vocab_size)) - special
+    assert set(np.flatnonzero(vocabulary.is_ordinary).tolist()) == set(vocabulary.ordinary.tolist())
+    assert not (vocabulary.goes_on | vocabulary.leads_on)[list(special)].any()
+
+
 def test_a_tokenizer_needs_a_mask():
     with pytest.raises(DataError, match="no token that stands for a hidden one"):
         vocabulary_of(train_tokenizer(["a b"], "words", 100))

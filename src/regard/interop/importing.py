@@ -79,7 +79,7 @@ def read_foreign(path: Path) -> Foreign:
             if file.read(2).startswith(_PICKLES):
                 refuse_pickle(path)
         if path.suffix.lower() == ".bin":
-            return read_llama2c(path, path.with_name("tokenizer.bin"))
+            return read_llama2c(path)
     return read_checkpoint(path)
 
 

@@ -86,7 +86,7 @@ class Transformer(nn.Module):
         lengths: Int[Tensor, " batch"] | None = None,
         segments: Int[Tensor, "batch time"] | None = None,
     ) -> Memory:
-        """Read `source`; `segments` say of which kind each position is, where kinds are told apart; unset, the first."""
+        """Read `source`; `segments` say of which kind each position is, where kinds are told apart."""
         mask = None if lengths is None else padding_mask(lengths, source.size(1))
         assert self.encoder is not None, "this Transformer has no encoder"
         x = self._embed(source)

@@ -46,7 +46,7 @@ from regard.models.heads import HeadConfig
 from regard.models.recurrent import Recurrent, RecurrentState
 from regard.models.transformer import Transformer
 from regard.nn.losses import IGNORED, linear_log_likelihoods
-from regard.tasks.objective import PLAIN, Objective, next_token_loss, row_losses
+from regard.tasks.objective import PLAIN, Objective, next_token_loss, row_losses, with_bias
 from regard.tasks.task import Likelihoods, Prediction, moved, twice
 from regard.text.tokenizer import TextStreamer, Tokenizer
 
@@ -348,7 +348,7 @@ def score_text(model: AnyModel, tokenizer: Tokenizer, text: str) -> TextScore:
     device = next(model.parameters()).device
     tokens = torch.tensor([[tokenizer.start, *ids]], device=device)
     targets = torch.tensor([*ids, tokenizer.end], device=device)
-    found = linear_log_likelihoods(model.states(tokens)[0], model.output.weight, targets)
+    found = linear_log_likelihoods(*with_bias(model.states(tokens)[0], model.output), targets)
     return TextScore(text, tokenizer.pieces([*ids, tokenizer.end]), found.tolist())
 
 

@@ -53,7 +53,7 @@ class Vocabulary:
     goes_on: Bool[np.ndarray, " vocab"]
     """Whether a token begins inside a word,"""
     leads_on: Bool[np.ndarray, " vocab"]
-    """and whether it ends inside of one, where the next goes on."""
+    """and whether it ends inside of one, where the next goes on; special tokens do neither."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,7 @@ def number_words(
     is_ordinary = vocabulary.is_ordinary[tokens]
     begins = is_ordinary.copy()
     if is_whole:
-        is_joined = vocabulary.leads_on[tokens[:, :-1]] & vocabulary.goes_on[tokens[:, 1:]] & is_ordinary[:, :-1]
-        begins[:, 1:] &= ~is_joined
+        begins[:, 1:] &= ~(vocabulary.leads_on[tokens[:, :-1]] & vocabulary.goes_on[tokens[:, 1:]])
     return np.where(is_ordinary, np.cumsum(begins).reshape(tokens.shape) - 1, NOT_HIDDEN)
 
 

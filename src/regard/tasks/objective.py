@@ -6,8 +6,9 @@ Dimensions: `batch` rows, `time` positions, `model` width.
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.models.families import AnyModel
 from regard.nn.losses import IGNORED, consistent_cross_entropy, linear_cross_entropy, linear_log_likelihoods
@@ -28,6 +29,8 @@ class Objective:
 
 
 PLAIN = Objective()
+_TILE = 8
+"""Columns are added by so many, as tensor cores have them."""
 
 
 def next_token_loss(
@@ -46,12 +49,22 @@ def next_token_loss(
         scores = model.scores(rows)
         loss = consistent_cross_entropy(scores, targets, label_smoothing=smoothing, weight=objective.consistency)
     else:
-        weight = model.output.weight
+        rows, weight = with_bias(rows, model.output)
         loss = linear_cross_entropy(rows, weight, targets, label_smoothing=smoothing, is_float8=objective.is_float8)
     if objective.activation_penalty or objective.change_penalty:
         penalty = state_penalty(states, activation=objective.activation_penalty, change=objective.change_penalty)
         loss = loss + (penalty / 2 if objective.consistency else penalty)
     return loss
+
+
+def with_bias(
+    states: Float[Tensor, "rows model"], output: nn.Linear
+) -> tuple[Float[Tensor, "rows wider"], Float[Tensor, "vocab wider"]]:
+    """States and a matrix whose products are the scores; a bias is the matrix's column for a 1."""
+    if output.bias is None:
+        return states, output.weight
+    one, bias = (F.pad(column, (0, _TILE - 1)) for column in (states.new_ones(len(states), 1), output.bias[:, None]))
+    return torch.cat([states, one], dim=1), torch.cat([output.weight, bias], dim=1)
 
 
 def state_penalty(states: Float[Tensor, "batch time model"], *, activation: float, change: float) -> Float[Tensor, ""]:
@@ -77,6 +90,6 @@ def row_losses(
 ) -> tuple[list[float], list[int]]:
     """Of each row of targets the negative log-likelihood, and how many of them count."""
     assert model.output is not None
-    found = linear_log_likelihoods(states.flatten(0, -2), model.output.weight, targets.flatten())
+    found = linear_log_likelihoods(*with_bias(states.flatten(0, -2), model.output), targets.flatten())
     losses = -found.unflatten(0, targets.shape).sum(dim=1)
     return losses.tolist(), (targets != IGNORED).sum(dim=1).tolist()
