@@ -1,5 +1,6 @@
 """LoRA: beside the layers it adapts, the fast product beside the plain one, and every setting."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -171,6 +172,15 @@ def test_the_fast_product_is_the_plain_one(bits: Any, dora: bool, bias: bool, dr
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("bits", [None, 8, 4])
+@pytest.mark.parametrize("dora", [False, True])
+def test_a_gpu_computes_what_a_cpu_does(bits: Any, dora: bool):
+    layer = make_layer(bits=bits, dora=dora)
+    x = torch.randn(MANY, INPUT)
+    torch.testing.assert_close(copy.deepcopy(layer).cuda()(x.cuda()).cpu(), layer(x))
+
+
 @pytest.mark.parametrize("dora", [False, True])
 @pytest.mark.parametrize("rows", [2, 13])
 def test_gradients_are_those_of_finite_differences(rows: int, dora: bool):
@@ -245,6 +255,7 @@ def test_under_autocast_gradients_keep_the_precision_of_what_they_are_for(dora: 
     x = torch.randn(MANY, INPUT, dtype=torch.float32, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
         y = layer(x)
+    assert y.dtype == torch.bfloat16
     y.float().square().sum().backward()
     expected = layer(x)
     assert (y - expected).norm() < 0.02 * expected.norm()

@@ -69,6 +69,23 @@ def test_each_adapter_gives_exactly_its_outputs_and_none_the_base(bits: Any, par
             assert torch.equal(model(x), alone[name][0](x))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_what_is_not_in_use_waits_where_it_is_parked():
+    model = Stack().cuda()
+    adapters = AdapterSet(model, parked="cpu")
+    for name in ("formal", "casual"):
+        adapters.add(name, config_of(name))
+
+    def places(name: str) -> set[str]:
+        return {tensor.device.type for tensor in adapters.tensors(name).values()}
+
+    adapters.use("formal")
+    assert (places("formal"), places("casual")) == ({"cuda"}, {"cpu"})
+    adapters.use("casual")
+    assert (places("formal"), places("casual")) == ({"cpu"}, {"cuda"})
+    model(torch.randn(11, INPUT, device="cuda"))
+
+
 def test_off_is_the_very_model_that_there_was():
     model = Stack()
     before = copy.deepcopy(model)

@@ -95,8 +95,9 @@ class LoRALinear(nn.Module):
         if self.magnitude is None:
             return y + added
         bias = y.new_zeros(()) if self.base.bias is None else self.base.bias
-        factors = self.correction.row_factors(self.correction.added_to(matrix_of(self.base)))
-        return (y - bias + added) * factors + bias
+        with torch.autocast(x.device.type, enabled=False):
+            factors = self.correction.row_factors(self.correction.added_to(matrix_of(self.base)))
+        return ((y - bias + added) * factors + bias).to(y.dtype)
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:

@@ -9,8 +9,8 @@ share a scale and a zero point,
 $$ W_{ij} \approx s_i \, q_{ij}, \quad q \in \{-127 \dots 127\}, \qquad
    W_{ij} \approx s_{ig} \, (q_{ij} - z_{ig}), \quad q, z \in \{0 \dots 15\}, $$
 
-so no weight moves by more than half its scale, and zero stays zero. With scales
-of 32 bits a weight of a wide matrix takes 8 bits and a bit, or 4.6 bits.
+so no weight moves by more than half its scale, and zero stays zero. The scales
+have the precision of the weights: with 32 bits of it, 4 bits become 4.6.
 
 Dimensions: `input` and `output` widths of a layer, `groups` of 64 inputs.
 """

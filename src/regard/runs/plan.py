@@ -29,6 +29,7 @@ LEAST_SECONDS = 1.0
 """Of training: in less no model makes a step that says anything."""
 _CLOSE_ENOUGH = 0.05
 """How far from the number of parameters asked for a model may be."""
+_NOT_COMPARED = ("masked", "embedding", "tagging", "answering")
 _WIDEST = 16_384
 
 
@@ -101,6 +102,10 @@ def make_plan(plan: Plan, *, params: int | None, at_once: int | None) -> Plan:
     """Prepare the data, size the models, and list the jobs."""
     first = plan.contenders[0].resolved()
     task = find_task(first.task)
+    if task.name in _NOT_COMPARED:
+        raise ConfigError(
+            f"models for {task.name} cannot be compared yet: train them, and evaluate each on the same file"
+        )
     if plan.generation and not task.has_answers:
         told = ", ".join(f"{name}={value}" for name, value in plan.generation.items())
         raise ConfigError(f"text is judged by how probable a model holds it, not by what it writes: {told} has no use")

@@ -27,8 +27,9 @@ from regard.generation.inference import ready
 from regard.models.families import longest_sequence
 from regard.progress import duration, track, warn
 from regard.tasks import find_task
-from regard.tasks.embedding import embed_texts
+from regard.tasks.embedding import Embedding, embed_texts
 from regard.tasks.language import score_text
+from regard.tasks.masked import Masked
 from regard.tasks.task import Likelihoods, Prediction, Task, Writer
 from regard.text.chat import Chat
 from regard.text.tokenizer import Tokenizer
@@ -42,6 +43,8 @@ _ROWS_AT_ONCE, _BATCH_TOKENS = 256, 8_192
 _LONGEST_DRAWN = 60
 """An attention map with more tokens on a side cannot be read."""
 _SAMPLES = 200
+_EXPLAINED = ("translation", "language")
+"""Tasks whose attention is drawn."""
 _MOST_CONFUSED = 30
 """A table of more labels than these cannot be read."""
 _CONTINUED, _PROMPT_CHARACTERS = 8, 60
@@ -151,6 +154,10 @@ class Run:
     def attention(self, text: str, **options: Any) -> AttentionMaps:
         """Who looked at whom while the model answered `text`, or, if it is a language model, read it."""
         model: Any = self.model
+        if self.task.name not in _EXPLAINED:
+            raise RunError(
+                f"maps of attention are drawn for {' and '.join(_EXPLAINED)}, {self.path} is for {self.task.name}"
+            )
         if not self.task.has_answers:
             self._require_text([text])
             return explain_text(model, self.tokenizer, text)
@@ -282,7 +289,7 @@ class Run:
             scores={name: evaluation.scores[name].to_json() for name in order},
             curves=self.folder.read_metrics(),
             settings=self.folder.settings_path.read_text(encoding="utf-8"),
-            samples=self._answers(evaluation) if self.task.has_answers else self.continuations(evaluation.rows),
+            samples=self._samples(evaluation),
             confusion=self._confusion(evaluation),
             attention=self._drawable(evaluation),
             notes=self.settings.record.notes,
@@ -301,6 +308,14 @@ class Run:
         found = confusion(evaluation.outputs, [row[-1].strip() for row in evaluation.rows], labels=data.labels)
         return {"labels": list(found.labels), "counts": found.counts.tolist()}
 
+    def _samples(self, evaluation: Evaluation) -> list[dict[str, Any]]:
+        if self.task.has_answers:
+            return self._answers(evaluation)
+        if isinstance(self.task, Masked | Embedding):
+            model: Any = self.model
+            return self.task.samples(model, self.tokenizer, evaluation.rows, self.settings.data)
+        return self.continuations(evaluation.rows)
+
     def _answers(self, evaluation: Evaluation) -> list[dict[str, Any]]:
         """What was asked, wanted and written: wrong ones first, then right ones."""
         samples = [
@@ -316,7 +331,7 @@ class Run:
         return text if limit is None else self.tokenizer.decode([self.tokenizer.encode([text])[0][: limit // 2]])[0]
 
     def _drawable(self, evaluation: Evaluation) -> AttentionMaps | None:
-        if self.task.name not in ("translation", "language") or not attends(self.model):
+        if self.task.name not in _EXPLAINED or not attends(self.model):
             return None
         if not self.task.has_answers:
             text = self._readable(" ".join(evaluation.rows[0][0][: 2 * _LONGEST_DRAWN].split())[:_LONGEST_DRAWN])

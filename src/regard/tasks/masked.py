@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.data.batches import pad
 from regard.data.config import DataConfig
@@ -47,7 +47,7 @@ from regard.models.transformer import Transformer
 from regard.nn.losses import IGNORED, consistent_cross_entropy, linear_cross_entropy
 from regard.tasks.blanks import Filler, samples, with_mask
 from regard.tasks.masking import Masking, vocabulary_of
-from regard.tasks.objective import PLAIN, Objective
+from regard.tasks.objective import PLAIN, Objective, with_bias
 from regard.tasks.task import Likelihoods, Prediction, moved, twice
 from regard.text.tokenizer import Tokenizer
 
@@ -59,8 +59,6 @@ _SCORED_AT_ONCE = 512
 """Hidden places whose scores for the whole vocabulary are held at once, in evaluation."""
 _HELD_OUT_SEED = 15
 """Of what validation hides, whatever the seed of a run."""
-_TILE = 16
-"""Widths of matrices are multiples of it, which is what products on a GPU are made for."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +179,7 @@ class Masked:
         if objective.consistency:
             scores = model.head.output(states)
             return consistent_cross_entropy(scores, targets, label_smoothing=smoothing, weight=objective.consistency)
-        states, weight = _with_bias(states, model.head.output)
+        states, weight = with_bias(states, model.head.output)
         return linear_cross_entropy(states, weight, targets, label_smoothing=smoothing, is_float8=objective.is_float8)
 
     @torch.no_grad()
@@ -352,14 +350,6 @@ def _states(model: MaskedModel, batch: MaskedBatch) -> Float[Tensor, "batch hidd
     """What the scores of hidden places are computed from; documents are apart where the model can keep them so."""
     documents = batch.documents if isinstance(model.body, Transformer) else None
     return model.states(batch.tokens, batch.places, batch.lengths, documents=documents)
-
-
-def _with_bias(
-    states: Float[Tensor, "places model"], output: nn.Linear
-) -> tuple[Float[Tensor, "places wider"], Float[Tensor, "vocab wider"]]:
-    """States and a matrix whose products are the scores, the bias among them: that is the matrix's column for a 1."""
-    one, bias = (F.pad(column, (0, _TILE - 1)) for column in (states.new_ones(len(states), 1), output.bias[:, None]))
-    return torch.cat([states, one], dim=1), torch.cat([output.weight, bias], dim=1)
 
 
 def _judge(

@@ -106,6 +106,10 @@ def load_base(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     if missing:
         raise CheckpointError(f"the base has not the weights that this model needs: missing {', '.join(missing[:3])}")
     copy_weights(wanted, {name: theirs[name] for name in wanted})
+    # A head for the same purpose goes on as well.
+    heads = {name: tensor for name, tensor in own.items() if name.startswith(_NEW)}
+    if heads and all(name in weights and weights[name].shape == tensor.shape for name, tensor in heads.items()):
+        copy_weights(heads, {name: weights[name] for name in heads})
 
 
 def depth_of(model: nn.Module) -> int:
