@@ -114,6 +114,15 @@ def test_a_run_goes_on_from_another_and_answers_the_same_once_loaded(base_run, t
         assert is_moved == (method == "all")
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+def test_an_adapter_on_packed_weights_keeps_none_of_them(base_run, tmp_path, bits: int):
+    own = {"train": TINY["train"], "finetune": {"lora": LoraConfig(rank=2, bits=bits).model_dump()}}
+    made = finetune(base_run, ROWS, out=tmp_path / "tuned", method="lora", settings=own, show_progress=False)
+    kept = read_tensors(made.folder.model_path)[0]
+    assert {name.rpartition(".")[2] for name in kept if name.startswith("body.")} == {"a", "b"}
+    assert load(tmp_path / "tuned").predict("good film") == made.predict("good film")
+
+
 def test_an_adapter_refuses_another_base(base_run, tmp_path):
     own = {"train": TINY["train"]}
     finetune(base_run, ROWS, out=tmp_path / "tuned", method="lora", settings=own, show_progress=False)

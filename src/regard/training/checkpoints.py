@@ -118,9 +118,14 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Those of `weights_of` that training changes: what is frozen, a model has from elsewhere."""
-    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    return {name: weight for name, weight in weights_of(model).items() if name not in frozen}
+    """Those of `weights_of` that training changes.
+
+    Where something is frozen, a model has that, and its buffers, from elsewhere.
+    """
+    parameters = dict(model.named_parameters())
+    if all(parameter.requires_grad for parameter in parameters.values()):
+        return weights_of(model)
+    return {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
