@@ -9,6 +9,7 @@ from regard.data.config import DataConfig
 from regard.data.documents import open_texts
 from regard.data.files import plain_name
 from regard.data.sources import Rows, open_source
+from regard.data.tables import Table
 from regard.errors import ConfigError, DataError, RegardError
 from regard.tasks.answering import Answering
 from regard.tasks.classification import Classification
@@ -68,7 +69,6 @@ def guess_task(config: DataConfig, rows: Rows | None = None) -> str:
         return Classification.name
     try:
         table = open_source(config, ROLES).train
-        first = [row.values[-1] for row in islice(table, _ROWS_SEEN)]
     except (DataError, ConfigError) as error:
         return _text_or(error, config)
     names = {column.rpartition(".")[2].lower() for column in (config.columns or table.names)}
@@ -76,10 +76,18 @@ def guess_task(config: DataConfig, rows: Rows | None = None) -> str:
         return Answering.name
     if {"tokens", "words"} & names and names & set(_TAG_COLUMNS):
         return Tagging.name
-    if names & set(_LABEL_COLUMNS) or _are_labels(first):
+    if names & set(_LABEL_COLUMNS) or _are_labels(_last_texts(table)):
         return Classification.name
     is_text = not config.columns and any(column in _TEXT_COLUMNS for column in table.columns)
     return Language.name if is_text else Translation.name
+
+
+def _last_texts(table: Table) -> list[str]:
+    """What stands on the last side of the first rows; nothing where they cannot be read, which is told in its place."""
+    try:
+        return [row.values[-1] for row in islice(table, _ROWS_SEEN)]
+    except DataError:
+        return []
 
 
 def _are_labels(texts: Sequence[str]) -> bool:
