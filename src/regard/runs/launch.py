@@ -221,7 +221,7 @@ def _fit(folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: boo
 def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     run = Run(folder.path, device=str(trainer.hardware.device))
     rows = data.held_out["valid"][:_REPORT_ROWS]
-    evaluation = run.evaluate(rows=rows)
+    evaluation = run.judge(rows)
     folder.add_look("valid", "report", evaluation.to_json())
     path = run.write_report(evaluation)
     say(f"validation: {evaluation.scores[evaluation.headline]}")

@@ -141,6 +141,10 @@ class Run:
             return self._evaluate(self.folder.read_held_out("valid"), "valid", stride=stride, **options)
         return self._evaluate(self._read(data, rows), None, stride=stride, **options)
 
+    def judge(self, rows: list[tuple[str, ...]], **options: Any) -> Evaluation:
+        """Score the model on rows in the form that a run folder holds them back in; that is not written down."""
+        return self._evaluate(rows, None, **options)
+
     def test(self, **options: Any) -> Evaluation:
         """Score the model on the test rows, which nothing before has looked at, and write that down."""
         rows = self.folder.read_held_out("test")
