@@ -7,7 +7,12 @@ import typer
 
 from regard.cli.output import Json, Quiet, RunPath, argument, option, print_json, talk
 from regard.cli.train import Given, joined, remedies
-from regard.errors import ConfigError
+from regard.errors import ConfigError, RegardError, RunExistsError, StoppedError
+
+_REMEDIES: dict[type[RegardError], str] = {
+    RunExistsError: "the options are --overwrite and --out",
+    StoppedError: "regard train --out RUN --resume does that",
+}
 
 
 def finetune(
@@ -63,7 +68,7 @@ def finetune(
     if rank is not None:
         values = joined(None, [f"finetune.lora.rank={rank}"], values)
     method = "lora" if lora else "head" if head else "top" if top is not None else "all"
-    with remedies():
+    with remedies(_REMEDIES):
         run = start(base, data or None, out=out, task=task, method=method, settings=values, overwrite=overwrite,
                     show_progress=not quiet)  # fmt: skip
     if json:

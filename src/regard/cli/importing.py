@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.output import Json, Quiet, argument, print_json, talk
+from regard.errors import RunExistsError
 
 
 def import_(
@@ -31,7 +32,7 @@ def import_(
     from regard.cli.train import remedies
     from regard.interop.importing import import_model
 
-    with remedies():
+    with remedies({RunExistsError: "the option is --overwrite"}):
         made = import_model(path, out, overwrite=overwrite)
     if json:
         print_json({"run": str(made)})

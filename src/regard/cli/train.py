@@ -1,6 +1,6 @@
 """`regard train`: from a file to a run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -89,10 +89,11 @@ def joined(path: Path | None, assignments: list[str], options: dict[str, dict[st
 
 
 @contextmanager
-def remedies() -> Iterator[None]:
-    """Add to an error what the command line has against it."""
+def remedies(own: Mapping[type[RegardError], str] | None = None) -> Iterator[None]:
+    """Add to an error what the command line has against it; `own` are those of a command that has others."""
+    known = {**_REMEDIES, **(own or {})}
     try:
         yield
-    except tuple(_REMEDIES) as error:
-        error.add_note(_REMEDIES[type(error)])
+    except tuple(known) as error:
+        error.add_note(known[type(error)])
         raise

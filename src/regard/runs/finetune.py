@@ -11,7 +11,7 @@ import torch
 from regard.config import merge
 from regard.data.preparation import Prepared
 from regard.data.sources import IN_MEMORY, Rows
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.models.families import longest_sequence
 from regard.progress import duration, say
 from regard.runs.launch import begin, find_hardware, fresh_name, make_trainer, paths_or_rows
@@ -62,6 +62,8 @@ def finetune(
         show_progress: Show a progress line on stderr.
     """
     paths, rows = paths_or_rows(data)
+    if not paths and rows is None:
+        raise DataError("no data to fine-tune on: name a file, a folder, or hand in rows")
     folder = RunFolder(out if out is not None else fresh_name(paths))
     folder.require_vacant(overwrite=overwrite)
     given = merge(dict(settings or {}), {"data": {"train": paths or [IN_MEMORY]}})

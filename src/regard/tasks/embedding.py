@@ -278,8 +278,7 @@ def embed_texts(
     """
     if not isinstance(model, EmbedsTexts):
         raise ConfigError(
-            "vectors come from models for embedding, masked text or classification, "
-            f"this is a {type(model).__name__} that writes"
+            f"vectors come from models for embedding, masked text or classification, this is a {type(model).__name__}"
         )
     most = min(config.max_length, longest_sequence(model.body.config) or config.max_length)
     read = tokenizer.encode(texts)
