@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.models.convolutional import ConvolutionalConfig
-from regard.models.heads import Classifier, HeadConfig, Pool, TokenClassifier
+from regard.models.heads import Classifier, HeadConfig, Pool, Tagger
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import TransformerConfig
 
@@ -43,12 +43,15 @@ def test_every_weight_gets_a_gradient(body: str):
 
 @pytest.mark.parametrize("body", BODIES)
 def test_scores_at_each_position_are_those_of_its_state(body: str):
-    model = TokenClassifier(BODIES[body], HeadConfig(), VOCAB, OUTPUTS).eval()
+    model = Tagger(BODIES[body], HeadConfig(), VOCAB, OUTPUTS).eval()
     source, lengths = torch.randint(3, VOCAB, (3, 7)), torch.tensor([7, 2, 5])
-    together = model(source, lengths)
+    places = torch.arange(7).expand(3, -1)
+    together = model(source, places, lengths)
     assert together.shape == (3, 7, OUTPUTS)
     for row, length in enumerate(lengths.tolist()):
-        torch.testing.assert_close(together[row : row + 1, :length], model(source[row : row + 1, :length]))
+        torch.testing.assert_close(
+            together[row : row + 1, :length], model(source[row : row + 1, :length], places[:1, :length])
+        )
 
 
 def test_a_mean_is_a_mean_and_attention_starts_where_its_query_points():

@@ -7,9 +7,10 @@ number give the batch, in constant memory, however large the data.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 from regard.data.permutation import mix, permute
 from regard.data.store import TokenStore, map_array
 from regard.errors import ConfigError, DeviceError
+
+Made = TypeVar("Made")
+"""A task's own kind of batch."""
 
 _SCAN = 1 << 20
 """Rows whose lengths are looked at together when buckets are made."""
@@ -76,6 +80,35 @@ class BatchSampler:
         shuffled = int(permute(np.array([index]), self.batches_per_epoch, mix(self.seed, epoch))[0])
         number = int(np.searchsorted(self._first_batch, shuffled, side="right")) - 1
         return number, shuffled - int(self._first_batch[number])
+
+
+class StoredBatches(Generic[Made]):
+    """Rows of a store, those of like length together, in shuffled order, as what `make` makes of them.
+
+    `fill` brings a batch to so many rows of so many tokens, so that all batches of a bucket have one shape and
+    recorded work meets it again; unset, batches stay as they are.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        make: Callable[[NDArray[np.int64]], Made],
+        fill: Callable[[Made, int, int], Made] | None,
+        *,
+        batch_tokens: int,
+        seed: int,
+    ) -> None:
+        self.sampler = BatchSampler(store, batch_tokens=batch_tokens, seed=seed)
+        self._make, self._fill = make, fill
+
+    @property
+    def per_epoch(self) -> int:
+        return self.sampler.batches_per_epoch
+
+    def batch(self, number: int) -> Made:
+        """Batch `number`, counted from 0 through all epochs."""
+        batch = self._make(self.sampler.rows(number))
+        return batch if self._fill is None else self._fill(batch, *self.sampler.shape(number))
 
 
 def batches_by_length(lengths: Sequence[int] | NDArray[np.int64], *, batch_tokens: int) -> list[NDArray[np.int64]]:

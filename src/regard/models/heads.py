@@ -1,7 +1,6 @@
 """What stands on a model that reads, where something else than the next token is asked for.
 
     Classifier       one vector for a whole text, and scores for its labels, or a number
-    TokenClassifier  scores for a label at each position
     Tagger           scores for a tag of each word, and perhaps of tags side by side
     SpanFinder       scores for each position to begin an answer, and to end it
     MaskedModel      scores for the token that a position hides
@@ -201,23 +200,6 @@ class Pool(nn.Module):
         """How much each position counts in a mean or under attention; they sum to 1."""
         scores = torch.zeros_like(states[..., 0]) if self.query is None else self.query(states)[..., 0]
         return scores.float().masked_fill(~mask, -torch.inf).softmax(dim=-1)
-
-
-class TokenClassifier(nn.Module):
-    """Token ids in, a score for each label at each position out."""
-
-    def __init__(self, config: AnyConfig, head: HeadConfig, vocab_size: int, num_outputs: int) -> None:
-        super().__init__()
-        self.body = make_body(config, vocab_size)
-        self.head = ScoringHead(config.model_dim, num_outputs, dropout=head.dropout, is_hidden=head.hidden)
-
-    def forward(
-        self,
-        source: Int[Tensor, "batch time"],
-        lengths: Int[Tensor, " batch"] | None = None,
-        segments: Int[Tensor, "batch time"] | None = None,
-    ) -> Float[Tensor, "batch time outputs"]:
-        return self.head(read(self.body, source, lengths, segments).states)
 
 
 class MaskedHead(nn.Module):

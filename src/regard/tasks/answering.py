@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batches import BatchSampler, batches_by_length, pad
+from regard.data.batches import StoredBatches, batches_by_length, pad
 from regard.data.config import DataConfig
 from regard.data.preparation import Prepared, prepare
 from regard.data.questions import (
@@ -83,36 +83,6 @@ class QuestionsBatch:
         return (time == 0) | ((self.segments == 1) & (time < self.lengths[:, None] - 1))
 
 
-class QuestionBatches:
-    """Questions of a store, those of like length together, in shuffled order; all windows of each."""
-
-    def __init__(
-        self,
-        store: TokenStore,
-        config: DataConfig,
-        tokenizer: Tokenizer,
-        *,
-        batch_tokens: int,
-        seed: int,
-        has_few_shapes: bool,
-    ) -> None:
-        self.sampler = BatchSampler(store, batch_tokens=batch_tokens, seed=seed)
-        self._store, self._config, self._tokenizer = store, config, tokenizer
-        self._has_few_shapes = has_few_shapes
-
-    @property
-    def per_epoch(self) -> int:
-        return self.sampler.batches_per_epoch
-
-    def batch(self, number: int) -> QuestionsBatch:
-        batch = _stored(self._store, self.sampler.rows(number), self._tokenizer, self._config)
-        if not self._has_few_shapes:
-            return batch
-        num_rows, longest = self.sampler.shape(number)
-        each = most_windows(longest, max_length=self._config.max_length, stride=self._config.stride)
-        return filled(batch, num_rows * each, min(longest, self._config.max_length), self._tokenizer.pad)
-
-
 class Answering:
     """Questions and where their answers stand, by a model that reads."""
 
@@ -141,10 +111,19 @@ class Answering:
 
     def batches(
         self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int, has_few_shapes: bool = False
-    ) -> QuestionBatches:
-        assert isinstance(data.train, TokenStore)
-        shapes = {"batch_tokens": batch_tokens, "seed": seed, "has_few_shapes": has_few_shapes}
-        return QuestionBatches(data.train, config, data.tokenizer, **shapes)
+    ) -> StoredBatches[QuestionsBatch]:
+        """All windows of some questions together."""
+        store, tokenizer = data.train, data.tokenizer
+        assert isinstance(store, TokenStore)
+
+        def make(rows: NDArray[np.int64]) -> QuestionsBatch:
+            return _stored(store, rows, tokenizer, config)
+
+        def fill(batch: QuestionsBatch, num_rows: int, longest: int) -> QuestionsBatch:
+            each = most_windows(longest, max_length=config.max_length, stride=config.stride)
+            return filled(batch, num_rows * each, min(longest, config.max_length), tokenizer.pad)
+
+        return StoredBatches(store, make, fill if has_few_shapes else None, batch_tokens=batch_tokens, seed=seed)
 
     def held_out(self, data: Prepared, config: DataConfig) -> Iterator[QuestionsBatch]:
         store = data.valid

@@ -9,6 +9,7 @@ Dimensions: `batch` texts, `labels` that there are.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,30 +18,29 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batches import batches_by_length
+from regard.data.batches import StoredBatches, batches_by_length
 from regard.data.coding import LabelCoding, encode_texts, labels_of
 from regard.data.columns import listing
 from regard.data.config import DataConfig
 from regard.data.preparation import Prepared, prepare
-from regard.data.sources import Rows, open_source
-from regard.data.store import TokenStore
+from regard.data.sources import Rows
 from regard.errors import DataError
 from regard.evaluation.classes import score_classes, score_label_sets
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
 from regard.models.families import AnyConfig
 from regard.models.heads import Classifier, HeadConfig
-from regard.progress import say
 from regard.tasks.objective import PLAIN, Objective
 from regard.tasks.reading import (
     BATCH_TOKENS,
     SEPARATOR,
-    Texts,
     TextsBatch,
     encode_inputs,
+    held_out_texts,
     make_batch,
-    roles_of,
-    with_pair_columns,
+    open_rows,
+    read_rows,
+    texts_of,
 )
 from regard.tasks.task import Likelihoods, Prediction, moved, twice
 from regard.text.tokenizer import Tokenizer
@@ -54,17 +54,13 @@ class Classification:
     has_answers = True
 
     def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared:
-        roles = roles_of(config, rows, "label")
-        config = with_pair_columns(config, roles)
-        coding = LabelCoding(max_length=config.max_length, separator=config.label_separator)
-        return prepare(open_source(config, roles, rows), config, roles, coding)
+        source, config, roles = open_rows(config, rows, "label")
+        return prepare(
+            source, config, roles, LabelCoding(max_length=config.max_length, separator=config.label_separator)
+        )
 
     def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
-        roles = roles_of(config, rows, "label")
-        source = open_source(with_pair_columns(config, roles), roles, rows)
-        for guess in source.train.guesses:
-            say(guess)
-        return [row.values for row in source.train], source.content_hash()
+        return read_rows(config, rows, "label")
 
     def question(self, row: Sequence[str]) -> str:
         return SEPARATOR.join(row[:-1])
@@ -77,28 +73,13 @@ class Classification:
 
     def batches(
         self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int, has_few_shapes: bool = False
-    ) -> Texts:
-        assert isinstance(data.train, TokenStore)
-
+    ) -> StoredBatches[TextsBatch]:
         weights = balanced_weights(data.learned.labels) if config.balance else None
-
-        def make(texts: list[NDArray[np.int64]], labels: list[NDArray[np.int64]]) -> TextsBatch:
-            return _batch(texts, labels, data.tokenizer, config, weights)
-
-        return Texts(
-            data.train,
-            make,
-            pad_with=data.tokenizer.pad,
-            batch_tokens=batch_tokens,
-            seed=seed,
-            has_few_shapes=has_few_shapes,
-        )
+        make = partial(_batch, tokenizer=data.tokenizer, config=config, weights=weights)
+        return texts_of(data, make, batch_tokens=batch_tokens, seed=seed, has_few_shapes=has_few_shapes)
 
     def held_out(self, data: Prepared, config: DataConfig) -> Iterator[TextsBatch]:
-        store = data.valid
-        assert isinstance(store, TokenStore)
-        for rows in batches_by_length(store.lengths(), batch_tokens=BATCH_TOKENS):
-            yield _batch(store.sequences(0, rows), store.sequences(1, rows), data.tokenizer, config)
+        return held_out_texts(data, partial(_batch, tokenizer=data.tokenizer, config=config))
 
     def rows_as_batches(
         self, rows: Sequence[Sequence[str]], tokenizer: Tokenizer, config: DataConfig

@@ -22,6 +22,7 @@ Dimensions: `batch` rows, `rows` of all batches, `model` width.
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -31,7 +32,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batches import BatchSampler, batches_by_length
+from regard.data.batches import StoredBatches, batches_by_length
 from regard.data.coding import Columns, Learned, Row, encode_texts, joined
 from regard.data.config import DataConfig
 from regard.data.preparation import Prepared, prepare
@@ -120,28 +121,6 @@ class MatchCoding:
         return Learned()
 
 
-class Matches:
-    """Pairs of like length together, in shuffled order."""
-
-    def __init__(
-        self, store: TokenStore, tokenizer: Tokenizer, *, batch_tokens: int, seed: int, has_few_shapes: bool
-    ) -> None:
-        self.sampler = BatchSampler(store, batch_tokens=batch_tokens, seed=seed)
-        self._store, self._tokenizer, self._has_few_shapes = store, tokenizer, has_few_shapes
-
-    @property
-    def per_epoch(self) -> int:
-        return self.sampler.batches_per_epoch
-
-    def batch(self, number: int) -> MatchBatch:
-        batch = collate(self._store, self.sampler.rows(number), self._tokenizer)
-        if not self._has_few_shapes:
-            return batch
-        shape = self.sampler.shape(number)
-        text, other = (filled(side, *shape, self._tokenizer.pad) for side in (batch.text, batch.other))
-        return replace(batch, text=text, other=other)
-
-
 class Embedding:
     """Pairs of texts that belong together, by a model that reads."""
 
@@ -168,9 +147,16 @@ class Embedding:
 
     def batches(
         self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int, has_few_shapes: bool = False
-    ) -> Matches:
-        assert isinstance(data.train, TokenStore)
-        return Matches(data.train, data.tokenizer, batch_tokens=batch_tokens, seed=seed, has_few_shapes=has_few_shapes)
+    ) -> StoredBatches[MatchBatch]:
+        store, tokenizer = data.train, data.tokenizer
+        assert isinstance(store, TokenStore)
+
+        def fill(batch: MatchBatch, num_rows: int, length: int) -> MatchBatch:
+            text, other = (filled(side, num_rows, length, tokenizer.pad) for side in (batch.text, batch.other))
+            return replace(batch, text=text, other=other)
+
+        make = partial(collate, store, tokenizer=tokenizer)
+        return StoredBatches(store, make, fill if has_few_shapes else None, batch_tokens=batch_tokens, seed=seed)
 
     def held_out(self, data: Prepared, config: DataConfig) -> Iterator[MatchBatch]:
         assert isinstance(data.valid, TokenStore)

@@ -3,8 +3,9 @@
 Dimensions: `batch` texts, `time` positions, `outputs` of the model for each text.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,13 +14,15 @@ from jaxtyping import Float, Int, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batches import BatchSampler, pad
+from regard.data.batches import StoredBatches, batches_by_length, pad
 from regard.data.coding import encode_texts
 from regard.data.columns import listing
 from regard.data.config import DataConfig
-from regard.data.sources import Rows, open_source
+from regard.data.preparation import Prepared
+from regard.data.sources import Rows, Source, open_source
 from regard.data.store import TokenStore
 from regard.errors import DataError
+from regard.progress import say
 from regard.text.tokenizer import Tokenizer
 
 BATCH_TOKENS = 8_192
@@ -31,6 +34,9 @@ PAIR_NAMES = (
 """What the two texts of a pair are called, where a table says it."""
 SEPARATOR = "\t"
 """Between the two texts of a pair, where they are written as one."""
+
+MakeBatch = Callable[[list[NDArray[np.int64]], list[NDArray[np.int64]]], "TextsBatch"]
+"""Makes a batch of texts, and of what is to be said of each as it was stored."""
 
 
 @dataclass(frozen=True)
@@ -60,30 +66,26 @@ class TextsBatch:
         return replace(self, source=source, lengths=lengths, segments=segments, targets=targets, weights=weights)
 
 
-class Texts:
-    """Rows of a store, those of like length together, in shuffled order."""
+def texts_of(
+    data: Prepared, make: MakeBatch, *, batch_tokens: int, seed: int, has_few_shapes: bool
+) -> StoredBatches[TextsBatch]:
+    """What to train on: `make` is handed the texts of some rows and what is to be said of each."""
+    store = data.train
+    assert isinstance(store, TokenStore)
+    fill = partial(filled, padding=data.tokenizer.pad) if has_few_shapes else None
+    return StoredBatches(store, lambda rows: _made(store, rows, make), fill, batch_tokens=batch_tokens, seed=seed)
 
-    def __init__(
-        self,
-        store: TokenStore,
-        make: Callable[[list[NDArray[np.int64]], list[NDArray[np.int64]]], TextsBatch],
-        *,
-        pad_with: int,
-        batch_tokens: int,
-        seed: int,
-        has_few_shapes: bool,
-    ) -> None:
-        self.sampler = BatchSampler(store, batch_tokens=batch_tokens, seed=seed)
-        self._store, self._make, self._pad, self._has_few_shapes = store, make, pad_with, has_few_shapes
 
-    @property
-    def per_epoch(self) -> int:
-        return self.sampler.batches_per_epoch
+def held_out_texts(data: Prepared, make: MakeBatch) -> Iterator[TextsBatch]:
+    """All of the validation rows, once."""
+    store = data.valid
+    assert isinstance(store, TokenStore)
+    for rows in batches_by_length(store.lengths(), batch_tokens=BATCH_TOKENS):
+        yield _made(store, rows, make)
 
-    def batch(self, number: int) -> TextsBatch:
-        rows = self.sampler.rows(number)
-        batch = self._make(self._store.sequences(0, rows), self._store.sequences(1, rows))
-        return filled(batch, *self.sampler.shape(number), self._pad) if self._has_few_shapes else batch
+
+def _made(store: TokenStore, rows: NDArray[np.int64], make: MakeBatch) -> TextsBatch:
+    return make(store.sequences(0, rows), store.sequences(1, rows))
 
 
 def make_batch(
@@ -133,6 +135,21 @@ def filled(batch: TextsBatch, num_rows: int, length: int, padding: int) -> Texts
         targets=with_rows(batch.targets),
         weights=F.pad(batch.weights, (0, more)),
     )
+
+
+def open_rows(config: DataConfig, rows: Rows | None, last: str) -> tuple[Source, DataConfig, tuple[str, ...]]:
+    """Rows of one text or two and a `last` column, the settings with their columns, and what each column is."""
+    roles = roles_of(config, rows, last)
+    config = with_pair_columns(config, roles)
+    return open_source(config, roles, rows), config, roles
+
+
+def read_rows(config: DataConfig, rows: Rows | None, last: str) -> tuple[list[tuple[str, ...]], str]:
+    """Such rows as text, and the hash of their content."""
+    source, _, _ = open_rows(config, rows, last)
+    for guess in source.train.guesses:
+        say(guess)
+    return [row.values for row in source.train], source.content_hash()
 
 
 def roles_of(config: DataConfig, rows: Rows | None, last: str) -> tuple[str, ...]:

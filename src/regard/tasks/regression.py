@@ -6,6 +6,7 @@ Dimensions: `batch` texts.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,28 +14,27 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batches import batches_by_length
+from regard.data.batches import StoredBatches, batches_by_length
 from regard.data.coding import NumberCoding, encode_texts, number_of
 from regard.data.config import DataConfig
 from regard.data.preparation import Prepared, prepare
-from regard.data.sources import Rows, open_source
-from regard.data.store import TokenStore
+from regard.data.sources import Rows
 from regard.evaluation.regression import score_numbers
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
 from regard.models.families import AnyConfig
 from regard.models.heads import Classifier, HeadConfig
-from regard.progress import say
 from regard.tasks.objective import PLAIN, Objective
 from regard.tasks.reading import (
     BATCH_TOKENS,
     SEPARATOR,
-    Texts,
     TextsBatch,
     encode_inputs,
+    held_out_texts,
     make_batch,
-    roles_of,
-    with_pair_columns,
+    open_rows,
+    read_rows,
+    texts_of,
 )
 from regard.tasks.task import Likelihoods, Prediction, moved
 from regard.text.tokenizer import Tokenizer
@@ -48,16 +48,11 @@ class Regression:
     has_answers = True
 
     def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared:
-        roles = roles_of(config, rows, "number")
-        config = with_pair_columns(config, roles)
-        return prepare(open_source(config, roles, rows), config, roles, NumberCoding(max_length=config.max_length))
+        source, config, roles = open_rows(config, rows, "number")
+        return prepare(source, config, roles, NumberCoding(max_length=config.max_length))
 
     def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
-        roles = roles_of(config, rows, "number")
-        source = open_source(with_pair_columns(config, roles), roles, rows)
-        for guess in source.train.guesses:
-            say(guess)
-        return [row.values for row in source.train], source.content_hash()
+        return read_rows(config, rows, "number")
 
     def question(self, row: Sequence[str]) -> str:
         return SEPARATOR.join(row[:-1])
@@ -69,22 +64,12 @@ class Regression:
 
     def batches(
         self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int, has_few_shapes: bool = False
-    ) -> Texts:
-        assert isinstance(data.train, TokenStore)
-
-        def make(texts: list[NDArray[np.int64]], numbers: list[NDArray[np.int64]]) -> TextsBatch:
-            return make_batch(texts, _targets(numbers, config), data.tokenizer)
-
-        pad = data.tokenizer.pad
-        return Texts(
-            data.train, make, pad_with=pad, batch_tokens=batch_tokens, seed=seed, has_few_shapes=has_few_shapes
-        )
+    ) -> StoredBatches[TextsBatch]:
+        make = partial(_batch, tokenizer=data.tokenizer, config=config)
+        return texts_of(data, make, batch_tokens=batch_tokens, seed=seed, has_few_shapes=has_few_shapes)
 
     def held_out(self, data: Prepared, config: DataConfig) -> Iterator[TextsBatch]:
-        store = data.valid
-        assert isinstance(store, TokenStore)
-        for rows in batches_by_length(store.lengths(), batch_tokens=BATCH_TOKENS):
-            yield make_batch(store.sequences(0, rows), _targets(store.sequences(1, rows), config), data.tokenizer)
+        return held_out_texts(data, partial(_batch, tokenizer=data.tokenizer, config=config))
 
     def rows_as_batches(
         self, rows: Sequence[Sequence[str]], tokenizer: Tokenizer, config: DataConfig
@@ -149,9 +134,11 @@ class Estimator:
         return [Prediction(text, f"{found[number]:.6g}") for number, text in enumerate(inputs)]
 
 
-def _targets(numbers: list[NDArray[np.int64]], config: DataConfig) -> Float[Tensor, " batch"]:
+def _batch(
+    texts: list[NDArray[np.int64]], numbers: list[NDArray[np.int64]], tokenizer: Tokenizer, config: DataConfig
+) -> TextsBatch:
     values = np.stack(numbers).astype(np.uint8).view(np.float32)[:, 0]
-    return torch.from_numpy((values - config.center) / config.spread).float()
+    return make_batch(texts, torch.from_numpy((values - config.center) / config.spread).float(), tokenizer)
 
 
 def _losses(model: Classifier, batch: TextsBatch) -> Float[Tensor, " batch"]:

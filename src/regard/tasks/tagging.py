@@ -13,6 +13,7 @@ Dimensions: `batch` sentences, `time` tokens, `words` of a sentence, `tags` that
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batches import BatchSampler, batches_by_length, pad
+from regard.data.batches import StoredBatches, batches_by_length, pad
 from regard.data.config import DataConfig
 from regard.data.conll import ROLES
 from regard.data.preparation import Prepared, prepare
@@ -85,22 +86,6 @@ class SentencesBatch:
         return torch.arange(self.places.size(1), device=self.places.device) < self.num_words[:, None]
 
 
-class Sentences:
-    """Sentences of a store, those of like length together, in shuffled order."""
-
-    def __init__(self, store: TokenStore, *, pad_with: int, batch_tokens: int, seed: int, has_few_shapes: bool) -> None:
-        self.sampler = BatchSampler(store, batch_tokens=batch_tokens, seed=seed)
-        self._store, self._pad, self._has_few_shapes = store, pad_with, has_few_shapes
-
-    @property
-    def per_epoch(self) -> int:
-        return self.sampler.batches_per_epoch
-
-    def batch(self, number: int) -> SentencesBatch:
-        batch = _stored(self._store, self.sampler.rows(number), self._pad)
-        return filled(batch, *self.sampler.shape(number), self._pad) if self._has_few_shapes else batch
-
-
 class Tagging:
     """Sentences and the tags of their words, by a model that reads."""
 
@@ -151,12 +136,12 @@ class Tagging:
 
     def batches(
         self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int, has_few_shapes: bool = False
-    ) -> Sentences:
-        assert isinstance(data.train, TokenStore)
-        pad_with = data.tokenizer.pad
-        return Sentences(
-            data.train, pad_with=pad_with, batch_tokens=batch_tokens, seed=seed, has_few_shapes=has_few_shapes
-        )
+    ) -> StoredBatches[SentencesBatch]:
+        store, padding = data.train, data.tokenizer.pad
+        assert isinstance(store, TokenStore)
+        fill = partial(filled, padding=padding) if has_few_shapes else None
+        make = partial(_stored, store, padding=padding)
+        return StoredBatches(store, make, fill, batch_tokens=batch_tokens, seed=seed)
 
     def held_out(self, data: Prepared, config: DataConfig) -> Iterator[SentencesBatch]:
         store = data.valid

@@ -12,6 +12,7 @@ Dimensions: `batch` pairs, `source` and `target` positions.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batches import BatchSampler, batches_by_length, pad
+from regard.data.batches import StoredBatches, batches_by_length, pad
 from regard.data.config import DataConfig
 from regard.data.permutation import mix
 from regard.data.preparation import Prepared, prepare
@@ -77,28 +78,6 @@ class PairBatch:
         return replace(self, source=source, lengths=lengths, target_in=target_in, target_out=target_out)
 
 
-class Pairs:
-    """Pairs of like length together, in shuffled order.
-
-    With `has_few_shapes` all batches of a bucket are filled up to one shape, so
-    that recorded work meets it again.
-    """
-
-    def __init__(
-        self, store: TokenStore, tokenizer: Tokenizer, *, batch_tokens: int, seed: int, has_few_shapes: bool
-    ) -> None:
-        self.sampler = BatchSampler(store, batch_tokens=batch_tokens, seed=seed)
-        self._store, self._tokenizer, self._has_few_shapes = store, tokenizer, has_few_shapes
-
-    @property
-    def per_epoch(self) -> int:
-        return self.sampler.batches_per_epoch
-
-    def batch(self, number: int) -> PairBatch:
-        batch = collate(self._store, self.sampler.rows(number), self._tokenizer)
-        return filled(batch, *self.sampler.shape(number), self._tokenizer) if self._has_few_shapes else batch
-
-
 class Translation:
     """Pairs of sequences, by an encoder-decoder model."""
 
@@ -130,9 +109,11 @@ class Translation:
 
     def batches(
         self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int, has_few_shapes: bool = False
-    ) -> Pairs:
+    ) -> StoredBatches[PairBatch]:
         assert isinstance(data.train, TokenStore)
-        return Pairs(data.train, data.tokenizer, batch_tokens=batch_tokens, seed=seed, has_few_shapes=has_few_shapes)
+        make = partial(collate, data.train, tokenizer=data.tokenizer)
+        fill = partial(filled, tokenizer=data.tokenizer) if has_few_shapes else None
+        return StoredBatches(data.train, make, fill, batch_tokens=batch_tokens, seed=seed)
 
     def held_out(self, data: Prepared, config: DataConfig) -> Iterator[PairBatch]:
         assert isinstance(data.valid, TokenStore)
