@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CODE := src tests $(wildcard benchmarks)
 # Those for a CPU; benchmarks/gpu.py runs what needs a GPU.
-BENCHMARKS := $(sort $(filter-out benchmarks/gpu.py benchmarks/quality.py,$(wildcard benchmarks/*.py)))
+BENCHMARKS := $(sort $(filter-out benchmarks/gpu.py benchmarks/quality.py benchmarks/finetune.py,$(wildcard benchmarks/*.py)))
 
 # One thread in each of two workers: more of them wait for one another. The user's own cache stays untouched.
 PYTEST = cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
@@ -36,7 +36,7 @@ venv: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[parquet,zstd,tensorboard,gguf,dev]"
+	$(BIN)/python -m pip install -c constraints.txt -e ".[parquet,zstd,tensorboard,gguf,onnx,serve,dev]"
 	@touch $@
 
 # The tests that draw pages are skipped without a browser, so a missing one is not an error.

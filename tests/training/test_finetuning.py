@@ -91,7 +91,7 @@ def test_rates_of_layers_need_layers_that_move():
 
 
 @pytest.fixture
-def base_run(tmp_path, monkeypatch):
+def base_run(single_precision, tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     return train(ROWS, out=tmp_path / "base", settings={**TINY, "task": "classification"}, show_progress=False).path
 

@@ -13,7 +13,7 @@ from regard.errors import ConfigError
 def compare(
     data: Annotated[list[str], argument("DATA...", "A file, several files, a folder, or a built-in name.")],
     models: Annotated[str, option("Presets or TOML files: rnn,lstm,lstm-attention,mine.toml")],
-    task: Annotated[str | None, option("translation or language; unset, read off the data.")] = None,
+    task: Annotated[str | None, option("classification, language and so on; unset, read off the data.")] = None,
     out: Annotated[str | None, option("The folder. Unset: runs/compare-DATA. An interrupted one goes on.")] = None,
     minutes: Annotated[float | None, option("Train each run for so many minutes.")] = None,
     steps: Annotated[int | None, option("Train each run for so many steps.")] = None,
@@ -21,7 +21,7 @@ def compare(
     seeds: Annotated[str, typer.Option(help="How many seeds, or which: 3 or 1,5,7")] = "1",
     params: Annotated[int | None, option("Make each model as wide as so many parameters allow.")] = None,
     sizes: Annotated[str | None, option("Also train on so many rows, or documents, only: 1000,10000")] = None,
-    columns: Annotated[str | None, option("Source and target columns, by name or position: de,en")] = None,
+    columns: Annotated[str | None, option("The columns, by name or position: de,en or text,label")] = None,
     tokenizer: Annotated[str | None, option("bpe, unigram, characters, bytes, words or a tokenizer.json.")] = None,
     device: Annotated[str | None, option("auto, cpu, cuda or cuda:N.")] = None,
     jobs: Annotated[int | None, option("Runs at a time. Unset: one a core, or one on a GPU.", min=1)] = None,

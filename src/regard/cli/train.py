@@ -25,7 +25,7 @@ def train(
     out: Annotated[str | None, option("The run folder. Unset: a fresh one under runs/.")] = None,
     model: Annotated[str | None, option("A kind, or a kind and a size: transformer, lstm-small.")] = None,
     task: Annotated[str | None, option("classification, language and so on; unset, read off the data.")] = None,
-    columns: Annotated[str | None, option("Source and target columns, by name or position: de,en")] = None,
+    columns: Annotated[str | None, option("The columns, by name or position: de,en or text,label")] = None,
     valid: Annotated[Given, option("A file of validation rows; twice for two aligned files.")] = None,
     test: Annotated[Given, option("A file of test rows; twice for two aligned files.")] = None,
     tokenizer: Annotated[str | None, option("bpe, unigram, characters, bytes, words or a tokenizer.json.")] = None,
@@ -43,7 +43,7 @@ def train(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Train a model on a file of pairs, or on running text, and write a run folder with a report.
+    """Train a model on a file of pairs, labelled rows or running text, and write a run folder with a report.
 
     Examples:
 

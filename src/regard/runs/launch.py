@@ -58,7 +58,7 @@ def train(
     overwrite: bool = False,
     show_progress: bool = True,
 ) -> Run:
-    """Train a model on a file of pairs, or on text, and write a run folder.
+    """Train a model on a file of pairs, labelled rows or text, and write a run folder.
 
     Args:
         data: A file, several, a folder, the name of a built-in data set, or rows in memory.
