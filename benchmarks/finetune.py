@@ -32,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ class Place:
     def __init__(self, data: Path, base: str, seed: int, device: str) -> None:
         self.data, self.base, self.seed, self.device = data, base, seed, device
         self.scratch = tempfile.TemporaryDirectory()
+        self.run: Any = None
 
     def trained(self, data: Any, *, task: str, model: str | None = None, method: str = "all", **settings: Any) -> Any:
         """A run on the data: from scratch where a model is named, otherwise from the base."""
@@ -61,8 +62,20 @@ class Place:
         own = {**settings, "train": {**settings.get("train", {}), "seed": self.seed, "device": self.device}}
         out = f"{self.scratch.name}/run"
         if model is not None:
-            return regard.train(data, out=out, model=model, settings={**own, "task": task}, show_progress=False)
-        return regard.finetune(self.base, data, out=out, task=task, method=method, settings=own, show_progress=False)
+            own["task"] = task
+            self.run = regard.train(data, out=out, model=model, settings=own, show_progress=False)
+        else:
+            self.run = regard.finetune(
+                self.base, data, out=out, task=task, method=method, settings=own, show_progress=False
+            )
+        return self.run
+
+    def on_validation(self, names: Iterable[str]) -> Found:
+        """What the run reported on its validation rows, by which settings were chosen."""
+        if self.run is None:
+            return {}
+        reported = [line for line in self.run.folder.read_looks() if line["what"] == "report"][-1]["scores"]
+        return {f"validation_{name}": reported[name]["value"] for name in names if name in reported}
 
 
 def sst2(place: Place, *, metric: str = "accuracy", **how: Any) -> Found:
@@ -156,7 +169,7 @@ def run_one(name: str, place: Place, changes: Settings) -> Found:
     function, settings = ROWS[name]
     start = time.perf_counter()
     found = function(place, **merged(settings, changes))
-    return {"seconds": time.perf_counter() - start, **found}
+    return {"seconds": time.perf_counter() - start, **found, **place.on_validation(found)}
 
 
 def merged(settings: Settings, changes: Settings) -> Settings:

@@ -29,7 +29,7 @@ RANK, ALPHA, RATE = 8, 16.0, 1e-4
 TEXTS, WINDOWS = (32, 64), (16, 512)
 MINILM: dict[str, Any] = {
     "vocab_size": 30_522, "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
-    "intermediate_size": 1_536,
+    "intermediate_size": 1_536, "max_position_embeddings": 512,
 }  # fmt: skip
 SMOLLM2: dict[str, Any] = {
     "vocab_size": 49_152, "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9,
