@@ -55,18 +55,20 @@ class Place:
         self.scratch = tempfile.TemporaryDirectory()
         self.run: Any = None
 
-    def trained(self, data: Any, *, task: str, model: str | None = None, method: str = "all", **settings: Any) -> Any:
-        """A run on the data: from scratch where a model is named, otherwise from the base."""
+    def trained(
+        self, rows: Any, /, *, task: str, model: str | None = None, method: str = "all", **settings: Any
+    ) -> Any:
+        """A run on a file, or on rows: from scratch where a model is named, otherwise from the base."""
         import regard
 
         own = {**settings, "train": {**settings.get("train", {}), "seed": self.seed, "device": self.device}}
         out = f"{self.scratch.name}/run"
         if model is not None:
             own["task"] = task
-            self.run = regard.train(data, out=out, model=model, settings=own, show_progress=False)
+            self.run = regard.train(rows, out=out, model=model, settings=own, show_progress=False)
         else:
             self.run = regard.finetune(
-                self.base, data, out=out, task=task, method=method, settings=own, show_progress=False
+                self.base, rows, out=out, task=task, method=method, settings=own, show_progress=False
             )
         return self.run
 

@@ -16,7 +16,7 @@ def answers_of_transformers(
 
     set_seed(seed)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = BertForQuestionAnswering.from_pretrained(folder).to(device)
+    model = BertForQuestionAnswering.from_pretrained(folder, dtype=torch.float32).to(device)
     windows = _windows(tokenizer, _questions(train), with_answers=True)
     steps = EPOCHS * (len(windows) // BATCH)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
