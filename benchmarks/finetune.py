@@ -14,8 +14,9 @@ training file, never on the rows that are scored here.
     semeval    what is said about food, service and so on (three ways); accuracy on the gold test file
     squad      SQuAD's development set: 38 articles to learn from, 10 to be judged by; F1 of the answers
 
-The peer on SQuAD is transformers' own recipe: BertForQuestionAnswering, windows of
-384 tokens that overlap by 128, AdamW at 5e-5, batches of 12, three passes.
+The peers are transformers' own recipes with the same weights, which lie in
+Hugging Face's layout in `minilm-hf` beside the base: AdamW at 5e-5, three passes,
+batches of 32; for SQuAD windows of 384 tokens that overlap by 128, batches of 12.
 
 The data is read from the shared folder beside this project; rows whose data is
 not there are left out.
@@ -53,6 +54,7 @@ class Place:
     def __init__(self, data: Path, base: str, seed: int, device: str) -> None:
         self.data, self.base, self.seed, self.device = data, base, seed, device
         self.scratch = tempfile.TemporaryDirectory()
+        self.theirs = Path(base).with_name("minilm-hf")
         self.run: Any = None
 
     def trained(
@@ -120,6 +122,26 @@ def squad(place: Place, **how: Any) -> Found:
     return scores_of(run.evaluate(str(test)), "answer_f1", "answer_exact_match")
 
 
+def sst2_peer(place: Place, *, rate: float) -> Found:
+    """The recipe of transformers on the same rows, with the same weights."""
+    from peers.labels import labels_by_transformers
+
+    files = [place.data / f"sst/sst2-glue.{part}.tsv.xz" for part in ("train", "dev")]
+    train, test = (table(path, separator="\t")[1:] for path in files)
+    answers = labels_by_transformers(place.theirs, train, [text for text, _ in test], place.seed, place.device, rate)
+    return {"accuracy": statistics.fmean(said == true for said, (_, true) in zip(answers, test, strict=True))}
+
+
+def conll_peer(place: Place, *, rate: float) -> Found:
+    from seqeval.metrics import f1_score
+
+    from peers.labels import tags_by_transformers
+
+    train, test = (sentences(place.data / f"conll2003/eng.{part}.xz") for part in ("train", "testb"))
+    answers = tags_by_transformers(place.theirs, train, [words for words, _ in test], place.seed, place.device, rate)
+    return {"entity_f1": float(f1_score([tags for _, tags in test], answers))}
+
+
 def squad_peer(place: Place) -> Found:
     """The recipe of transformers on the same articles, with the same weights, scored by the same rules."""
     from peers.squad import answers_of_transformers
@@ -127,9 +149,7 @@ def squad_peer(place: Place) -> Found:
 
     train, test = divided(place.data)
     start = time.perf_counter()
-    answers, references = answers_of_transformers(
-        Path(place.base).with_name("minilm-hf"), train, test, place.seed, place.device
-    )
+    answers, references = answers_of_transformers(place.theirs, train, test, place.seed, place.device)
     found = {score.name: score.value for score in score_answers(answers, references)}
     return {**found, "seconds": time.perf_counter() - start}
 
@@ -141,6 +161,8 @@ ROWS: dict[str, tuple[Callable[..., Found], Settings]] = {
     "sst2-lstm": (sst2, {"model": "lstm-small", **LSTM_WORDS}),
     **{f"few-{count}": (few, {"count": count}) for count in (16, 100, 1_000)},
     **{f"few-{count}-lstm": (few, {"count": count, "model": "lstm"}) for count in (16, 100, 1_000, 5_000)},
+    "sst2-peer": (sst2_peer, {"rate": 5e-5}),
+    "conll-peer": (conll_peer, {"rate": 5e-5}),
     "conll-full": (conll, {}),
     "conll-lstm-crf": (conll, {"model": "lstm-small", "head": {"crf": True}}),
     "semeval-full": (semeval, {}),
@@ -150,10 +172,18 @@ ROWS: dict[str, tuple[Callable[..., Found], Settings]] = {
 }
 
 
-def table(path: Path) -> list[tuple[str, str]]:
+def table(path: Path, separator: str = " ") -> list[tuple[str, str]]:
     """Sentences and labels of a file with the label first."""
     with lzma.open(path, "rt", encoding="utf-8") as lines:
-        return [(text.rstrip("\n"), label) for label, _, text in (line.partition(" ") for line in lines)]
+        return [(text.rstrip("\n"), label) for label, _, text in (line.partition(separator) for line in lines)]
+
+
+def sentences(path: Path) -> list[tuple[list[str], list[str]]]:
+    """Words and tags of a file in CoNLL's columns."""
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        blocks = [[line.split() for line in block.splitlines()] for block in file.read().split("\n\n")]
+    full = [block for block in blocks if block and block[0] and block[0][0] != "-DOCSTART-"]
+    return [([line[0] for line in block], [line[-1] for line in block]) for block in full]
 
 
 def divided(data: Path) -> tuple[list[Any], list[Any]]:

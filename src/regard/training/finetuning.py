@@ -148,6 +148,9 @@ def opens_at(name: str, config: FinetuneConfig, num_layers: int) -> float:
 
 
 def usual_rate(model_dim: int, method: Method) -> float:
-    """A peak that neither forgets what the base knows nor leaves it as it is; what is new can bear more."""
-    rate = 1e-3 / math.sqrt(model_dim)
-    return float(f"{rate * (20 if method in ('head', 'lora') else 1):.2g}")
+    """A peak that neither forgets what the base knows nor leaves it as it is; what is new can bear more.
+
+    Wide models bear less than narrow ones: 1.6e-4 at 384, 5.6e-5 at 768.
+    """
+    rate = 1.2 / model_dim**1.5
+    return float(f"{rate * (12 if method in ('head', 'lora') else 1):.2g}")
