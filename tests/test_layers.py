@@ -41,9 +41,14 @@ def test_the_public_names_are_these():
         "Run",
         "compare",
         "demo",
+        "export_model",
+        "few_shot",
         "finetune",
         "import_model",
         "load",
+        "load_adapters",
+        "merge",
+        "serve",
         "train",
     ]
     for name in regard.__all__:

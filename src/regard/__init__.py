@@ -15,24 +15,48 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from regard.errors import RegardError
     from regard.interop.importing import import_model
+    from regard.runs.adapters import load_adapters
     from regard.runs.comparison import compare
     from regard.runs.demo import demo
+    from regard.runs.export import export_model
+    from regard.runs.few import few_shot
     from regard.runs.finetune import finetune
     from regard.runs.launch import train
+    from regard.runs.merging import merge
     from regard.runs.run import Run, load
+    from regard.serving.server import serve
 
 _HOMES = {
     "RegardError": "regard.errors",
     "Run": "regard.runs.run",
     "compare": "regard.runs.comparison",
     "demo": "regard.runs.demo",
+    "export_model": "regard.runs.export",
+    "few_shot": "regard.runs.few",
     "finetune": "regard.runs.finetune",
     "import_model": "regard.interop.importing",
     "load": "regard.runs.run",
+    "load_adapters": "regard.runs.adapters",
+    "merge": "regard.runs.merging",
+    "serve": "regard.serving.server",
     "train": "regard.runs.launch",
 }
 
-__all__ = ["RegardError", "Run", "compare", "demo", "finetune", "import_model", "load", "train"]
+__all__ = [
+    "RegardError",
+    "Run",
+    "compare",
+    "demo",
+    "export_model",
+    "few_shot",
+    "finetune",
+    "import_model",
+    "load",
+    "load_adapters",
+    "merge",
+    "serve",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

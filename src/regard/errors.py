@@ -29,6 +29,10 @@ class RunExistsError(RunError):
     """A run that stands where another was to be made."""
 
 
+class BaseMissingError(RunError):
+    """An adapter without the run that it is for."""
+
+
 class StoppedError(RunError):
     """Training was stopped by a signal, and everything is saved."""
 

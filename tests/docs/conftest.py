@@ -12,12 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 
 from regard.cli.main import main
 from regard.data.builtin import builtin
+from regard.interop.gguf_writing import write_gguf
+from regard.models.presets import preset
+from regard.models.transformer import Transformer
+from regard.models.transformer_config import TransformerConfig
+from regard.text.tokenizer import train_tokenizer
 
 ROOT = Path(__file__).parents[2]
+WORDS = "a film to remember good bad two hours that i shall not get back"
 PAGES = ("tutorial.md", "architecture.md")
 """Those that serve as a text."""
 
@@ -43,8 +50,9 @@ class Page:
         return [command for command in commands if re.search(r"(^|\| )regard ", command)]
 
     def short_commands(self) -> list[str]:
-        """The same, with budgets of a few steps."""
-        return [re.sub(r"--minutes \S+( --seeds \d+)?", "--steps 5", command) for command in self.commands()]
+        """The same, with budgets of a few steps; without what runs until it is stopped."""
+        commands = [command for command in self.commands() if not command.startswith("regard serve ")]
+        return [re.sub(r"--minutes \S+( --seeds \d+)?", "--steps 5", command) for command in commands]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -84,6 +92,44 @@ def workplace(tmp_path: Path) -> Path:
     }.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path
+
+
+@pytest.fixture
+def pretrained(workplace: Path) -> Path:
+    """A workplace with reviews as well, and with models to import: a tiny encoder, and a tiny GGUF file."""
+    transformers = pytest.importorskip("transformers")
+    rows = [(f"{word} film number {n}", label) for n in range(60) for word, label in (("good", "good"), ("bad", "bad"))]
+    for name, some in (("reviews.tsv", rows[:100]), ("more.tsv", rows[100:])):
+        lines = ["sentence\tlabel", *("\t".join(row) for row in some)]
+        (workplace / name).write_text("\n".join(lines) + "\n")
+    (workplace / "lines.txt").write_text("\n".join(text for text, _ in rows) + "\n")
+    base = workplace / "all-MiniLM-L6-v2"
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(base)
+    inner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=60, special_tokens=specials, show_progress=False)
+    inner.train_from_iterator([WORDS], trainer)
+    assert inner.get_vocab_size() <= 60
+    inner.save(str(base / "tokenizer.json"))
+    names = {f"{kind}_token": name for kind, name in zip(("pad", "unk", "cls", "sep", "mask"), specials, strict=True)}
+    (base / "special_tokens_map.json").write_text(json.dumps(names))
+    _write_gguf(workplace / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    return workplace
+
+
+def _write_gguf(path: Path) -> None:
+    """A Llama that knows nothing, with a template for conversations."""
+    tokenizer = train_tokenizer([WORDS], "bpe", 300)
+    _, shape = preset("llama-tiny")
+    config = TransformerConfig.read({**shape, "num_layers": 1, "model_dim": 16, "num_heads": 2, "context_length": 64})
+    template = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    write_gguf(path, Transformer(config, tokenizer.vocab_size), tokenizer, chat_template=template, number_type="F32")
 
 
 @pytest.fixture

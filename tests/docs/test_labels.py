@@ -1,13 +1,16 @@
 """What the page on labels shows can be typed."""
 
 import json
+import lzma
+import shlex
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
-import torch
+from tests.tasks.test_aspects import meals
 
 SMALL = "--set model.num_layers=1 --set model.model_dim=32"
-WORDS = ["a", "film", "to", "remember", "good", "bad", "two", "hours", "that", "i", "shall", "not", "get", "back"]
 
 
 @pytest.fixture
@@ -18,41 +21,61 @@ def labels_page():
 
 
 @pytest.fixture
-def reviews(workplace: Path) -> Path:
-    """A workplace with reviews, and with a tiny encoder in the layout that the page imports."""
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
-    rows = [(f"{word} film number {n}", label) for n in range(60) for word, label in (("good", "good"), ("bad", "bad"))]
-    for name, some in (("reviews.tsv", rows[:100]), ("more.tsv", rows[100:])):
-        lines = ["sentence\tlabel", *("\t".join(row) for row in some)]
-        (workplace / name).write_text("\n".join(lines) + "\n")
-    base = workplace / "all-MiniLM-L6-v2"
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
-        max_position_embeddings=64,
-    )  # fmt: skip
-    transformers.BertModel(config).save_pretrained(base)
-    inner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=60, special_tokens=specials, show_progress=False)
-    inner.train_from_iterator([" ".join(WORDS)], trainer)
-    assert inner.get_vocab_size() <= 60
-    inner.save(str(base / "tokenizer.json"))
-    names = {f"{kind}_token": name for kind, name in zip(("pad", "unk", "cls", "sep", "mask"), specials, strict=True)}
-    (base / "special_tokens_map.json").write_text(json.dumps(names))
-    return workplace
+def reviews(pretrained: Path) -> Path:
+    """A workplace with labels, and with models to go on from."""
+    _write_meals(pretrained)
+    return pretrained
+
+
+def _write_meals(workplace: Path) -> None:
+    """What is said about food and service, as a table and as SemEval has it, and the model file that the page shows."""
+    from tests.docs.conftest import ROOT, Page
+
+    rows = meals(60)
+    (workplace / "meals.tsv").write_text("\n".join(["text\taspect\tlabel", *map("\t".join, rows)]) + "\n")
+    for name, some in (("Restaurants_Train_v2", rows[:100]), ("Restaurants_Test_Gold", rows[100:])):
+        sentences = "".join(
+            f"<sentence><text>{text}</text><aspectCategories>"
+            f'<aspectCategory category="{aspect}" polarity="{label}"/></aspectCategories></sentence>'
+            for text, aspect, label in some
+        )
+        content = f"<sentences>{sentences}</sentences>".encode()
+        (workplace / f"{name}.xml.xz").write_bytes(lzma.compress(content))
+    (plain,) = Page(ROOT / "docs" / "labels.md").blocks("toml")
+    (workplace / "plain.toml").write_text(plain)
 
 
 @pytest.mark.slow
-def test_the_commands_and_the_program_run_in_the_order_they_stand_in(labels_page, reviews, run_inside, capsys):
+def test_the_commands_and_the_program_run_in_the_order_they_stand_in(
+    labels_page, reviews, run_inside, environment, capsys
+):
     for command in labels_page.short_commands():
         more = {"finetune": " --steps 3", "train": f" {SMALL}"}.get(command.split()[1], "")
-        code, out, err = run_inside(command + more)
+        code, out, err = run_inside(command.replace("--draws 5", "--draws 1") + more)
         assert code == 0, f"{command}\n{err}"
         assert out.strip(), f"{command} printed nothing"
     (program,) = labels_page.blocks("python")
     exec(program.replace('out="runs/python"', 'out="runs/python", settings={"train": {"max_steps": 3}}'), {})
     assert capsys.readouterr().out.strip()
     assert (reviews / "runs" / "reviews" / "model.safetensors").stat().st_size < 40_000
+    answer = json.loads(run_inside('regard predict runs/reviews "a film to remember" --json')[1])
+    served = asked_while_served(labels_page, reviews, environment)
+    assert served["predictions"][0]["output"] == answer["predictions"][0]["output"]
+
+
+def asked_while_served(page, workplace: Path, environment: dict[str, str]) -> dict:
+    """What the page's request is answered while the page's server runs; Ctrl-C ends that."""
+    (serve,) = (command for command in page.commands() if command.startswith("regard serve "))
+    (request,) = (line for block in page.blocks("sh") for line in block.splitlines() if line.startswith("curl "))
+    server = subprocess.Popen(
+        shlex.split(serve), cwd=workplace, env=environment, stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    with server:
+        assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        line = request.replace("http://127.0.0.1:8000", url).replace("curl ", "curl --silent ", 1)
+        asked = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+        server.send_signal(signal.SIGINT)
+    assert server.returncode == 0
+    return json.loads(asked.stdout)

@@ -22,7 +22,7 @@ def test_the_program_runs(readme, workplace: Path, run):
 
 
 @pytest.mark.slow
-def test_the_commands_run_in_the_order_they_stand_in(readme, workplace: Path, run):
+def test_the_commands_run_in_the_order_they_stand_in(readme, pretrained: Path, workplace: Path, run):
     assert readme.commands()[0] == "regard train pairs.tsv --minutes 5 --out runs/mine"
     for command in readme.short_commands():
         done = run(["sh", "-c", command])

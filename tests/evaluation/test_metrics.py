@@ -13,8 +13,9 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from regard.errors import ConfigError, DataError
-from regard.evaluation.metrics import accuracy, bleu, chrf, exact_match, perplexity, score_from_statistics
+from regard.evaluation.metrics import accuracy, bleu, chrf, exact_match, perplexity, score_tally
 from regard.evaluation.scores import Score
+from regard.evaluation.tallies import Tally
 
 NUM_SIMULATIONS = 400
 WORDS = ["der", "hund", "rennt", "über", "straße", "und", "bellt", "laut", ",", "weil", "3.5", "katzen", "sah", "?"]
@@ -210,7 +211,8 @@ def test_the_interval_of_bleu_and_chrf_covers_the_truth(metric: BLEU | CHRF):
     covered = 0
     for simulation in range(NUM_SIMULATIONS):
         drawn = population[rng.integers(len(population), size=101)]
-        score = score_from_statistics("", drawn, compute, settings={}, num_resamples=200, seed=simulation)
+        counts = Tally(name="", statistics=drawn, compute=compute, settings={})
+        score = score_tally(counts, num_resamples=200, seed=simulation)
         covered += covers(score, truth)
     assert fewest_covered() <= covered <= most_covered(), covered
 

@@ -11,8 +11,12 @@ from tokenizers import pre_tokenizers
 
 from regard.interop.names import taken
 from regard.interop.shapes import SHAPES, architecture_of
+from regard.interop.trained import Trained
 from regard.models.transformer import Transformer
+from regard.tasks import find_task
+from regard.text.tokenizer import Tokenizer, train_tokenizer
 from regard.training.checkpoints import load_weights, weights_of
+from regard.training.settings import RunSettings
 
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["h e", "l l", "he ll", "\u0120 w", "o r", "\u0120w or", "1 2", "12 3", "' s", "' S"]
@@ -92,3 +96,23 @@ def shuffled() -> Callable[[np.ndarray, int], np.ndarray]:
         return found
 
     return shuffle
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(["the heather there", "in the other theatre 123"] * 20, "bpe", 290)
+
+
+@pytest.fixture
+def trained(tokenizer: Tokenizer) -> Callable[..., Trained]:
+    """A model of this shape for a task as exports see it, with random weights, of which none is zero."""
+
+    def make(task: str, model: Mapping[str, Any], *, head: Mapping[str, Any] | None = None, **more: Any) -> Trained:
+        data = {"labels": ["a", "b", "c"], "center": 3.0, "spread": 2.0, "max_length": 13}
+        settings = RunSettings.read({"task": task, "model": dict(model), "head": dict(head or {}), "data": data})
+        made = find_task(task).build_model(settings.model, tokenizer, data=settings.data, head=settings.head)
+        for parameter in made.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+        return Trained("mine", settings, tokenizer, made.float().eval(), **more)
+
+    return make

@@ -31,7 +31,6 @@ SIMPLIFIED = {
         ({"num_heads": 8, "num_key_value_heads": 3}, "num_key_value_heads"),
         ({"model_dim": 6, "num_heads": 2, "positions": "rotary"}, "even"),
         ({"model_dim": 7, "num_heads": 1, "positions": "sinusoidal"}, "even"),
-        ({"num_layers": 0}, "layers"),
         ({"num_head": 3}, "unknown setting num_head; did you mean num_heads?"),
         ({"dropout": 1.0}, "dropout: input should be less than 1, got 1.0"),
         ({"num_layers": "6"}, "num_layers: input should be a valid integer, got '6'"),

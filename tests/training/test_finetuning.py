@@ -132,3 +132,10 @@ def test_an_adapter_refuses_another_base(base_run, tmp_path):
     )  # fmt: skip
     with pytest.raises(CheckpointError, match="the adapter belongs to another base: it was trained on weights"):
         load(tmp_path / "tuned").predict("good film")
+
+
+def test_a_base_without_a_mask_token_cannot_be_trained_to_fill_blanks(base_run, tmp_path):
+    text = [(f"{text} {label}",) for text, label in ROWS]
+    with pytest.raises(ConfigError, match=r"masked training needs a token .*, which .* has not"):
+        finetune(base_run, text, out=tmp_path / "masked", task="masked", show_progress=False)
+    assert not (tmp_path / "masked").exists()

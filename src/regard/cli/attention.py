@@ -1,9 +1,12 @@
 """`regard attention`: who looked at whom."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, option, print_json, talk
-from regard.errors import DeviceError
+from regard.errors import ConfigError, DeviceError
+
+if TYPE_CHECKING:
+    from regard.explanation.highlights import Highlights
 
 
 def attention(
@@ -13,6 +16,7 @@ def attention(
     kind: Annotated[str | None, option("encoder, decoder or cross; unset, cross where there is any.")] = None,
     layer: Annotated[int | None, option("Counted from 0; unset, their average.", min=0)] = None,
     head: Annotated[int | None, option("Counted from 0; unset, their average.", min=0)] = None,
+    aspect: Annotated[str | None, option("Of a run for aspects: the one to look for; unset, each.")] = None,
     beam: Beam = None,
     device: Device = "auto",
     json: Json = False,
@@ -20,7 +24,8 @@ def attention(
 ) -> None:  # fmt: skip
     """Draw the attention of a prediction: a heat map with tokens on both axes.
 
-    The HTML page stands alone and has every layer and head to choose from.
+    The HTML page stands alone and has every layer and head to choose from. Of a run for
+    aspects: the text, its words shaded by how much they mattered for each.
 
     Examples:
 
@@ -29,14 +34,22 @@ def attention(
       regard attention runs/dates "mardi 4 mars 2025" --out attention.html
 
       regard attention runs/dates "mardi 4 mars 2025" --kind encoder --layer 1 --head 0 --out head.png
+
+      regard attention runs/meals "good soup, rude waiter" --out words.html
     """
     talk(quiet=quiet)
     from regard.explanation.attention_page import write_attention_page
     from regard.explanation.drawings import draw_figure, draw_terminal
-    from regard.explanation.maps import AttentionMaps
+    from regard.explanation.highlights import Highlights
     from regard.runs.run import load
 
-    maps: AttentionMaps = load(run, device=device).attention(text, **({} if beam is None else {"beam_size": beam}))
+    options = {} if beam is None else {"beam_size": beam}
+    maps = load(run, device=device).attention(text, aspect=aspect, **options)
+    if isinstance(maps, Highlights):
+        if kind is not None or layer is not None or head is not None:
+            raise ConfigError("words are shaded by one look for each aspect: there is no kind, layer or head to choose")
+        _show_words(maps, out=out, json=json)
+        return
     kind = kind or maps.kinds[-1]
     maps.select(kind, layer, head)  # a kind, layer or head that is not there is told before anything is drawn
     try:
@@ -57,3 +70,21 @@ def attention(
 
         console = Console()
         console.print(draw_terminal(maps, kind=kind, layer=layer, head=head, width=console.width))
+
+
+def _show_words(highlights: "Highlights", *, out: str | None, json: bool) -> None:
+    from rich.console import Console
+
+    from regard.explanation.highlights import draw_highlights
+
+    try:
+        if out is not None:
+            draw_highlights(highlights, out)
+    except OSError as error:
+        raise DeviceError(f"cannot write {out}: {error.strerror or error}") from None
+    if json:
+        print_json({"input": highlights.text, "judgements": highlights.to_dict()["judgements"], "out": out})
+    elif out is not None:
+        print(out)
+    else:
+        Console().print(highlights)

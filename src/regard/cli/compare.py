@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.output import Beam, Json, Quiet, argument, option, print_json, talk
+from regard.cli.output import Beam, Json, Quiet, argument, numbers, option, print_json, talk
 from regard.cli.train import Given, joined, remedies
-from regard.errors import ConfigError
 
 
 def compare(
@@ -63,9 +62,9 @@ def compare(
             minutes=minutes,
             steps=steps,
             flops=flops,
-            seeds=_numbers("--seeds", seeds) if "," in seeds else _number("--seeds", seeds),
+            seeds=numbers("--seeds", seeds) if "," in seeds else numbers("--seeds", seeds)[0],
             params=params,
-            sizes=_numbers("--sizes", sizes) if sizes else (),
+            sizes=numbers("--sizes", sizes) if sizes else (),
             settings=values,
             beam_size=beam,
             out=out,
@@ -83,14 +82,3 @@ def compare(
     console = Console()
     console.print(draw_comparison(result.table))
     console.print(f"\nthe page to look at: {result.page}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _numbers(name: str, text: str) -> list[int]:
-    return [_number(name, part) for part in text.split(",")]
-
-
-def _number(name: str, text: str) -> int:
-    try:
-        return int(text.strip().replace("_", ""))
-    except ValueError:
-        raise ConfigError(f"{name} takes whole numbers, separated by commas, got {text!r}") from None

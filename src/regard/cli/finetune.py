@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.few import FEW_REMEDIES, Draws, Few, Jobs, print_few, read_few, require_few
 from regard.cli.output import Json, Quiet, RunPath, argument, option, print_json, talk
 from regard.cli.train import Given, joined, remedies
 from regard.errors import ConfigError, RegardError, RunExistsError, StoppedError
@@ -35,6 +36,9 @@ def finetune(
     settings: Annotated[Path | None, option("A TOML file of settings; see regard settings.", dir_okay=False)] = None,
     set_: Annotated[Given, option("Any setting: --set finetune.layer_decay=0.9", "--set", metavar="NAME=VALUE")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Go on without rows that cannot be read.")] = False,
+    few: Few = None,
+    draws: Draws = None,
+    jobs: Jobs = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -49,6 +53,8 @@ def finetune(
 
       regard finetune minilm reviews.csv --top 2 --set finetune.layer_decay=0.9
 
+      regard finetune minilm reviews.csv --few 16,100 --draws 5
+
       regard predict runs/reviews "A film to remember."
     """
     talk(quiet=quiet)
@@ -56,7 +62,8 @@ def finetune(
         raise ConfigError("--lora, --head and --top say what is trained: one of them at most")
     if rank is not None and not lora:
         raise ConfigError(f"--rank is that of --lora, got {rank} without it")
-    from regard.runs.finetune import finetune as start
+    if few is None:
+        require_few(draws, jobs)
 
     options = {
         "data": {"columns": [name.strip() for name in columns.split(",")] if columns else None, "valid": valid,
@@ -68,6 +75,16 @@ def finetune(
     if rank is not None:
         values = joined(None, [f"finetune.lora.rank={rank}"], values)
     method = "lora" if lora else "head" if head else "top" if top is not None else "all"
+    if few is not None:
+        from regard.runs.few import few_shot
+
+        wanted = read_few(few, draws, refused={"--seed": seed})
+        with remedies(FEW_REMEDIES):
+            print_few(few_shot(data or [], **wanted, base=base, method=method, task=task, settings=values, out=out,
+                               overwrite=overwrite, jobs=jobs, show_progress=not quiet), json=json)  # fmt: skip
+        return
+    from regard.runs.finetune import finetune as start
+
     with remedies(_REMEDIES):
         run = start(base, data or None, out=out, task=task, method=method, settings=values, overwrite=overwrite,
                     show_progress=not quiet)  # fmt: skip

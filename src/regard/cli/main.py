@@ -14,11 +14,14 @@ from regard.cli import (
     demo,
     embed,
     evaluate,
+    export,
     finetune,
     generate,
     importing,
     lab,
+    merge,
     predict,
+    serve,
     settings,
     train,
 )
@@ -38,12 +41,15 @@ app = typer.Typer(
 app.command("demo", short_help="Learn dates in two minutes, and look inside.")(demo.demo)
 app.command("train", short_help="Train a model on a file, and report.")(train.train)
 app.command("finetune", short_help="Go on from a model, on rows of your own.")(finetune.finetune)
+app.command("merge", short_help="Make a run with LoRA stand alone.")(merge.merge)
 app.command("import", short_help="Bring a pretrained model in.")(importing.import_)
+app.command("export", short_help="Write a model for others to load.")(export.export)
 app.command("compare", short_help="Train several models, and say which is better.")(compare.compare)
 app.command("predict", short_help="Print the model's output for each input.")(predict.predict)
 app.command("generate", short_help="Let a language model go on from a prompt.")(generate.generate)
 app.command("score", short_help="Print how probable a language model holds a text.")(generate.score)
 app.command("embed", short_help="Print vectors of texts, or find like ones.")(embed.embed)
+app.command("serve", short_help="Answer by HTTP, with a page to try a model.")(serve.serve)
 app.command("evaluate", short_help="Score a run on a file.")(evaluate.evaluate)
 app.command("test", short_help="Score a run on its own test rows.")(evaluate.test)
 app.command("attention", short_help="Draw who looked at whom.")(attention.attention)

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from regard.errors import ConfigError
+
 _LINE_ENDS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\u0085\u2028\u2029"}
 """Signs that JSON leaves as they are and some programs end a line at."""
 
@@ -26,6 +28,14 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stder
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", show_default=True)]
 Beam = Annotated[int | None, typer.Option("--beam", min=1, help="Hypotheses of beam search; 1 is greedy.")]
 RunPath = Annotated[str, argument("RUN", "The folder of a run.")]
+
+
+def numbers(name: str, text: str) -> list[int]:
+    """Whole numbers with commas between, as the option `name` was given them."""
+    try:
+        return [int(part.strip().replace("_", "")) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{name} takes whole numbers, separated by commas, got {text!r}") from None
 
 
 def talk(*, quiet: bool) -> None:

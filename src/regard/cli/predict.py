@@ -1,8 +1,8 @@
-"""`regard predict`: from text to the model's output."""
+"""`regard predict`: from text, or paths of pictures, to the model's output."""
 
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, option, print_json, talk
@@ -16,7 +16,9 @@ _LINES_AT_ONCE = 256
 
 def predict(
     run: RunPath,
-    texts: Annotated[list[str] | None, argument("[TEXT]...", "Inputs; unset, the lines of stdin.")] = None,
+    texts: Annotated[list[str] | None, argument("[TEXT]...", "Inputs, or paths of pictures; unset: stdin.")] = None,
+    also: Annotated[list[str] | None, option("A run with LoRA on the same base, to be asked as well.")] = None,
+    aspect: Annotated[str | None, option("What of the text is to be judged; unset, each aspect.")] = None,
     beam: Beam = None,
     temperature: Annotated[float | None, option("Sample; 1 is the model's own distribution.")] = None,
     top_k: Annotated[int | None, option("Sample among the k likeliest tokens.")] = None,
@@ -30,42 +32,65 @@ def predict(
 ) -> None:  # fmt: skip
     """Print the model's output for each input, a line each; a line break inside an output becomes a space.
 
+    Where aspects of a text are judged and none is named, there is a line for each, which begins with it. With --also
+    there is a line for each run, which begins with the run's name; the base that they share is loaded once.
+
     Examples:
 
       regard predict runs/dates "4 March 2025"
 
+      regard predict runs/meals "good soup, rude waiter" --aspect food
+
+      regard predict runs/tone --also runs/topic "a film to remember"
+
       cat inputs.txt | regard predict runs/dates --beam 5 > outputs.txt
+
+      regard predict runs/pictures photo.jpg other.png --json
     """
     talk(quiet=quiet)
+    from regard.runs.adapters import load_adapters
     from regard.runs.run import load
 
     given = {"beam_size": beam, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
              "max_length": max_length, "seed": seed}  # fmt: skip
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    loaded = load(run, device=device)
-    loaded.generation(**options)  # a wrong option is told before anything is read
-    answers = _answers(loaded, [texts], options) if texts else _answers_to_lines(loaded, options)
+    loaded = load_adapters([run, *also], device=device) if also else {"": load(run, device=device)}
+    for each in loaded.values():
+        each.generation(**options)  # a wrong option is told before anything is read
+    asked = {**options, "aspect": aspect}
+    answers = chain(*_answers(loaded, [texts], asked)) if texts else _answers_to_lines(loaded, asked)
     if json:
         print_json({"predictions": list(answers)})
         return
     for answer in answers:
-        print(" ".join(answer["output"].splitlines()), flush=True)
+        named = f"{answer['run']}\t" if also else ""
+        judged = f"{answer['aspect']}\t" if aspect is None and "aspect" in answer else ""
+        print(named + judged + " ".join(answer["output"].splitlines()), flush=True)
 
 
-def _answers(run: "Run", chunks: Iterable[list[str]], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _answers(
+    runs: Mapping[str, "Run"], chunks: Iterable[list[str]], options: dict[str, Any]
+) -> Iterator[list[dict[str, Any]]]:
+    """For each input one answer of each run, or one for each aspect."""
     for chunk in chunks:
-        for prediction in run.predictions(chunk, **options):
-            found = {"input": prediction.input, "output": prediction.output, "score": prediction.score}
-            chances = prediction.probabilities
-            yield found if chances is None else {**found, "probabilities": chances}
+        found = [run.answers(chunk, **options) for run in runs.values()]
+        for of_input in zip(*found, strict=True):
+            named = zip(runs, of_input, strict=True)
+            yield [_named(name, prediction.to_json()) for name, some in named for prediction in some]
 
 
-def _answers_to_lines(run: "Run", options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A blank line in gives a blank line out, so that the two stay aligned."""
+def _answers_to_lines(runs: Mapping[str, "Run"], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A blank line in gives a blank line out, of each run, so that the two stay aligned."""
     for lines in _chunks_of_stdin():
-        answers = _answers(run, [[line for line in lines if line.strip()]], options)
+        answers = _answers(runs, [[line for line in lines if line.strip()]], options)
         for line in lines:
-            yield next(answers) if line.strip() else {"input": line, "output": "", "score": None}
+            nothing = {"input": line, "output": "", "score": None}
+            yield from next(answers) if line.strip() else [_named(name, nothing) for name in runs]
+
+
+def _named(name: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """With the name of the run, where several are asked."""
+    return {"run": name, **answer} if name else answer
 
 
 def _chunks_of_stdin() -> Iterator[list[str]]:

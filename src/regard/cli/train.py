@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from regard.cli.few import FEW_REMEDIES, Draws, Few, Jobs, print_few, read_few, require_few
 from regard.cli.output import Json, Quiet, argument, option, print_json, talk
 from regard.errors import BadRowsError, ConfigError, RegardError, RunExistsError, StoppedError
 
@@ -38,6 +39,9 @@ def train(
     set_: Annotated[Given, option("Any setting: --set model.num_layers=6", "--set", metavar="NAME=VALUE")] = None,
     no_auto_batch: Annotated[bool, typer.Option("--no-auto-batch", help="Stop where memory runs out.")] = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Go on without rows that cannot be read.")] = False,
+    few: Few = None,
+    draws: Draws = None,
+    jobs: Jobs = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
     json: Json = False,
@@ -55,12 +59,15 @@ def train(
 
       regard train shakespeare.txt --tokenizer characters --minutes 3 --out runs/shakespeare
 
+      regard train reviews.csv --few 16,100 --draws 5
+
       regard train --out runs/de-en --resume
     """
     talk(quiet=quiet)
     if resume and (out is None or overwrite):
         raise ConfigError("--resume goes on with the run in --out, and does not go with --overwrite")
-    from regard.runs.launch import train as start
+    if few is None:
+        require_few(draws, jobs)
 
     options = {
         "data": {"columns": [name.strip() for name in columns.split(",")] if columns else None, "valid": valid,
@@ -69,6 +76,16 @@ def train(
                   "auto_batch": False if no_auto_batch else None},
     }  # fmt: skip
     values = joined(settings, set_ or [], options) | ({} if task is None else {"task": task})
+    if few is not None:
+        from regard.runs.few import few_shot
+
+        wanted = read_few(few, draws, refused={"--resume": resume, "--seed": seed})
+        with remedies(FEW_REMEDIES):
+            print_few(few_shot(data or [], **wanted, model=model, settings=values, out=out, overwrite=overwrite,
+                               jobs=jobs, show_progress=not quiet), json=json)  # fmt: skip
+        return
+    from regard.runs.launch import train as start
+
     with remedies():
         run = start(data or None, out=out, model=model, settings=values, resume=resume, overwrite=overwrite,
                     show_progress=not quiet)  # fmt: skip

@@ -49,6 +49,8 @@ class Learned:
 
     labels: dict[str, int] = field(default_factory=dict)
     """Which there are, in the order of their numbers, and how often each was seen."""
+    aspects: dict[str, int] = field(default_factory=dict)
+    """The same for what labels are about."""
     center: float = 0.0
     """The mean of the numbers to be foretold,"""
     spread: float = 1.0
@@ -84,8 +86,12 @@ class LabelCoding:
         self._max_length, self._separator = max_length, separator
         self._counts: Counter[str] = Counter()
 
+    def labels(self, row: Row) -> list[str]:
+        """What a row is called."""
+        return labels_of(row[-1], self._separator)
+
     def see(self, row: Row) -> None:
-        self._counts.update(labels_of(row[-1], self._separator))
+        self._counts.update(self.labels(row))
 
     def texts(self, row: Row) -> Sequence[str]:
         return row[:-1]

@@ -16,7 +16,8 @@ _SYNONYMS = {
     "source": "source src input inputs question prompt instruction query article document original text sentence",
     "target": "target tgt trg output outputs answer completion response summary translation reference label labels",
     "text": "text sentence content review document comment tweet input body source src title",
-    "label": "label labels class category sentiment target tgt output stars rating",
+    "aspect": "aspect category target term",
+    "label": "label labels class category sentiment polarity target tgt output stars rating",
 }
 _IDENTIFIERS = "id idx index key guid uid number"
 # Names that a first row is a header by. Of those that are common words it takes two.

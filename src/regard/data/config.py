@@ -1,11 +1,56 @@
 """Settings of the data: where it is, how it is read, split and cut into tokens."""
 
+import math
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from regard.config import Settings
 from regard.errors import ConfigError
+
+Resampling = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+
+
+class PictureConfig(Settings):
+    """How pictures are brought into one form, and cut into patches."""
+
+    size: int = Field(default=32, ge=1, le=4_096)
+    """Height and width that each picture is brought to, in pixels; a multiple of patch_size."""
+    patch_size: int = Field(default=4, ge=1)
+    """Height and width of the patches that it is cut into. A patch is to a picture what a token is to a text."""
+    channels: Literal[1, 3] = 3
+    """3: red, green and blue; 1: shades of grey."""
+    center: list[float] = Field(default_factory=lambda: [0.5])
+    """What is subtracted from pixels of 0 to 1: of each channel, or of all."""
+    spread: list[float] = Field(default_factory=lambda: [0.5])
+    """What they are divided by then."""
+    resampling: Resampling = "bilinear"
+    """How a picture is brought to its size: nearest, box, bilinear, hamming, bicubic or lanczos."""
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        if self.size % self.patch_size:
+            raise ConfigError(
+                f"data.picture.size must be a multiple of its patch_size, got {self.size=} and {self.patch_size=}"
+            )
+        for name, numbers in (("center", self.center), ("spread", self.spread)):
+            if len(numbers) not in (1, self.channels) or not all(map(math.isfinite, numbers)):
+                raise ConfigError(
+                    f"data.picture.{name} must be a finite number for all channels or one for each, got {numbers}"
+                )
+        if min(self.spread) <= 0.0:
+            raise ConfigError(f"data.picture.spread must be above 0, got {self.spread}")
+        return self
+
+    @property
+    def num_positions(self) -> int:
+        """What a model reads of a picture: its patches, and a place of its own before them."""
+        return 1 + (self.size // self.patch_size) ** 2
+
+    @property
+    def patch_dim(self) -> int:
+        """Numbers of a patch."""
+        return self.channels * self.patch_size**2
 
 
 class DataConfig(Settings):
@@ -23,7 +68,7 @@ class DataConfig(Settings):
     """Source and target columns, or that of the text, by name or by position from 1; unset, they are guessed and
     said."""
     format: str | None = None
-    """tsv, csv, jsonl, parquet or aligned; unset, told by the file's name and first lines."""
+    """tsv, csv, jsonl, parquet, aligned, semeval or semeval-terms; unset, told by the file's name and first lines."""
     header: bool | None = None
     """Whether the first row names the columns; unset, guessed and said."""
     skip_bad: bool = False
@@ -43,6 +88,10 @@ class DataConfig(Settings):
     """What rows are told apart by, in the order of their numbers; read off the training rows."""
     label_separator: str | None = Field(default=None, min_length=1)
     """What stands between the labels of a row that may have several; a row that has none holds this alone."""
+    aspects: list[str] = Field(default_factory=list)
+    """What of a text labels may be about, in the order of their numbers; read off the training rows."""
+    ignored_labels: list[str] = Field(default_factory=lambda: ["conflict"])
+    """Of aspects: rows with these labels are passed over; conflict is what SemEval calls good and bad at once."""
     center: float = 0.0
     """The mean of the numbers to be foretold; read off the training rows."""
     spread: float = Field(default=1.0, gt=0.0)
@@ -53,9 +102,13 @@ class DataConfig(Settings):
     """Rows to generate of a built-in data set."""
     train_rows: int | None = Field(default=None, ge=1)
     """Learn from so many of the training rows only, chosen by hash: fewer are always among more."""
+    few: int | None = Field(default=None, ge=1)
+    """Learn from so many of the training rows of each label only; where rows have no labels, from so many in all."""
+    draw: int = Field(default=0, ge=0)
+    """With few: another number draws other rows. Of one draw, fewer are always among more."""
     splits: list[float] = Field(default_factory=list)
     """Shares of train, validation and test rows; unset, 5 % each for the last two, at most 2,000 rows, or 1,000,000
-    characters of running text."""
+    characters of running text; with few, 40 % for the test."""
     split_seed: int = 0
     """Another number gives another split, and other rows of a built-in data set."""
     tokenizer: str | None = None
@@ -73,6 +126,7 @@ class DataConfig(Settings):
     """Of masked models: hide stretches of one to ten words, short ones more often, and not single words."""
     mask_words: bool = True
     """Of masked models: hide all tokens of a word together, or else each by itself."""
+    picture: PictureConfig = Field(default_factory=PictureConfig)
 
     @model_validator(mode="after")
     def _splits_are_shares(self) -> Self:
@@ -80,4 +134,10 @@ class DataConfig(Settings):
             raise ConfigError(f"data.splits must be three shares that sum to 1, got {self.splits}")
         if self.splits and self.splits[0] <= 0:
             raise ConfigError(f"data.splits must leave rows to train on, got {self.splits}")
+        return self
+
+    @model_validator(mode="after")
+    def _draws_are_of_few(self) -> Self:
+        if self.draw and self.few is None:
+            raise ConfigError(f"data.draw says which rows data.few takes: set data.few, got {self.draw=}")
         return self

@@ -27,6 +27,7 @@ from regard.data.records import (
     read_parquet,
     read_tsv,
 )
+from regard.data.semeval import COLUMNS, read_semeval, require_aspects
 from regard.errors import ConfigError, DataError
 
 FORMATS = {
@@ -36,6 +37,8 @@ FORMATS = {
     "parquet": "Parquet",
     "aligned": "aligned lines",
     "lines": "lines",
+    "semeval": "SemEval's XML, by category",
+    "semeval-terms": "SemEval's XML, by term",
 }
 """The formats, and what each is called in a sentence."""
 
@@ -48,6 +51,7 @@ _SUFFIXES = {
     ".json": "jsonl",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".xml": "semeval",
 }
 _SAMPLE_ROWS = 100
 _SAMPLE_LINES = 10_000
@@ -84,6 +88,8 @@ def file_layout(path: Path, wish: Wish) -> Layout:
     format = known or _sniff(path, wish)
     if format == "aligned":
         raise ConfigError(f"aligned lines need a file for each of {', '.join(wish.roles)}, got only {path}")
+    if format.startswith("semeval"):
+        return _semeval_layout(path, wish, format)
     layout = {"jsonl": _jsonl_layout, "parquet": _parquet_layout, "lines": _lines_layout}.get(format)
     if layout is None:
         return _delimited_layout(path, wish, is_csv=format == "csv", is_sniffed=known is None)
@@ -189,6 +195,13 @@ def _named_layout(
     if is_sniffed or wish.columns is None:
         guess = _sentence(path, FORMATS[format], wish.roles, columns, num_columns=len(names))
     return Layout(format=format, columns=columns, read=read, guess=guess, names=tuple(names))
+
+
+def _semeval_layout(path: Path, wish: Wish, format: str) -> Layout:
+    require_aspects(path, format)
+    picks = choose_columns(COLUMNS, wish.columns, wish.roles, where=path.name)
+    read = partial(read_semeval, path, format=format, picks=tuple(picks))
+    return _named_layout(path, format, read, COLUMNS, picks, wish, is_sniffed=False)
 
 
 def _lines_layout(path: Path, wish: Wish, *, is_sniffed: bool) -> Layout:

@@ -10,22 +10,24 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args
 
-from regard.data.coding import Coding, Learned, TextCoding
+from regard.data.coding import Coding, LabelCoding, Learned, TextCoding
 from regard.data.columns import count_of
 from regard.data.config import DataConfig
 from regard.data.divisions import Division, divide
 from regard.data.documents import ROLES, Piece, Texts, TextSource, as_pieces, join_pieces
 from regard.data.permutation import mix
+from regard.data.picture_sources import Pictures, PictureSource
+from regard.data.picture_store import PictureStore
 from regard.data.sources import Source, usual_tokenizer
-from regard.data.splits import Survey, row_hash, survey
+from regard.data.splits import Survey, draw_few, row_hash, survey
 from regard.data.store import TokenStore, write_store
 from regard.data.stream import TokenStream, count_tokens, write_stream
 from regard.data.tables import Table
-from regard.errors import DataError, DeviceError
+from regard.errors import ConfigError, DataError, DeviceError
 from regard.progress import say, track, warn
 from regard.text.tokenizer import SPECIALS, Tokenizer, TokenizerKind, load_tokenizer, train_tokenizer
 
@@ -40,12 +42,15 @@ _SAMPLE_CHARACTERS = 1 << 26
 """Running text that a tokenizer learns from, where it need not see all of it."""
 
 HeldOut = dict[str, list[tuple[str, ...]]]
-Store = TypeVar("Store", TokenStore, TokenStream)
+Store = TypeVar("Store", TokenStore, TokenStream, PictureStore)
 
 
 @dataclass(frozen=True)
 class Prepared(Generic[Store]):
-    """Everything a training loop needs of the data: rows in a `TokenStore`, running text in a `TokenStream`."""
+    """Everything a training loop needs of the data.
+
+    Rows lie in a `TokenStore`, running text in a `TokenStream`, pictures in a `PictureStore`.
+    """
 
     tokenizer: Tokenizer
     train: Store
@@ -68,18 +73,26 @@ def prepare(
     config = config.changed(tokenizer=usual_tokenizer(config))
     chosen = coding or TextCoding(roles)
     key = roles if coding is None else [*roles, *coding.columns]
-    return _prepare(source, _matters(config), key, TokenStore, lambda folder: _build(folder, source, config, chosen))
+    return find_or_build(
+        source, settings_that_matter(config), key, TokenStore, lambda folder: _build(folder, source, config, chosen)
+    )
 
 
 def prepare_text(source: TextSource, config: DataConfig) -> Prepared[TokenStream]:
     """Split, tokenize and store running text, or find that this was done before."""
+    if config.few is not None:
+        raise ConfigError(f"data.few is for rows, and running text has none, got {config.few}")
     config = config.changed(tokenizer=usual_tokenizer(config))
-    matters = _matters(config) | {"max_length": None, "documents": source.train.form, "isolate": source.is_isolated}
-    return _prepare(source, matters, ROLES, TokenStream, lambda folder: _build_text(folder, source, config))
+    matters = settings_that_matter(config) | {
+        "max_length": None,
+        "documents": source.train.form,
+        "isolate": source.is_isolated,
+    }
+    return find_or_build(source, matters, ROLES, TokenStream, lambda folder: _build_text(folder, source, config))
 
 
-def _prepare(
-    source: Source | TextSource,
+def find_or_build(
+    source: Source | TextSource | PictureSource,
     matters: dict[str, Any],
     roles: Sequence[str],
     store: type[Store],
@@ -156,15 +169,22 @@ def _build_whole(folder: Path, build: Callable[[Path], None]) -> None:
 
 def _build(folder: Path, source: Source, config: DataConfig, coding: Coding) -> None:
     rows = (row.values for row in track(source.train, f"reading {source.train.name}"))
-    found = survey(_seen(rows, coding), config, has_valid=source.valid is not None, has_test=source.test is not None)
+    rows = _seen(rows, coding) if config.few is None else rows
+    found = survey(rows, config, has_valid=source.valid is not None, has_test=source.test is not None)
+    held_out: HeldOut = {"valid": [], "test": []}
+    training_rows = _route(track(source.train, "cutting into tokens", total=found.num_rows), found, held_out)
+    drawing: list[str] = []
+    if config.few is not None:
+        training_rows, drawing = _draw(training_rows, config, coding)
+        found = replace(
+            found, sample=training_rows, num_characters=sum(len(text) for row in training_rows for text in row)
+        )
     learned = coding.learned()
     texts = (text for row in found.sample for text in coding.texts(row))
     vocab_size = _vocab_size(config, found.num_characters, _MOST_OF_ROWS)
     tokenizer, tokenizer_note = _make_tokenizer(config, texts, vocab_size, "rows")
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
-    held_out: HeldOut = {"valid": [], "test": []}
-    training_rows = _route(track(source.train, "cutting into tokens", total=found.num_rows), found, held_out)
     train = write_store(folder / "train", training_rows, tokenizer, coding, max_length=config.max_length)
     for role, table in (("valid", source.valid), ("test", source.test)):
         if table is not None:
@@ -175,11 +195,14 @@ def _build(folder: Path, source: Source, config: DataConfig, coding: Coding) -> 
     notes = [
         f"{found.num_rows:,} rows: {len(train):,} to train on, {len(held_out['valid']):,} for validation, "
         f"{len(held_out['test']):,} for the test",
+        *drawing,
         tokenizer_note,
     ]
     if learned.labels:
-        notes.append(f"{count_of(len(learned.labels), 'label')}: {_frequencies(learned.labels)}")
-    _write_record(folder, notes, _warnings(source, train, held_out, config), held_out, learned)
+        notes.append(f"{count_of(len(learned.labels), 'label')}: {frequencies(learned.labels)}")
+    if learned.aspects:
+        notes.append(f"{count_of(len(learned.aspects), 'aspect')}: {frequencies(learned.aspects)}")
+    write_record(folder, notes, _warnings(source, train, held_out, config), held_out, learned)
 
 
 def _seen(rows: Iterable[tuple[str, ...]], coding: Coding) -> Iterator[tuple[str, ...]]:
@@ -188,7 +211,28 @@ def _seen(rows: Iterable[tuple[str, ...]], coding: Coding) -> Iterator[tuple[str
         yield row
 
 
-def _frequencies(labels: Mapping[str, int]) -> str:
+def _draw(
+    rows: Iterable[tuple[str, ...]], config: DataConfig, coding: Coding
+) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The few rows that are learned from, which are all that the coding sees, and what is said of them."""
+    assert config.few is not None, "few are drawn where that is asked for"
+    has_labels = isinstance(coding, LabelCoding)
+    drawn = draw_few(rows, config.few, config.draw, coding.labels if has_labels else lambda row: ("",))
+    for row in drawn:
+        coding.see(row)
+    counts = coding.learned().labels if has_labels else {"": len(drawn)}
+    if max(counts.values()) < config.few:
+        raise DataError(
+            f"data.few must leave rows to choose from, got {config.few:,} of the {max(counts.values()):,} "
+            f"training rows {'of the commonest label' if has_labels else 'there are'}"
+        )
+    rare = {label: count for label, count in counts.items() if count < config.few}
+    kind = f"{count_of(config.few, 'row')} of each label" if has_labels else count_of(config.few, "row")
+    less = f", but of {frequencies(rare)}, which have no more" if rare else ""
+    return drawn, [f"draw {config.draw}: {kind}{less}"]
+
+
+def frequencies(labels: Mapping[str, int]) -> str:
     """The commonest labels, and how often each was seen."""
     common = sorted(labels, key=lambda label: -labels[label])
     more = f" and {len(common) - _LABELS_TOLD} more" if len(common) > _LABELS_TOLD else ""
@@ -215,10 +259,10 @@ def _build_text(folder: Path, source: TextSource, config: DataConfig) -> None:
         f"{count_tokens(as_pieces(documents['test']), tokenizer):,} for the test",
         tokenizer_note,
     ]
-    _write_record(folder, notes, _text_warnings(source, held_out), held_out)
+    write_record(folder, notes, _text_warnings(source, held_out), held_out)
 
 
-def _write_record(
+def write_record(
     folder: Path, notes: list[str], warnings: list[str], held_out: HeldOut, learned: Learned | None = None
 ) -> None:
     record = {"notes": notes, "warnings": warnings, "held_out": held_out, "learned": asdict(learned or Learned())}
@@ -307,10 +351,11 @@ def _leaks(training_rows: Iterable[Sequence[str]], given: HeldOut, what: str) ->
     ]
 
 
-def _matters(config: DataConfig) -> dict[str, Any]:
+def settings_that_matter(config: DataConfig) -> dict[str, Any]:
     """The settings that change what is stored, of rows; for the tokenizer in a file, what it says."""
     elsewhere = {"train", "valid", "test", "num_rows", "documents", "isolate", "window", "stride"}
-    elsewhere |= {"labels", "balance", "center", "spread", "mask_share", "mask_spans", "mask_words"}
+    elsewhere |= {"labels", "aspects", "balance", "center", "spread", "mask_share", "mask_spans", "mask_words"}
+    elsewhere |= {"picture"}
     matters = config.model_dump(exclude=elsewhere)
     assert config.tokenizer is not None, "a tokenizer is chosen before it is made"
     tokenizer = Path(config.tokenizer)
@@ -324,7 +369,7 @@ def _key(content: str, matters: dict[str, Any], roles: Sequence[str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _require_space(folder: Path, table: Table | Texts) -> None:
+def _require_space(folder: Path, table: Table | Texts | Pictures) -> None:
     """Two bytes a token, eight a row and the order of rows come to about as much as the text itself."""
     needed = sum(path.stat().st_size for path in table.paths)
     existing = next(parent for parent in folder.parents if parent.exists())

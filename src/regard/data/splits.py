@@ -9,7 +9,7 @@ the order of the file and however often it is read.
 import hashlib
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from regard.data.config import DataConfig
@@ -17,6 +17,8 @@ from regard.errors import DataError
 
 _LARGEST = 1 << 64
 _DEFAULT_SHARE, _DEFAULT_MOST = 0.05, 2_000
+_TEST_SHARE_OF_FEW = 0.4
+"""Where few rows are learned from, more of the others can judge."""
 _KEYS_KEPT = 20_000
 """Up to this many held-out rows are counted exactly; beyond, a share of the hashes is as good."""
 _SAMPLE_ROWS, _SAMPLE_CHARACTERS = 100_000, 1_000
@@ -92,6 +94,29 @@ def survey(rows: Iterable[Sequence[str]], config: DataConfig, *, has_valid: bool
     return Survey(num_rows, num_characters, split, sample)
 
 
+def draw_few(
+    rows: Iterable[Sequence[str]], few: int, seed: int, kinds: Callable[[Sequence[str]], Sequence[str]]
+) -> list[tuple[str, ...]]:
+    """So many distinct rows of each kind, or all there are, chosen by a hash of the whole row and the seed.
+
+    The order of the rows does not matter, and of one seed fewer are always among more. A row of several kinds counts
+    for each of them, so that of some there may be more.
+
+    Example:
+        >>> rows = [(f"text {number}", "odd" if number % 2 else "even") for number in range(100)]
+        >>> [label for _, label in sorted(draw_few(rows, 2, 0, lambda row: row[-1:]), key=lambda row: row[-1])]
+        ['even', 'even', 'odd', 'odd']
+    """
+    heaps: dict[str, list[tuple[int, tuple[str, ...]]]] = {}  # of each kind; keys negated: the largest is on top
+    for row in rows:
+        entry = -_hash("\x1f".join([str(seed), *row])), tuple(row)
+        for kind in kinds(row):
+            heap = heaps.setdefault(kind, [])
+            if (len(heap) < few or entry > heap[0]) and entry not in heap:
+                (heapq.heappush if len(heap) < few else heapq.heapreplace)(heap, entry)
+    return [row for _, row in sorted({entry for heap in heaps.values() for entry in heap}, reverse=True)]
+
+
 def default_share(total: int, *, most: int) -> float:
     """What is held back for validation, and as much for the test, where nobody says."""
     return min(_DEFAULT_SHARE, most / total) if total else 0.0
@@ -115,6 +140,9 @@ def _train_from(config: DataConfig, num_rows: int, largest: list[int]) -> int:
 
 def _limits(config: DataConfig, num_rows: int, smallest: list[int], has_valid: bool, has_test: bool) -> tuple[int, int]:
     default = default_share(num_rows, most=_DEFAULT_MOST)
+    if config.few is not None and not config.splits:
+        more = min(_TEST_SHARE_OF_FEW, _DEFAULT_MOST / max(1, num_rows))
+        config = config.changed(splits=[1 - default - more, default, more])
     valid, test = held_out_shares(config, default, has_valid=has_valid, has_test=has_test)
     num_test, num_valid = (max(1, round(share * num_rows)) if share else 0 for share in (test, valid))
 

@@ -9,11 +9,8 @@ Translation Evaluation" (2004).
 https://aclanthology.org/W04-3250
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-
-import numpy as np
-from jaxtyping import Float, Real
 
 from regard.evaluation.bootstrap import CONFIDENCE, NUM_RESAMPLES, bootstrap_interval, clopper_pearson
 from regard.evaluation.scores import Score
@@ -191,17 +188,3 @@ def score_tally(
         settings={**tally.settings, **made},
         digits=tally.digits,
     )
-
-
-def score_from_statistics(
-    name: str,
-    statistics: Real[np.ndarray, "examples statistics"],
-    compute: Callable[[Float[np.ndarray, " statistics"]], float],
-    *,
-    settings: Mapping[str, str | int | float],
-    num_resamples: int = NUM_RESAMPLES,
-    seed: int = 0,
-) -> Score:
-    """The score `compute` gives to the summed rows of `statistics`, with its bootstrap interval: see `score_tally`."""
-    counts = Tally(name=name, statistics=statistics, compute=compute, settings=settings)
-    return score_tally(counts, num_resamples=num_resamples, seed=seed)

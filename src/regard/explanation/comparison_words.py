@@ -6,8 +6,14 @@ from typing import Any
 
 from regard.evaluation.paired import SIGNIFICANCE
 
-LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte"})
-METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF"}
+LOWER_IS_BETTER = frozenset({"perplexity", "bits_per_byte", "pseudo_perplexity"})
+METRIC_NAMES = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "entity_f1": "entity F1",
+    "answer_f1": "answer F1",
+    "macro_f1": "macro F1",
+}
 """Where the name in print is more than the name in settings with spaces."""
 LONGEST_LIST = 64
 """A title names the models where their names together are no longer than this, and counts them otherwise."""

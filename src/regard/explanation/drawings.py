@@ -157,8 +157,12 @@ def _shade(weight: float, width: int, *, is_colored: bool) -> Text:
     """One cell for a weight between 0 and 1."""
     if not is_colored:
         return Text(BLOCKS[round(weight * (len(BLOCKS) - 1))] * width)
+    return Text(" " * width, style=Style(bgcolor=Color.from_triplet(mixed(weight))))
+
+
+def mixed(weight: float) -> ColorTriplet:
+    """The shade for a weight between 0 and 1."""
     place = weight * (len(SHADES) - 1)
     low, high = list(pairwise(SHADES))[min(int(place), len(SHADES) - 2)]
     part = place - min(int(place), len(SHADES) - 2)
-    mixed = ColorTriplet(*(round(a + (b - a) * part) for a, b in zip(low, high, strict=True)))
-    return Text(" " * width, style=Style(bgcolor=Color.from_triplet(mixed)))
+    return ColorTriplet(*(round(a + (b - a) * part) for a, b in zip(low, high, strict=True)))

@@ -1,6 +1,6 @@
 """Watching a model attend."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.explanation.maps import AttentionMaps, visible
 from regard.models.families import AnyModel
 from regard.nn.attention import Lookup
@@ -72,7 +72,8 @@ def explain_pair(model: AnyModel, tokenizer: Tokenizer, source: str, prediction:
     _require_attention(model)
     device = next(model.parameters()).device
     read, written = tokenizer.encode([source, prediction])
-    source_ids, inputs, outputs = [*read, tokenizer.end], [tokenizer.start, *written], [*written, tokenizer.end]
+    source_ids = [*tokenizer.opening, *read, tokenizer.end]
+    inputs, outputs = [tokenizer.start, *written], [*written, tokenizer.end]
     with record_attention(model.eval()) as weights:
         model(torch.tensor([inputs], device=device), torch.tensor([source_ids], device=device))
     layers: dict[str, list[np.ndarray]] = {"encoder": [], "decoder": [], "cross": []}
@@ -84,6 +85,34 @@ def explain_pair(model: AnyModel, tokenizer: Tokenizer, source: str, prediction:
         target_inputs=_visible(tokenizer, inputs),
         weights={kind: np.stack(maps) for kind, maps in layers.items() if maps},
         source=source,
+        prediction=prediction,
+    )
+
+
+@torch.inference_mode()
+def explain_reading(body: AnyModel, tokenizer: Tokenizer, text: str, answer: Callable[[], str]) -> AttentionMaps:
+    """Who looked at whom while the body of a model read `text`; `answer` has the model do so, and says what came out.
+
+    The tokens are those that the model was given, with whatever its task puts around a text.
+    """
+    _require_attention(body)
+    read: list[Tensor] = []
+    hook = body.embedding.register_forward_pre_hook(lambda _, given: read.append(given[0]))
+    try:
+        with record_attention(body) as weights:
+            prediction = answer()
+    finally:
+        hook.remove()
+    rows = torch.cat([ids.flatten(0, -2) for ids in read])
+    if len(rows) != 1:
+        raise DataError(f"attention is drawn for what is read at once, but this is read in {len(rows)} parts")
+    tokens = _visible(tokenizer, rows[0].tolist())
+    return AttentionMaps(
+        source_tokens=tokens,
+        target_tokens=(),
+        target_inputs=(),
+        weights={"encoder": np.stack([found[0].float().cpu().numpy() for found in weights.values()])},
+        source=text,
         prediction=prediction,
     )
 

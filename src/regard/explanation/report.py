@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regard.errors import ConfigError
+from regard.explanation.highlights import Highlights
 from regard.explanation.maps import AttentionMaps
 from regard.explanation.templates import write_page
 
@@ -27,6 +28,8 @@ class Report:
     """`source`, `prediction` and, where they are known, `target` and `right`."""
     confusion: Mapping[str, Any] | None = None
     """`labels`, and `counts`: how often each (a row) was taken for each (a column)."""
+    highlights: Sequence[Highlights] = ()
+    """Texts with the words that mattered."""
     attention: AttentionMaps | Sequence[AttentionMaps] | None = None
     notes: Sequence[str] = ()
     """What was guessed, counted or passed over, one sentence each."""
@@ -47,6 +50,7 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "settings": report.settings,
         "samples": list(report.samples),
         "confusion": report.confusion,
+        "highlights": [example.to_dict() for example in report.highlights],
         "attention": [maps.to_dict() for maps in examples],
         "notes": list(report.notes),
     }
@@ -55,8 +59,8 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "report.html",
         title=report.title,
         data=data,
-        styles=["style.css", "report.css"],
-        scripts=["common.js", "attention.js", "charts.js", "report.js", "report_start.js"],
+        styles=["style.css", "report.css", "highlights.css"],
+        scripts=["common.js", "attention.js", "charts.js", "highlights.js", "report.js", "report_start.js"],
     )
 
 

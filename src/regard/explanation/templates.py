@@ -39,11 +39,11 @@ def write_page(
     parts = {
         "title": html.escape(title),
         "icon": "data:image/svg+xml," + quote(ICON),
-        "style": "\n".join(map(_page_file, styles)),
-        "script": "\n".join(map(_page_file, scripts)),
+        "style": "\n".join(map(page_file, styles)),
+        "script": "\n".join(map(page_file, scripts)),
         "data": embed(data),
     }
-    template = _page_file("skeleton.html").replace("{{body}}", _page_file(body).strip())
+    template = page_file("skeleton.html").replace("{{body}}", page_file(body).strip())
     # One pass, so that braces inside a part are never taken for places to fill.
     text = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
     path = Path(path)
@@ -72,5 +72,6 @@ def _plain(data: Any) -> Any:
     return data
 
 
-def _page_file(name: str) -> str:
+def page_file(name: str) -> str:
+    """What a file of the folder `pages` holds."""
     return (resources.files("regard.explanation") / "pages" / name).read_text(encoding="utf-8")

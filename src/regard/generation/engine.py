@@ -14,7 +14,7 @@ Dimensions: `batch` sequences, `time` positions.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice, takewhile
 from typing import NamedTuple
@@ -130,7 +130,7 @@ class Engine:
     """Writes for up to `num_slots` requests at a time, each as if it were alone.
 
     `model` is in evaluation mode; one that `regard.generation.inference.ready`
-    made is the fastest. Texts end with the token `end`, or at their limit.
+    made is the fastest. Texts end with the token `end`, or one of several, or at their limit.
     An engine belongs to one thread.
 
     Example:
@@ -146,7 +146,7 @@ class Engine:
         model: AnyModel,
         config: GenerationConfig,
         *,
-        end: int | None,
+        end: int | Collection[int] | None,
         num_slots: int = 32,
     ) -> None:
         if config.beam_size > 1:
@@ -155,7 +155,8 @@ class Engine:
             raise ConfigError(f"num_slots must be at least 1, got {num_slots}")
         if model.decoder is None:
             raise ConfigError("an engine needs a model that has a decoder, got an encoder alone")
-        self._model, self._config, self._end, self._num_slots = model, config, end, num_slots
+        self._model, self._config, self._num_slots = model, config, num_slots
+        self._ends = frozenset([end] if isinstance(end, int) else end or ())
         self._device = model.embedding.weight.device
         self._wants_graphs = self._device.type == "cuda"
         self._reach, _ = reach(model)
@@ -271,8 +272,8 @@ class Engine:
 
     def _note(self, slot: int, sequence: _Sequence, tokens: list[int]) -> None:
         tokens = tokens[: sequence.num_left]
-        is_ended = self._end is not None and self._end in tokens
-        tokens = list(takewhile(lambda token: token != self._end, tokens)) if is_ended else tokens
+        is_ended = not self._ends.isdisjoint(tokens)
+        tokens = list(takewhile(lambda token: token not in self._ends, tokens)) if is_ended else tokens
         sequence.num_written += len(tokens)
         is_last = is_ended or sequence.num_left == 0
         self._inbox.add(Written(sequence.number, tokens, is_last))

@@ -8,11 +8,13 @@ positions are sinusoids whose sines all stand before their cosines: they come
 over as a table.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from regard.errors import ConfigError
-from regard.interop.fields import Config, activation, count, flag, layer_count, number, require
+from regard.interop.fields import Config, activation, activation_name, count, flag, layer_count, number, require
 from regard.interop.names import Shape, Weight, layers
 from regard.models.transformer_config import TransformerConfig
 
@@ -47,6 +49,17 @@ def marian_settings(config: Config) -> TransformerConfig:
     """The shape that a `config.json` of Marian describes."""
     require(config, share_encoder_decoder_embeddings=True, static_position_embeddings=True)
     return _settings(config, embedding_norm=False)
+
+
+def bart_config(shape: TransformerConfig) -> dict[str, Any]:
+    """A `config.json` of BART for this shape; where they differ, BART has no other."""
+    return {"model_type": "bart", **_config(shape)}
+
+
+def marian_config(shape: TransformerConfig) -> dict[str, Any]:
+    """A `config.json` of Marian for this shape; where they differ, Marian has no other."""
+    same = {"share_encoder_decoder_embeddings": True, "static_position_embeddings": True}
+    return {"model_type": "marian", **_config(shape), **same, "normalize_embedding": False}
 
 
 def bart_names(config: Config) -> dict[str, Weight]:
@@ -106,6 +119,27 @@ def _settings(config: Config, *, embedding_norm: bool) -> TransformerConfig:
             "output_bias": True,
         }
     )
+
+
+def _config(shape: TransformerConfig) -> dict[str, Any]:
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (("attention_heads", shape.num_heads), ("ffn_dim", shape.feedforward_dim or 1))
+    }
+    return {
+        "d_model": shape.model_dim,
+        "encoder_layers": shape.encoder_depth or 1,
+        "decoder_layers": shape.decoder_depth or 1,
+        **sides,
+        "activation_function": activation_name(shape.activation) or "gelu",
+        "max_position_embeddings": shape.context_length,
+        "dropout": shape.dropout,
+        "attention_dropout": shape.attention_dropout,
+        "activation_dropout": 0.0,
+        "scale_embedding": shape.scale_embeddings,
+        "tie_word_embeddings": shape.tie_embeddings,
+    }
 
 
 def _names(shape: TransformerConfig) -> dict[str, Weight]:

@@ -12,7 +12,7 @@ vector is added to the positions.
 from typing import Any
 
 from regard.errors import ConfigError
-from regard.interop.fields import Config, activation, count, layer_count, number, require
+from regard.interop.fields import Config, activation, activation_name, count, layer_count, number, require
 from regard.interop.names import Weight, layers
 from regard.models.transformer_config import TransformerConfig
 
@@ -83,6 +83,23 @@ def distilbert_settings(config: Config) -> TransformerConfig:
             "attention_dropout": number(config, "attention_dropout", 0.1),
         }
     )
+
+
+def bert_config(shape: TransformerConfig) -> dict[str, Any]:
+    """A `config.json` of BERT for this shape; where they differ, BERT has no other."""
+    return {
+        "model_type": "bert",
+        "hidden_size": shape.model_dim,
+        "num_hidden_layers": shape.encoder_depth or 1,
+        "num_attention_heads": shape.num_heads,
+        "intermediate_size": shape.feedforward_dim or 1,
+        "hidden_act": activation_name(shape.activation) or "gelu",
+        "layer_norm_eps": shape.norm_epsilon,
+        "max_position_embeddings": shape.context_length,
+        "type_vocab_size": shape.num_segments or 1,
+        "hidden_dropout_prob": shape.dropout,
+        "attention_probs_dropout_prob": shape.attention_dropout,
+    }
 
 
 def bert_names(config: Config) -> dict[str, Weight]:

@@ -9,6 +9,7 @@ chat_template.jinja             the latter, where it is a file of its own
 generation_config.json          what writing starts and ends with
 1_Pooling/config.json           how the states of a text become one vector
 sentence_bert_config.json       how much of a text is read for that
+preprocessor_config.json        how pictures are brought into one form
 
 Weights in other layouts are pickles, which can run any code when they are
 read: they are refused.
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from regard.errors import CheckpointError, DataError
 from regard.interop.fields import Config
+from regard.interop.shapes import reads_pictures
 from regard.models.heads import Pooling
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -50,7 +52,7 @@ class Foreign:
     tensors: Mapping[str, Tensor]
     """In the names of Hugging Face; read when they are asked for."""
     tokenizer: str
-    """The content of a `tokenizer.json`."""
+    """The content of a `tokenizer.json`; nothing where pictures are read."""
     content_hash: str
     """SHA-256 of the files that hold the weights."""
     special_tokens: Mapping[str, str] = field(default_factory=dict)
@@ -60,6 +62,8 @@ class Foreign:
     pooling: Pooling | None = None
     max_length: int | None = None
     """The most tokens of a text that it was meant to read, where that is not all that it can."""
+    processor: Config = field(default_factory=dict)
+    """How pictures are brought into the form that it reads."""
 
 
 class StoredTensors(Mapping[str, Tensor]):
@@ -100,7 +104,7 @@ def read_checkpoint(folder: Path) -> Foreign:
         raise CheckpointError(f"the weights in {folder} are quantised: only float16, bfloat16 and float32 are imported")
     files = _weight_files(folder)
     tokenizer = folder / "tokenizer.json"
-    if not tokenizer.is_file():
+    if not tokenizer.is_file() and not reads_pictures(config):
         raise DataError(
             f"{folder} has no tokenizer.json: a model is imported with its tokenizer, and other layouts are not read"
         )
@@ -109,13 +113,14 @@ def read_checkpoint(folder: Path) -> Foreign:
         name=folder.resolve().name,
         config=config,
         tensors=StoredTensors(files),
-        tokenizer=_text(tokenizer),
+        tokenizer="" if reads_pictures(config) else _text(tokenizer),
         content_hash=hash_files(sorted(set(files.values()))),
         special_tokens=_special_tokens({**settings, **(_table(folder / "special_tokens_map.json") or {})}),
         generation=_table(folder / "generation_config.json") or {},
         chat_template=_chat_template(folder, settings),
         pooling=_pooling(folder),
         max_length=_max_length(folder),
+        processor=_table(folder / "preprocessor_config.json") or {},
     )
 
 

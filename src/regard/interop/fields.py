@@ -67,6 +67,12 @@ def activation(config: Config, name: str, default: str, *, is_gated: bool = Fals
     return found
 
 
+def activation_name(activation: Activation, *, is_gated: bool = False) -> str | None:
+    """The foreign name of an activation, where there is one."""
+    names = {_GATED.get(ours) if is_gated else ours: theirs for theirs, ours in reversed(_PLAIN.items())}
+    return names.get(activation)
+
+
 def require(config: Config, **expected: Any) -> None:
     """Raise where a field is there and says what we cannot do."""
     for name, value in expected.items():

@@ -167,7 +167,7 @@ def _read_byte_level(
     merges = [_pair(merge) for merge in _list(metadata, "merges", str)]
     inner = byte_level_tokenizer(replace(vocabulary, merges=merges), str(splitting or "gpt-2"))
     is_started = metadata.get(f"{_PREFIX}add_bos_token", str(splitting).startswith("llama"))
-    return _started(inner, roles.get("start")) if is_started else inner
+    return started(inner, roles.get("start")) if is_started else inner
 
 
 def _read_sentencepiece(
@@ -175,7 +175,7 @@ def _read_sentencepiece(
 ) -> tokenizers.Tokenizer:
     scores, has_prefix = _list(metadata, "scores", float), metadata.get(f"{_PREFIX}add_space_prefix", True)
     inner = sentencepiece_tokenizer(replace(vocabulary, scores=scores), has_prefix=bool(has_prefix))
-    return _started(inner, roles.get("start")) if metadata.get(f"{_PREFIX}add_bos_token", True) else inner
+    return started(inner, roles.get("start")) if metadata.get(f"{_PREFIX}add_bos_token", True) else inner
 
 
 def _read_wordpiece(
@@ -190,7 +190,7 @@ _READERS = {"gpt2": _read_byte_level, "llama": _read_sentencepiece, "bert": _rea
 """By what GGUF calls the kinds of tokenizers."""
 
 
-def _started(inner: tokenizers.Tokenizer, start: str | None) -> tokenizers.Tokenizer:
+def started(inner: tokenizers.Tokenizer, start: str | None) -> tokenizers.Tokenizer:
     """The tokenizer, which puts the start token before a text, where there is one."""
     if start is not None:
         known = [(start, inner.token_to_id(start))]

@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.config import nearest
 from regard.errors import ConfigError, DeviceError
 from regard.interop import llama
+from regard.interop.equivalence import differences
 from regard.interop.gguf import FREQUENCIES, LLAMA_SETTINGS, NAMES, STRETCHED_FROM, slowdowns
 from regard.interop.gguf_file import require_gguf
 from regard.interop.gguf_tokenizer import metadata_from_tokenizer
@@ -25,12 +26,6 @@ NumberType = Literal["F32", "F16", "Q8_0"]
 """How the numbers of matrices are written: in 32 bits, in 16, or in 8 with a scale for each 32 of them."""
 _FILE_TYPES: dict[NumberType, str] = {"F32": "ALL_F32", "F16": "MOSTLY_F16", "Q8_0": "MOSTLY_Q8_0"}
 _BLOCK_LENGTH = 32
-_NOT_OF_A_DECODER = (
-    *("num_layers", "encoder_positions", "decoder_positions", "num_segments"),
-    *("position_buckets", "position_distance", "position_stretch_from"),
-    *("dropout", "attention_dropout", "token_dropout", "initialization"),
-)
-"""Settings that do not change what a trained decoder with rotary positions computes."""
 
 
 def write_gguf(
@@ -71,61 +66,18 @@ def write_gguf(
 
 def config_of(shape: TransformerConfig, *, vocab_size: int) -> dict[str, Any]:
     """The shape in the names of Hugging Face's `config.json`, where it is one that Llama's or Qwen's code can have."""
-    has_own_bias = shape.attention_bias not in (None, shape.bias)
-    kind = "qwen3" if shape.query_key_norm else "qwen2" if has_own_bias else "llama"
-    stretch = {
-        "rope_type": "llama3",
-        "factor": shape.position_stretch,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": shape.position_stretch_from,
-    }
-    config = {
-        "model_type": kind,
-        "vocab_size": vocab_size,
-        "hidden_size": shape.model_dim,
-        "intermediate_size": shape.feedforward_dim or 1,
-        "hidden_act": "silu",
-        "num_hidden_layers": shape.decoder_depth or 1,
-        "num_attention_heads": shape.num_heads,
-        "num_key_value_heads": shape.num_key_value_heads or shape.num_heads,
-        "head_dim": shape.head_dim,
-        "max_position_embeddings": shape.context_length,
-        "rms_norm_eps": shape.norm_epsilon,
-        "rope_theta": shape.position_base,
-        "rope_scaling": None if shape.position_stretch == 1.0 else stretch,
-        "attention_bias": shape.bias and kind == "llama",
-        "mlp_bias": shape.bias and kind == "llama",
-        "tie_word_embeddings": shape.tie_embeddings,
-    }
-    _require_same(shape, llama.settings(config))
-    return config
-
-
-def _require_same(shape: TransformerConfig, known: TransformerConfig) -> None:
-    """Raise at the first setting that makes the two compute something else."""
-    ours = _meaning(shape)
-    for name, value in _meaning(known).items():
-        if ours[name] != value:
-            raise ConfigError(f"model.{name} must be {value} for a GGUF file, got {ours[name]}")
+    # The format has no word for another activation.
+    config = {**llama.config_of(shape), "vocab_size": vocab_size, "hidden_act": "silu"}
+    if "rotary" not in shape.position_schemes and shape.head_dim % 2:
+        raise ConfigError(f"model.positions must be rotary for a GGUF file, got {shape.positions}")
+    if found := differences(llama.settings(config), shape):
+        name, (wanted, got) = next(iter(found.items()))
+        raise ConfigError(f"model.{name} must be {wanted} for a GGUF file, got {got}")
     if shape.position_stretch != 1.0 and shape.position_stretch_from != STRETCHED_FROM:
         raise ConfigError(
             f"model.position_stretch_from must be {STRETCHED_FROM} for a GGUF file, got {shape.position_stretch_from}"
         )
-
-
-def _meaning(shape: TransformerConfig) -> dict[str, Any]:
-    """The settings that a decoder goes by, with no gaps: what is unset is what it is taken for."""
-    values = {name: value for name, value in shape.model_dump().items() if name not in _NOT_OF_A_DECODER}
-    return {
-        **values,
-        "encoder_layers": shape.encoder_depth,
-        "decoder_layers": shape.decoder_depth,
-        "num_key_value_heads": shape.num_key_value_heads or shape.num_heads,
-        "query_width": shape.query_width or shape.model_dim,
-        "positions": shape.decoder_positions or shape.positions,
-        "attention_bias": shape.bias if shape.attention_bias is None else shape.attention_bias,
-    }
+    return config
 
 
 def _shape(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,9 +114,14 @@ def _their_tensors(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
     return {name: tensor.detach().cpu().float().contiguous().numpy() for name, tensor in found.items()}
 
 
-def _require_blocks(number_type: str, tensors: Mapping[str, np.ndarray]) -> None:
+def require_number_type(number_type: str) -> None:
+    """Raise where no type of numbers has this name."""
     if number_type not in _FILE_TYPES:
         raise ConfigError(f"no type of numbers is called {number_type!r}{nearest(number_type, get_args(NumberType))}")
+
+
+def _require_blocks(number_type: str, tensors: Mapping[str, np.ndarray]) -> None:
+    require_number_type(number_type)
     for name, numbers in tensors.items():
         if number_type == "Q8_0" and numbers.ndim > 1 and numbers.shape[-1] % _BLOCK_LENGTH:
             raise ConfigError(

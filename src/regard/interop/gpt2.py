@@ -6,7 +6,9 @@ Its matrices have a row for each input, where ours have one for each output, and
 those of queries, keys and values lie side by side.
 """
 
-from regard.interop.fields import Config, activation, count, flag, layer_count, number, require
+from typing import Any
+
+from regard.interop.fields import Config, activation, activation_name, count, flag, layer_count, number, require
 from regard.interop.names import Weight, layers
 from regard.models.transformer_config import TransformerConfig
 
@@ -39,6 +41,24 @@ def settings(config: Config) -> TransformerConfig:
             "initialization": "gpt2",
         }
     )
+
+
+def config_of(shape: TransformerConfig) -> dict[str, Any]:
+    """A `config.json` for this shape; where they differ, GPT-2 has no other."""
+    return {
+        "model_type": "gpt2",
+        "n_embd": shape.model_dim,
+        "n_layer": shape.decoder_depth or 1,
+        "n_head": shape.num_heads,
+        "n_inner": shape.feedforward_dim or 1,
+        "activation_function": activation_name(shape.activation) or "gelu_new",
+        "layer_norm_epsilon": shape.norm_epsilon,
+        "n_positions": shape.context_length,
+        "resid_pdrop": shape.dropout,
+        "embd_pdrop": shape.dropout,
+        "attn_pdrop": shape.attention_dropout,
+        "tie_word_embeddings": shape.tie_embeddings,
+    }
 
 
 def names(config: Config) -> dict[str, Weight]:

@@ -17,18 +17,21 @@ import tokenizers
 import torch
 from torch import Tensor, nn
 
-from regard.errors import CheckpointError, DataError, RunError
+from regard.errors import BaseMissingError, CheckpointError, ConfigError, DataError, RunError
+from regard.interop import vit
+from regard.interop.adapter_importing import ADAPTER, read_adapter_run
 from regard.interop.checkpoint import Foreign, read_checkpoint, refuse_pickle
 from regard.interop.fields import count
 from regard.interop.gguf import read_gguf
 from regard.interop.llama2c import read_llama2c
 from regard.interop.names import Names, Weight, names_within, taken
 from regard.interop.shapes import SHAPES, Shape, architecture_of
-from regard.models.heads import MaskedHead
+from regard.models.heads import HeadConfig, MaskedHead
 from regard.models.transformer import Transformer
 from regard.models.transformer_config import TransformerConfig
+from regard.models.vision import PictureClassifier
 from regard.progress import say
-from regard.text.tokenizer import Role, Tokenizer
+from regard.text.tokenizer import Role, Tokenizer, train_tokenizer
 from regard.training.checkpoints import weights_of, write_atomically, write_tensors
 from regard.training.folder import RunFolder
 from regard.training.settings import Record, RunSettings
@@ -59,15 +62,37 @@ _TRAINING: dict[str, Any] = {
 _TOLD = 3
 
 
-def import_model(path: str | os.PathLike[str], out: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+def import_model(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    base: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+) -> Path:
     """Write the model at `path` as a run folder.
 
-    `path` is a folder in Hugging Face's layout, a GGUF file, or a file of llama2.c with its `tokenizer.bin` beside it.
+    `path` is a folder in Hugging Face's layout, a GGUF file, or a file of llama2.c with its `tokenizer.bin` beside it;
+    or an adapter that peft wrote, for the run folder `base`.
     """
     folder = RunFolder(out)
     folder.require_vacant(overwrite=overwrite)
+    if (Path(path) / ADAPTER).is_file():
+        _import_adapter(Path(path), folder, base)
+        return folder.path
+    if base is not None:
+        raise ConfigError(f"a base is for an adapter of peft, and {path} has no {ADAPTER}")
     write_run(read_foreign(Path(path)), folder)
     return folder.path
+
+
+def _import_adapter(path: Path, folder: RunFolder, base: str | os.PathLike[str] | None) -> None:
+    if base is None:
+        raise BaseMissingError(f"{path} is an adapter of peft: name its base, the run folder of the model it is for")
+    base_folder = RunFolder(base)
+    if base_folder.path.absolute() == folder.path.absolute():
+        raise RunError(f"{folder.path} is the base: name another folder")
+    settings, tokenizer, weights = read_adapter_run(path, base_folder)
+    _write(folder, settings, tokenizer, weights, base_folder.read_chat_template())
 
 
 def read_foreign(path: Path) -> Foreign:
@@ -87,21 +112,12 @@ def write_run(foreign: Foreign, folder: RunFolder) -> None:
     """Make the run folder of a model; whatever does not fit is told before anything is written."""
     architecture = architecture_of(foreign.config)
     shape = SHAPES[architecture]
-    task = task_of(foreign, shape)
-    roles = roles_of(foreign, shape)
-    tokenizer = Tokenizer.from_json(foreign.tokenizer, name=f"the tokenizer of {foreign.name}", roles=roles)
-    model, weights, notes = read_weights(foreign, shape, tokenizer.vocab_size)
-    notes = [f"imported from {foreign.name}, a {architecture}", *notes]
-    settings = RunSettings.read(
-        {
-            "task": task,
-            "preset": str(foreign.config.get("model_type", architecture)),
-            "model": model.model_dump(),
-            "head": {"pooling": foreign.pooling},
-            "data": _data(foreign, model, task),
-            "train": _TRAINING,
-        }
+    values, tokenizer, weights, notes = (
+        _from_pictures(foreign, shape) if shape.kind == "pictures" else _from_text(foreign, shape)
     )
+    notes = [f"imported from {foreign.name}, a {architecture}", *notes]
+    preset = str(foreign.config.get("model_type", architecture))
+    settings = RunSettings.read({**values, "preset": preset, "train": _TRAINING})
     record = Record(
         version=version(),
         torch=torch.__version__,
@@ -114,6 +130,49 @@ def write_run(foreign: Foreign, folder: RunFolder) -> None:
     for note in notes:
         say(note)
     _write(folder, settings.changed(record=record.model_dump()), tokenizer, weights, foreign.chat_template)
+
+
+def _from_text(foreign: Foreign, shape: Shape) -> tuple[dict[str, Any], Tokenizer, dict[str, Tensor], list[str]]:
+    """Of a model that reads text: settings, tokenizer, weights, and what there is to say."""
+    task = task_of(foreign, shape)
+    roles: dict[Role, Any] = {**roles_of(foreign, shape)}
+    if several := ends_of(foreign, roles.get("end")):
+        roles["end"] = several
+    tokenizer = Tokenizer.from_json(foreign.tokenizer, name=f"the tokenizer of {foreign.name}", roles=roles)
+    model, weights, notes = read_weights(foreign, shape, tokenizer.vocab_size)
+    values = {
+        "task": task,
+        "model": model.model_dump(),
+        "head": {"pooling": foreign.pooling},
+        "data": _data(foreign, model, task),
+    }
+    return values, tokenizer, weights, notes
+
+
+def _from_pictures(foreign: Foreign, shape: Shape) -> tuple[dict[str, Any], Tokenizer, dict[str, Tensor], list[str]]:
+    """The same of a model that reads pictures; its labels, where it tells them apart, are those of its config."""
+    config, tensors = foreign.config, foreign.tensors
+    assert shape.head_names is not None, "whoever reads pictures can have a head"
+    head_names = shape.head_names(config)
+    has_head = bool(names_within(head_names["output.weight"], tensors))
+    labels = vit.labels(config) if has_head else []
+    model, picture = shape.settings(config), vit.picture_settings(config, foreign.processor)
+    head = HeadConfig(pooling="first", dropout=0.0)
+    with torch.device("meta"):
+        wanted = weights_of(PictureClassifier(model, picture, head, len(labels)))
+    names = {f"body.{name}": weight for name, weight in shape.names(config).items()}
+    names |= {f"head.{name}": weight for name, weight in head_names.items()} if has_head else {}
+    weights, used = _taken_all(names, wanted, tensors)
+    notes = [] if has_head else ["it tells no labels apart: it is to be fine-tuned"]
+    if not foreign.processor:
+        notes.append("there is no preprocessor_config.json: pictures are brought into the usual form of ViT")
+    values = {
+        "task": "recognition",
+        "model": model.model_dump(),
+        "head": head.model_dump(),
+        "data": {"tokenizer": "bytes", "labels": labels, "picture": picture.model_dump()},
+    }
+    return values, train_tokenizer([], "bytes", 300), weights, [*notes, *_left_over(tensors, used, shape)]
 
 
 def task_of(foreign: Foreign, shape: Shape) -> str:
@@ -221,6 +280,15 @@ def roles_of(foreign: Foreign, shape: Shape) -> dict[Role, str]:
         "mask": known(special.get("mask_token")),
     }
     return {role: token for role, token in found.items() if token is not None}
+
+
+def ends_of(foreign: Foreign, end: str | None) -> list[str]:
+    """The token that ends a text, and whatever else does where the model was taught several; none where it is one."""
+    inner = tokenizers.Tokenizer.from_str(foreign.tokenizer)
+    ids = {**foreign.config, **foreign.generation}.get("eos_token_id")
+    listed = [number for number in ids if isinstance(number, int) and number >= 0] if isinstance(ids, list) else []
+    others = [token for number in listed if (token := inner.id_to_token(number)) is not None and token != end]
+    return [end, *dict.fromkeys(others)] if end is not None and others else []
 
 
 def _num_rows(foreign: Foreign, vocab_size: int) -> int:

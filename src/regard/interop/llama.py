@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import ConfigError
-from regard.interop.fields import Config, activation, count, flag, layer_count, number, require
+from regard.interop.fields import Config, activation, activation_name, count, flag, layer_count, number, require
 from regard.interop.names import Weight, layers
 from regard.models.transformer_config import TransformerConfig
 
@@ -61,6 +61,43 @@ def settings(config: Config) -> TransformerConfig:
             "initialization": "gpt2",
         }
     )
+
+
+def config_of(shape: TransformerConfig) -> dict[str, Any]:
+    """A `config.json` of Llama, Qwen 2 or Qwen 3 for this shape; where they differ, none of them has it."""
+    has_own_bias = shape.attention_bias not in (None, shape.bias)
+    kind = "qwen3" if shape.query_key_norm else "qwen2" if has_own_bias else "llama"
+    stretch = {
+        "rope_type": "llama3",
+        "factor": shape.position_stretch,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": shape.position_stretch_from,
+    }
+    is_stretched = shape.position_stretch != 1.0
+    return {
+        "model_type": kind,
+        "hidden_size": shape.model_dim,
+        "intermediate_size": shape.feedforward_dim or 1,
+        "hidden_act": activation_name(shape.activation, is_gated=True) or "silu",
+        "num_hidden_layers": shape.decoder_depth or 1,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_key_value_heads or shape.num_heads,
+        "head_dim": shape.head_dim,
+        "max_position_embeddings": shape.context_length,
+        "rms_norm_eps": shape.norm_epsilon,
+        # Newer readers look for the last of the three, older ones for the others.
+        "rope_theta": shape.position_base,
+        "rope_scaling": stretch if is_stretched else None,
+        "rope_parameters": {
+            "rope_theta": shape.position_base,
+            **(stretch if is_stretched else {"rope_type": "default"}),
+        },
+        "attention_dropout": shape.attention_dropout,
+        "attention_bias": shape.bias and kind == "llama",
+        "mlp_bias": shape.bias and kind == "llama",
+        "tie_word_embeddings": shape.tie_embeddings,
+    }
 
 
 def names(config: Config) -> dict[str, Weight]:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from regard.errors import DataError
 from regard.interop.checkpoint import Foreign, hash_files
-from regard.interop.gguf_tokenizer import Kind, Vocabulary, sentencepiece_tokenizer
+from regard.interop.gguf_tokenizer import Kind, Vocabulary, sentencepiece_tokenizer, started
 from regard.text.tokenizer import END, START, UNKNOWN, Tokenizer
 
 _NEWER = 0x616B3432
@@ -178,7 +178,8 @@ def read_vocabulary(path: Path) -> Tokenizer:
     kinds = [Kind.UNKNOWN, Kind.CONTROL, Kind.CONTROL, *[Kind.BYTE] * _NUM_BYTES]
     kinds += [Kind.NORMAL] * (len(tokens) - num_first)
     named = [UNKNOWN, START, END, *tokens[3:]]
-    return Tokenizer(sentencepiece_tokenizer(Vocabulary(named, [int(kind) for kind in kinds], scores=scores)))
+    inner = sentencepiece_tokenizer(Vocabulary(named, [int(kind) for kind in kinds], scores=scores))
+    return Tokenizer(started(inner, START))
 
 
 def halves_from_pairs(weight: Float[Tensor, "rows *columns"], num_heads: int) -> Float[Tensor, "rows *columns"]:

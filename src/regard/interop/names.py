@@ -23,6 +23,8 @@ class Weight(NamedTuple):
     is_transposed: bool = False
     is_flattened: bool = False
     """A vector here, a matrix of one row there."""
+    folded: Shape | None = None
+    """The shape that it has there, where the same numbers in the same order have another one here."""
     part: tuple[int, int] | None = None
     """(i, n): the i-th of n equal parts that lie one behind the other."""
     skipped: int = 0
@@ -85,7 +87,9 @@ def taken(weight: Weight, shape: Shape, tensors: Mapping[str, Tensor]) -> Tensor
     if not tensor.is_floating_point():
         raise CheckpointError(f"{name} holds numbers of type {tensor.dtype}: quantised weights cannot be imported")
     whole = tuple(tensor.shape)
-    tensor = _cut(tensor, weight)
+    tensor = (
+        _cut(tensor, weight) if weight.folded is None else tensor.reshape(shape) if whole == weight.folded else None
+    )
     if tensor is None or tuple(tensor.shape) != shape:
         wanted = "x".join(map(str, _whole(weight, shape)))
         got = "x".join(map(str, whole)) or "of a single number"
@@ -104,6 +108,8 @@ def given_back(names: Names, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
         tensor = weights[ours]
         if weight.is_flattened:
             tensor = tensor[None]
+        if weight.folded is not None:
+            tensor = tensor.reshape(weight.folded)
         if weight.skipped:
             tensor = torch.cat([tensor.new_zeros(weight.skipped, *tensor.shape[1:]), tensor])
         parts.setdefault(weight.name, {})[weight.part[0] if weight.part else 0] = tensor
@@ -130,6 +136,8 @@ def _cut(tensor: Tensor, weight: Weight) -> Tensor | None:
 
 def _whole(weight: Weight, shape: Shape) -> Shape:
     """The shape that the foreign tensor should have."""
+    if weight.folded is not None:
+        return weight.folded
     rows = (shape[0] + weight.skipped) * (weight.part[1] if weight.part else 1)
     whole = (rows, *shape[1:])
     if weight.is_flattened:

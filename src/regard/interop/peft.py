@@ -45,6 +45,8 @@ class PeftAdapter(NamedTuple):
     """For `load_lora`."""
     others: dict[str, Tensor]
     """What else was trained, such as a head, by its foreign name."""
+    task_type: str | None = None
+    """What peft calls the task, where the file says it."""
 
 
 def module_names(names: Names) -> dict[str, str]:
@@ -69,6 +71,7 @@ def write_peft(
     names: ModuleNames,
     *,
     base_name: str | None = None,
+    task_type: str | None = None,
     others: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write the adapter of a model for peft.
@@ -79,6 +82,7 @@ def write_peft(
         config: The settings of the adapter; that frozen weights have few bits is not written.
         names: What the layers are called there.
         base_name: Where peft is to find the model that the adapter is for.
+        task_type: What peft calls the task.
         others: Tensors of modules that were trained whole, such as a head, by their foreign names.
     """
     require_settings(model, config)
@@ -95,7 +99,7 @@ def write_peft(
     tensors |= {f"{_PREFIX}{name}": tensor for name, tensor in (others or {}).items()}
     values = {
         "peft_type": "LORA",
-        "task_type": None,
+        "task_type": task_type,
         "base_model_name_or_path": base_name,
         "inference_mode": True,
         "r": config.rank,
@@ -134,7 +138,8 @@ def read_peft(folder: str | os.PathLike[str], model: nn.Module, names: ModuleNam
         raise CheckpointError(f"{folder / _TENSORS} adapts layers that the model has not: {', '.join(left[:3])}")
     if not targets:
         raise CheckpointError(f"{folder / _TENSORS} adapts no layer of the model")
-    return PeftAdapter(_settings(values, targets), found, tensors)
+    task_type = values.get("task_type")
+    return PeftAdapter(_settings(values, targets), found, tensors, None if task_type is None else str(task_type))
 
 
 def _settings(values: Mapping[str, Any], targets: list[str]) -> LoraConfig:

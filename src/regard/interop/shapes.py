@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from regard.errors import ConfigError
-from regard.interop import bart, bert, gpt2, llama, t5
+from regard.interop import bart, bert, gpt2, llama, t5, vit
 from regard.interop.fields import Config
 from regard.interop.names import Weight
 from regard.models.transformer_config import TransformerConfig
@@ -13,14 +13,15 @@ from regard.models.transformer_config import TransformerConfig
 class Shape(NamedTuple):
     """How models of one architecture are read."""
 
-    kind: Literal["encoder", "decoder", "both"]
-    """Which stacks it has."""
+    kind: Literal["encoder", "decoder", "both", "pictures"]
+    """Which stacks it has; or that it is an encoder of pictures."""
     settings: Callable[[Config], TransformerConfig]
     names: Callable[[Config], dict[str, Weight]]
     passed_over: tuple[str, ...]
     """Patterns of names of weights that a model can do without."""
     head_names: Callable[[Config], dict[str, Weight]] | None = None
-    """Of the head that says which token a position hides, where a model of this shape can have one."""
+    """Of the head that says which token a position hides, or which label a picture has, where a model of this shape can
+    have one."""
 
 
 _BERT = Shape("encoder", bert.bert_settings, bert.bert_names, bert.PASSED_OVER, bert.bert_head)
@@ -31,6 +32,7 @@ _LLAMA = Shape("decoder", llama.settings, llama.names, llama.PASSED_OVER)
 _T5 = Shape("both", t5.settings, t5.names, t5.PASSED_OVER)
 _BART = Shape("both", bart.bart_settings, bart.bart_names, bart.PASSED_OVER)
 _MARIAN = Shape("both", bart.marian_settings, bart.marian_names, bart.PASSED_OVER)
+_VIT = Shape("pictures", vit.settings, vit.names, vit.PASSED_OVER, vit.head)
 
 _READERS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 """How the names of encoders end: whatever stands on them, the body is the same."""
@@ -50,6 +52,8 @@ SHAPES: dict[str, Shape] = {
     "BartModel": _BART,
     "BartForConditionalGeneration": _BART,
     "MarianMTModel": _MARIAN,
+    "ViTModel": _VIT,
+    "ViTForImageClassification": _VIT,
 }
 """By what `architectures` has."""
 
@@ -67,14 +71,25 @@ _MODEL_TYPES = {
     "mt5": "MT5ForConditionalGeneration",
     "bart": "BartForConditionalGeneration",
     "marian": "MarianMTModel",
+    "vit": "ViTModel",
 }
 """By what `model_type` has, where no architecture is named."""
 
 
 def architecture_of(config: Config) -> str:
     """The name of a known architecture, or an error that lists them."""
-    named, kind = config.get("architectures"), str(config.get("model_type"))
-    name = str(named[0]) if isinstance(named, list) and named else _MODEL_TYPES.get(kind, kind)
+    name = _name_of(config)
     if name not in SHAPES:
         raise ConfigError(f"models of the architecture {name} cannot be imported; known: {', '.join(SHAPES)}")
     return name
+
+
+def reads_pictures(config: Config) -> bool:
+    """Whether a model has pictures for an input, and so no tokenizer."""
+    shape = SHAPES.get(_name_of(config))
+    return shape is not None and shape.kind == "pictures"
+
+
+def _name_of(config: Config) -> str:
+    named, kind = config.get("architectures"), str(config.get("model_type"))
+    return str(named[0]) if isinstance(named, list) and named else _MODEL_TYPES.get(kind, kind)

@@ -8,7 +8,9 @@ the model. The first version ties its output projection to the embeddings, and
 scales down what scores are computed from.
 """
 
-from regard.interop.fields import Config, activation, count, flag, layer_count, number
+from typing import Any
+
+from regard.interop.fields import Config, activation, activation_name, count, flag, layer_count, number
 from regard.interop.names import Weight, layers
 from regard.models.transformer_config import TransformerConfig
 
@@ -54,6 +56,29 @@ def settings(config: Config) -> TransformerConfig:
             "scale_output": flag(config, "scale_decoder_outputs", is_tied),
         }
     )
+
+
+def config_of(shape: TransformerConfig) -> dict[str, Any]:
+    """A `config.json` for this shape; where they differ, T5 has no other."""
+    gate = activation_name(shape.activation, is_gated=True)
+    # Its code takes "gated-gelu" for the approximation.
+    gated = {"gelu_new": "gelu", "silu": "silu"}.get(gate or "")
+    return {
+        "model_type": "t5",
+        "d_model": shape.model_dim,
+        "d_kv": shape.head_dim,
+        "d_ff": shape.feedforward_dim or 1,
+        "num_layers": shape.encoder_depth or 1,
+        "num_decoder_layers": shape.decoder_depth or 1,
+        "num_heads": shape.num_heads,
+        "feed_forward_proj": f"{_GATED}{gated}" if gated else activation_name(shape.activation) or "relu",
+        "relative_attention_num_buckets": shape.position_buckets,
+        "relative_attention_max_distance": shape.position_distance,
+        "layer_norm_epsilon": shape.norm_epsilon,
+        "n_positions": shape.context_length,
+        "dropout_rate": shape.dropout,
+        "tie_word_embeddings": shape.tie_embeddings,
+    }
 
 
 def names(config: Config) -> dict[str, Weight]:

@@ -6,7 +6,8 @@
     MaskedModel      scores for the token that a position hides
     Embedder         one vector of length 1 for a whole text
 
-The body is any model with an encoder, or a decoder alone, which reads forwards.
+The body is any model with an encoder, or a decoder alone, which reads forwards, or a table of vectors without either.
+What is said about each aspect of a text is scored in `aspects.py`.
 
 Dimensions: `batch` texts, `time` positions, `model` width, `outputs` scores, `hidden` places of each text, `vocab`
 tokens, `words` of a sentence.
@@ -29,6 +30,7 @@ from regard.nn.dropout import Dropout
 from regard.nn.masks import padding_mask, places_within
 
 Pooling = Literal["mean", "first", "last", "max", "attention"]
+Asking = Literal["query", "pair", "both"]
 
 
 class HeadConfig(Settings):
@@ -43,6 +45,11 @@ class HeadConfig(Settings):
     """Whether a layer of its own stands between that vector and the scores."""
     crf: bool = False
     """Of tags: whether those of neighbouring words are scored together, by a conditional random field."""
+    aspect: Asking | None = None
+    """How an aspect is asked for: by a learned query for each, by reading it behind the text as the second of a pair,
+    or both. Unset: query, but pair where a base is fine-tuned or aspects are terms of the texts."""
+    projections: bool = True
+    """Of aspects: whether what a query looks at, and what it finds, are learned projections of the states."""
     temperature: float = Field(default=0.05, gt=0.0)
     """Of embeddings: what cosines are divided by in training; the smaller, the more the nearest wrong ones count."""
 
@@ -53,7 +60,7 @@ class Classifier(nn.Module):
     def __init__(self, config: AnyConfig, head: HeadConfig, vocab_size: int, num_outputs: int) -> None:
         super().__init__()
         self.body = make_body(config, vocab_size)
-        self.pooling = Pool(config.model_dim, head.pooling or ("mean" if config.encoder_depth else "last"))
+        self.pooling = Pool(config.model_dim, head.pooling or usual_pooling(config))
         self.head = ScoringHead(config.model_dim, num_outputs, dropout=head.dropout, is_hidden=head.hidden)
 
     def forward(
@@ -80,7 +87,7 @@ class Embedder(nn.Module):
     def __init__(self, config: AnyConfig, head: HeadConfig, vocab_size: int) -> None:
         super().__init__()
         self.body = make_body(config, vocab_size)
-        self.pooling = Pool(config.model_dim, head.pooling or ("mean" if config.encoder_depth else "last"))
+        self.pooling = Pool(config.model_dim, head.pooling or usual_pooling(config))
         self.temperature = head.temperature
 
     def forward(
@@ -225,6 +232,11 @@ class MaskedHead(nn.Module):
         return self.norm(F.gelu(self.transform(states)))
 
 
+def usual_pooling(config: AnyConfig) -> Pooling:
+    """The last state of a body that reads forwards, which alone has seen everything; of others the mean."""
+    return "last" if config.decoder_depth and not config.encoder_depth else "mean"
+
+
 def make_body(config: AnyConfig, vocab_size: int) -> AnyModel:
     """A model that reads: whatever this shape is, without its projection to the vocabulary."""
     body = make_model(config, vocab_size)
@@ -240,9 +252,11 @@ def read(
 ) -> Memory:
     """The states of a text: of the encoder, or of a decoder alone, which sees what stands before.
 
+    Without either they are the vectors of the tokens, each by itself.
+
     `segments` are for a body that tells them apart.
     """
-    if body.encoder is None:
+    if body.encoder is None and body.decoder is not None:
         mask = None if lengths is None else padding_mask(lengths, source.size(1))
         return Memory(body.states(source), mask)
     if isinstance(body, Transformer) and body.config.num_segments:

@@ -11,7 +11,11 @@ each size.
 `gpt`, `gpt2` and `llama` are decoders alone, for running text: a modern one that
 learns fast, the one of Radford et al. (2019), and that of Touvron et al. (2023),
 arXiv 2302.13971. The other kinds become language models by leaving out their
-encoder.
+encoder. `bag` has no layers at all: a bag of vectors, one for each token, for tasks
+that read.
+
+`vit` is an encoder alone, for pictures: that of Dosovitskiy et al. (2020), arXiv
+2010.11929.
 
 A name is a kind (`lstm`), whose size is then chosen for the data and the
 machine; a kind and a size (`lstm-small`); or a size, which is a Transformer's.
@@ -67,6 +71,9 @@ _DECODER: dict[Size, dict[str, Any]] = {
 }
 """Of `base` and `big` the shapes are those of Radford et al. (2019), table 2: 124 and 355 million parameters."""
 
+_BAG: dict[Size, dict[str, Any]] = {"tiny": {"model_dim": 128}, "small": {"model_dim": 256},
+                                    "base": {"model_dim": 512}, "big": {"model_dim": 1024}}  # fmt: skip
+
 
 def _decoder(feedforward: float | int, **same: Any) -> tuple[dict[Size, dict[str, Any]], dict[str, Any]]:
     """A decoder alone, whose feed-forward network is so many times as wide as the model, rounded up to 32."""
@@ -98,6 +105,23 @@ _LLAMA = {
     "bias": False,
 }
 
+_VISION: dict[Size, dict[str, Any]] = {
+    "tiny": {"num_layers": 4, "model_dim": 128, "num_heads": 4, "feedforward_dim": 512},
+    "small": {"num_layers": 12, "model_dim": 384, "num_heads": 6, "feedforward_dim": 1536},
+    "base": {"num_layers": 12, "model_dim": 768, "num_heads": 12, "feedforward_dim": 3072},
+    "big": {"num_layers": 24, "model_dim": 1024, "num_heads": 16, "feedforward_dim": 4096},
+}
+"""`base` and `big` are ViT-Base and ViT-Large of Dosovitskiy et al. (2020), table 1."""
+_VIT = {
+    "family": "transformer",
+    "decoder_layers": 0,
+    "block": "pre-norm",
+    "positions": "learned",
+    "activation": "gelu",
+    "scale_embeddings": False,
+    "initialization": "gpt2",
+}
+
 KINDS: dict[str, tuple[dict[Size, dict[str, Any]], dict[str, Any]]] = {
     "transformer": (_TRANSFORMER, {"family": "transformer"}),
     "simplified": (_TRANSFORMER, {"family": "transformer", **_SIMPLIFIED}),
@@ -107,9 +131,11 @@ KINDS: dict[str, tuple[dict[Size, dict[str, Any]], dict[str, Any]]] = {
     "gru-attention": (_RECURRENT, {"family": "recurrent", "cell": "gru", "attention": "bahdanau"}),
     "lstm-attention": (_RECURRENT, {"family": "recurrent", "cell": "lstm", "attention": "luong"}),
     "convolution": (_CONVOLUTIONAL, {"family": "convolutional"}),
+    "bag": (_BAG, {"family": "transformer", "num_layers": 0, "positions": "none"}),
     "gpt": _decoder(4, **_GPT),
     "gpt2": _decoder(4, **_GPT2),
     "llama": _decoder(8 / 3, **_LLAMA),
+    "vit": (_VISION, _VIT),
 }
 """For each kind its sizes, and what is the same in all of them."""
 

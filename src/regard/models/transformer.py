@@ -4,7 +4,7 @@ Vaswani et al., "Attention Is All You Need" (2017). https://arxiv.org/abs/1706.0
 
 GPT-2, Llama, BERT, T5, BART, Marian and the original are settings of this one
 file: leave out the encoder and it is a language model, leave out the decoder
-and it is a bidirectional encoder.
+and it is a bidirectional encoder, leave out both and vectors of tokens are left.
 
 Dimensions: see `regard.nn.attention`; `vocab` counts the tokens.
 """
@@ -65,9 +65,7 @@ class Transformer(nn.Module):
             else None
         )
         self.output = nn.Linear(config.model_dim, vocab_size, bias=config.output_bias) if has_decoder else None
-        self.apply(_initialize)
-        if config.initialization == "gpt2":
-            _initialize_small(self, config)
+        initialize(self, config)
         if self.output is not None and config.tie_embeddings:
             self.output.weight = self.embedding.weight
 
@@ -88,13 +86,13 @@ class Transformer(nn.Module):
     ) -> Memory:
         """Read `source`; `segments` say of which kind each position is, where kinds are told apart."""
         mask = None if lengths is None else padding_mask(lengths, source.size(1))
-        assert self.encoder is not None, "this Transformer has no encoder"
+        assert self.encoder is not None or self.decoder is None, "this Transformer has no encoder"
         x = self._embed(source)
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(source) if segments is None else segments).to(x.dtype)
         else:
             assert segments is None, "this Transformer does not tell segments apart"
-        return Memory(self.encoder(x, mask), mask)
+        return Memory(x if self.encoder is None else self.encoder(x, mask), mask)
 
     def decode(
         self, target: Int[Tensor, "batch time"], memory: Memory | None = None
@@ -328,6 +326,13 @@ def make_attention(config: TransformerConfig, *, is_causal: bool = False, is_cro
     )
 
 
+def initialize(model: nn.Module, config: TransformerConfig) -> None:
+    """Give the weights of a fresh model the numbers to start from."""
+    model.apply(_initialize)
+    if config.initialization == "gpt2":
+        _initialize_small(model, config)
+
+
 def _initialize(module: nn.Module) -> None:
     """Glorot's uniform weights, zero biases; embeddings of length about one once scaled; no queries where shaped."""
     match module:
@@ -341,7 +346,7 @@ def _initialize(module: nn.Module) -> None:
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
 
 
-def _initialize_small(model: Transformer, config: TransformerConfig) -> None:
+def _initialize_small(model: nn.Module, config: TransformerConfig) -> None:
     """Small normal numbers; what sub-layers add is smaller the more there are (Radford et al., 2019, section 2.3)."""
     num_added = 2 * max(config.encoder_depth, config.decoder_depth)
     for module in model.modules():

@@ -146,8 +146,6 @@ class TransformerConfig(Settings):
                 "position_distance must exceed half of position_buckets, "
                 f"got {self.position_distance=} and {self.position_buckets=}"
             )
-        if self.encoder_depth + self.decoder_depth == 0:
-            raise ConfigError("a Transformer needs layers in its encoder or in its decoder, got none in either")
         if self.num_segments and not self.encoder_depth:
             raise ConfigError(f"segments are told apart by an encoder, and there is none, got {self.num_segments=}")
         return self

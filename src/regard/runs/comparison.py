@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +9,15 @@ from typing import Any
 
 from regard.config import merge
 from regard.data.sources import Rows
-from regard.errors import DataError, RunError, RunExistsError
+from regard.errors import DataError
 from regard.explanation.comparison import draw_curves, write_comparison
 from regard.progress import say
+from regard.runs.kept_plan import keep_plan, require_same_data
 from regard.runs.launch import with_task
 from regard.runs.plan import Budget, Plan, make_plan, read_contenders, read_seeds
 from regard.runs.pool import run_jobs
 from regard.runs.verdict import verdict
 from regard.training.checkpoints import write_atomically
-from regard.training.folder import RunFolder
 
 _USUAL: dict[str, Any] = {"train": {"patience": 0}}
 """Every run uses its whole budget, unless the user wants otherwise."""
@@ -92,7 +91,8 @@ def compare(
         params=params,
         at_once=jobs,
     )
-    _require_same_plan(plan, overwrite=overwrite)
+    keep_plan(folder, plan.jobs, what="comparison", overwrite=overwrite)
+    require_same_data(plan.jobs, plan.data, what="comparison", is_cut_alike=True)
     say(f"{len(plan.jobs)} runs of {budget}, {plan.at_once} at a time, in {folder}")
     run_jobs(plan.jobs, num_at_once=plan.at_once, logs=folder / "logs", show_progress=show_progress)
     table = verdict(plan)
@@ -100,58 +100,6 @@ def compare(
     write_comparison(folder / "compare.html", table)
     draw_curves(table, folder / "compare.png")
     return Comparison(folder, table)
-
-
-def _require_same_plan(plan: Plan, *, overwrite: bool) -> None:
-    """A folder goes on with the comparison it holds; more models or seeds may join it."""
-    folder, path = plan.folder, plan.folder / "plan.json"
-    wanted: dict[str, Any] = {Path(job.path).name: [job.settings, job.generation] for job in plan.jobs}
-    wanted = json.loads(json.dumps(wanted))  # as it will be read again
-    before = _read_plan(path)
-    if before is not None and overwrite:
-        for name in before:
-            shutil.rmtree(folder / name, ignore_errors=True)
-    elif before is not None:
-        changed = [name for name, settings in wanted.items() if before.get(name, settings) != settings]
-        if changed:
-            raise RunExistsError(
-                f"{folder} holds a comparison with other settings (of {changed[0]}): "
-                "overwrite it, or name another folder"
-            )
-        _require_same_data(plan)
-        wanted = {**before, **wanted}
-    elif folder.is_dir() and any((folder / name).exists() for name in wanted):
-        raise RunError(f"{folder} holds something that is not a comparison: name another folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(wanted, ensure_ascii=False).encode())
-    except OSError as error:
-        raise RunError(f"cannot write a comparison to {folder}: {error.strerror or error}") from None
-
-
-def _require_same_data(plan: Plan) -> None:
-    """Runs that are there were trained on the data as it is now, or they would be judged by other examples."""
-    for job in plan.jobs:
-        run = RunFolder(job.path)
-        if not run.exists:
-            continue
-        record = run.read_settings().record
-        assert record is not None, "a run folder has a record"
-        is_cut_alike = job.train_rows is not None or run.read_tokenizer().to_json() == plan.data.tokenizer.to_json()
-        if record.data_hash != plan.data.content_hash or not is_cut_alike:
-            raise RunExistsError(
-                f"{plan.folder} holds a comparison on other data (of {Path(job.path).name}): "
-                "overwrite it, or name another folder"
-            )
-
-
-def _read_plan(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise RunError(f"{path} is damaged: {error}; name another folder") from None
 
 
 def _paths(data: Any) -> list[str]:

@@ -1,11 +1,15 @@
-"""What the runs of a comparison are judged by: answers to rows, or how probable they hold the stretches of a text."""
+"""What the runs of a comparison are judged by: answers to rows, or how probable they hold a text."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from regard.data.columns import count_of
+from regard.data.questions import read_answers
+from regard.data.tagged import words_of
+from regard.evaluation.answers import tally_answer_exact_match, tally_answer_f1
 from regard.evaluation.classes import tally_matthews
 from regard.evaluation.regression import tally_pearson, tally_rmse
 from regard.evaluation.seeds import score_over_seeds
@@ -14,6 +18,9 @@ from regard.evaluation.tallies import Tally, tally, tally_bits_per_byte, tally_p
 from regard.runs.job import Job
 from regard.runs.plan import Plan
 from regard.tasks import find_task
+from regard.tasks.answering import Answering
+from regard.tasks.masked import Masked, tally_hidden
+from regard.tasks.tagging import TAG_METRICS, Tagging, tally_tags
 from regard.text.tokenizer import Tokenizer
 from regard.training.folder import RunFolder
 
@@ -21,9 +28,16 @@ _NUM_BINS, _NUM_SAMPLES = 5, 40
 _FEW_STRETCHES = 50
 """From fewer the bootstrap's intervals are too narrow."""
 
-_COMPARED = (("exact_match", "bleu", "chrf"), ("accuracy", "matthews"), ("pearson", "rmse"))
+_COMPARED = (
+    ("exact_match", "bleu", "chrf"),
+    ("accuracy", "matthews"),
+    ("pearson", "rmse"),
+    ("entity_f1", "entity_precision", "entity_recall"),
+    ("answer_f1", "answer_exact_match"),
+)
 """Scores that are told together, by the one of them that says most."""
 _OF_NUMBERS = {"pearson": tally_pearson, "rmse": tally_rmse}
+_OF_QUESTIONS = {"answer_f1": tally_answer_f1, "answer_exact_match": tally_answer_exact_match}
 
 Results = Mapping[str, Mapping[str, Any]]
 """By the path of its run, what each job wrote down."""
@@ -61,8 +75,34 @@ class Evidence(Protocol):
 
 def gather(plan: Plan, results: Results) -> Evidence:
     """The evidence of a comparison whose jobs are done."""
-    has_answers = find_task(plan.contenders[0].resolved().task).has_answers
-    return Answers(plan, results) if has_answers else Stretches(plan, results)
+    task = find_task(plan.contenders[0].resolved().task)
+    if task.name == Masked.name:
+        return Windows(plan, results)
+    return Answers(plan, results) if task.has_answers else Stretches(plan, results)
+
+
+def metrics_beside(metric: str) -> tuple[str, ...]:
+    """A score, and those that are told with it."""
+    alike = next((some for some in _COMPARED if metric in some), ())
+    return (metric, *(each for each in alike if each != metric))
+
+
+def tally_answers(
+    metric: str, answers: Sequence[Sequence[str]], targets: Sequence[str], said: Collection[str] = ()
+) -> list[Tally]:
+    """What is counted of the answers of each of some models to the same rows; `said` is all that any of them said."""
+    if metric in _OF_NUMBERS:
+        numbers = [float(target) for target in targets]
+        return [_OF_NUMBERS[metric]([float(output) for output in outputs], numbers) for outputs in answers]
+    if metric in _OF_QUESTIONS:
+        right = [[answer.text for answer in read_answers(target)] for target in targets]
+        return [_OF_QUESTIONS[metric](outputs, right) for outputs in answers]
+    if metric.startswith("entity_"):
+        return [tally_tags(metric, outputs, targets) for outputs in answers]
+    if metric == "matthews":
+        labels = sorted({*targets, *said, *(output for outputs in answers for output in outputs)})
+        return [tally_matthews(outputs, targets, labels=labels) for outputs in answers]
+    return [tally(metric, outputs, targets) for outputs in answers]
 
 
 class Answers:
@@ -71,26 +111,21 @@ class Answers:
     def __init__(self, plan: Plan, results: Results) -> None:
         first = results[plan.jobs[0].path]
         self._results, self._role = results, first["set"]
+        self._task = find_task(plan.contenders[0].resolved().task)
         self._rows = RunFolder(plan.jobs[0].path).read_held_out(self._role)
         self._targets = [row[-1] for row in self._rows]
         self._said = {output for result in results.values() for output in result.get("outputs", ())}
         self._bins = _length_bins(plan.data.tokenizer, [row[0] for row in self._rows])
-        alike = next((some for some in _COMPARED if first["metric"] in some), ())
-        self.metrics: tuple[str, ...] = (first["metric"], *(each for each in alike if each != first["metric"]))
+        self._has_plain_tags = self._task.name == Tagging.name and first["metric"] in TAG_METRICS
+        self.metrics: tuple[str, ...] = TAG_METRICS if self._has_plain_tags else metrics_beside(first["metric"])
         self.num_examples, self.num_training = len(self._rows), len(plan.data.train)
 
     def tallies(self, jobs: Sequence[Job], metric: str) -> list[Tally]:
-        tallies = []
-        for outputs in (self._results[job.path]["outputs"] for job in jobs):
-            if metric in _OF_NUMBERS:
-                tallies.append(
-                    _OF_NUMBERS[metric]([float(output) for output in outputs], list(map(float, self._targets)))
-                )
-            elif metric == "matthews":
-                tallies.append(tally_matthews(outputs, self._targets, labels=sorted(set(self._targets) | self._said)))
-            else:
-                tallies.append(tally(metric, outputs, self._targets))
-        return tallies
+        if self._has_plain_tags:
+            labels = sorted({tag for tags in (*self._targets, *self._said) for tag in words_of(tags)})
+            outputs = [self._results[job.path]["outputs"] for job in jobs]
+            return [tally_tags(metric, some, self._targets, labels=labels) for some in outputs]
+        return tally_answers(metric, [self._results[job.path]["outputs"] for job in jobs], self._targets, self._said)
 
     def circumstances(self, jobs: Sequence[Job]) -> dict[str, str | int]:
         return {}
@@ -101,8 +136,8 @@ class Answers:
     def samples(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         return [
             {
-                "source": row[0],
-                "target": row[-1],
+                "source": self._task.question(row),
+                "target": self._shown(row[-1]),
                 "outputs": {job.model: self._results[job.path]["outputs"][index] for job in jobs},
             }
             for index, row in enumerate(self._rows[:_NUM_SAMPLES])
@@ -110,6 +145,12 @@ class Answers:
 
     def notes(self) -> list[str]:
         return [f"scores are on the {self._role} rows"]
+
+    def _shown(self, target: str) -> str:
+        """What should have come out, as a model would write it; of several right answers the first."""
+        if self._task.name != Answering.name:
+            return target
+        return next((answer.text for answer in read_answers(target)), "")
 
 
 class Stretches:
@@ -188,6 +229,51 @@ class Stretches:
 
     def _shared_ends(self, jobs: Sequence[Job]) -> Any:
         return shared_ends([self._results[job.path]["counts"] for job in jobs])
+
+
+class Windows:
+    """How well models tell what is hidden in the same windows of a text."""
+
+    def __init__(self, plan: Plan, results: Results) -> None:
+        self.metrics: tuple[str, ...] = ("pseudo_perplexity", "masked_accuracy")
+        self._plan, self._results = plan, results
+        self._role = results[plan.jobs[0].path]["set"]
+        self.num_examples = len(results[plan.jobs[0].path]["counts"])
+        self.num_training = plan.data.train.num_documents
+
+    def tallies(self, jobs: Sequence[Job], metric: str) -> list[Tally]:
+        found = [self._results[job.path] for job in jobs]
+        assert all(each["counts"] == found[0]["counts"] for each in found), "models are asked for the same tokens"
+        if metric == "masked_accuracy":
+            return [tally_hidden(each["right"], each["counts"]) for each in found]
+        return [replace(tally_perplexity(each["losses"], each["counts"]), name=metric) for each in found]
+
+    def circumstances(self, jobs: Sequence[Job]) -> dict[str, str | int]:
+        return self._results[jobs[0].path]["circumstances"]
+
+    def by_length(self, tallies: Sequence[Tally]) -> list[dict[str, Any]]:
+        return []
+
+    def samples(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+        """Texts with a blank, which is the same for all."""
+        written = {job.model: self._results[job.path]["samples"] for job in jobs}
+        outputs = {model: {each["source"]: each["prediction"] for each in some} for model, some in written.items()}
+        first = written[jobs[0].model]
+        return [
+            {
+                "source": each["source"],
+                "target": each["target"],
+                "outputs": {model: some[each["source"]] for model, some in outputs.items()},
+            }
+            for each in first[:_NUM_SAMPLES]
+            if all(each["source"] in some for some in outputs.values())
+        ]
+
+    def notes(self) -> list[str]:
+        notes = [f"scores are on the {self._role} text, the same tokens hidden for all models"]
+        if self._plan.row_counts:
+            notes.append("fewer documents may give another vocabulary, whose perplexities do not compare")
+        return notes
 
 
 def _keeps(tokenizer: Tokenizer, texts: Sequence[str]) -> bool:

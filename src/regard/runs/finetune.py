@@ -76,6 +76,15 @@ def set_up(
     base: Path, given: Mapping[str, Any], *, task: str | None, method: Method, rows: Rows | None = None
 ) -> tuple[Prepared, RunSettings, Trainer]:
     """Data, settings without gaps, and a trainer whose model has the weights of its base."""
+    data, settings = prepare(base, given, task=task, method=method, rows=rows)
+    settings = resolve(_with_defaults(settings, data), data)
+    return data, settings, make_trainer(settings, data)
+
+
+def prepare(
+    base: Path, given: Mapping[str, Any], *, task: str | None = None, method: Method = "all", rows: Rows | None = None
+) -> tuple[Prepared, RunSettings]:
+    """The data, cut into tokens as its base has them, and the settings as far as they do not depend on it."""
     folder = RunFolder(base)
     before = folder.read_settings()
     config = RunSettings.read({"data": given.get("data", {})}).data
@@ -84,9 +93,7 @@ def set_up(
     settings = RunSettings.read(values)
     found = find_task(settings.task)
     say(f"task {found.name}: {found.description}")
-    data = found.prepare(settings.data, rows)
-    settings = resolve(_with_defaults(settings, data), data)
-    return data, settings, make_trainer(settings, data)
+    return found.prepare(settings.data, rows), settings
 
 
 def _from_base(before: RunSettings, folder: RunFolder, task: str, method: Method) -> dict[str, Any]:
@@ -97,11 +104,22 @@ def _from_base(before: RunSettings, folder: RunFolder, task: str, method: Method
         raise ConfigError(f"translation needs an encoder and a decoder, which {folder.path} has not")
     if task == "language" and before.model.encoder_depth:
         raise ConfigError(f"a language model is a decoder alone, {folder.path} has an encoder")
+    if (task == "recognition") != (before.task == "recognition"):
+        raise ConfigError(
+            f"the data is for {task}, and {folder.path} for {before.task}: only one of them reads pictures"
+        )
+    if task == "masked" and folder.read_tokenizer().mask is None:
+        raise ConfigError(f"masked training needs a token that stands for hidden ones, which {folder.path} has not")
     limit = longest_sequence(before.model)
+    pictures = {"picture": before.data.picture.model_dump()} if task == "recognition" else {}
     return {
         "preset": before.preset,
         "model": model,
-        "data": {"tokenizer": str(folder.tokenizer_path), **({} if limit is None else {"max_length": min(512, limit)})},
+        "data": {
+            "tokenizer": str(folder.tokenizer_path),
+            **({} if limit is None else {"max_length": min(512, limit)}),
+            **pictures,
+        },
         "finetune": {
             "base": str(folder.path.absolute()),
             "base_hash": hash_of(folder.model_path),

@@ -1,4 +1,4 @@
-"""One run of a comparison, in a process of its own: `python -m regard.runs.job`, with the job on stdin.
+"""One run of several, in a process of its own: `python -m regard.runs.job`, with the job on stdin.
 
 A process of its own has its own peak of memory and its own threads, and takes
 nothing with it when it fails. When the process that started it goes away, stdin
@@ -27,7 +27,7 @@ class Job:
     """What is to be trained, and where it goes."""
 
     model: str
-    """What the comparison calls it."""
+    """What it is called among the others."""
     seed: int
     path: str
     data: list[str]
@@ -36,6 +36,8 @@ class Job:
     train_rows: int | None = None
     """So many training rows, or documents, only; None for all."""
     generation: dict[str, Any] = field(default_factory=dict)
+    base: str | None = None
+    """The run folder to go on from; None to start from scratch."""
 
     @property
     def name(self) -> str:
@@ -63,6 +65,7 @@ def run_job(job: Job) -> None:
     """Train, or go on training; then answer the test rows, or read the test text, and write down what came out."""
     import torch
 
+    from regard.runs.finetune import finetune
     from regard.runs.launch import train
     from regard.training.checkpoints import write_atomically
     from regard.training.folder import RunFolder
@@ -71,6 +74,8 @@ def run_job(job: Job) -> None:
     folder = RunFolder(job.path)
     if folder.exists:
         run = train(out=job.path, resume=True, show_progress=False)
+    elif job.base is not None:
+        run = finetune(job.base, job.data, out=job.path, settings=job.settings, show_progress=False)
     else:
         run = train(job.data, out=job.path, settings=job.settings, show_progress=False)
     role = "test" if run.folder.read_held_out("test") else "valid"
@@ -98,13 +103,28 @@ def _evidence(run: "Run", evaluation: "Evaluation") -> dict[str, Any]:
     """What a comparison counts by, and the score that it compares."""
     if run.task.has_answers:
         return {"metric": evaluation.headline, "outputs": evaluation.outputs}
+    from regard.tasks.masked import Masked, MaskedLikelihoods
+
+    likelihoods = evaluation.likelihoods
+    if isinstance(run.task, Masked):
+        assert isinstance(likelihoods, MaskedLikelihoods)
+        model: Any = run.model
+        how = evaluation.scores["masked_accuracy"].settings
+        return {
+            "metric": "pseudo_perplexity",
+            "circumstances": {name: how[name] for name in ("window", "hidden", "units")},
+            "losses": likelihoods.losses,
+            "counts": likelihoods.counts,
+            "right": likelihoods.right,
+            "samples": run.task.samples(model, run.tokenizer, evaluation.rows, run.settings.data),
+        }
     settings = evaluation.scores["bits_per_byte"].settings
     return {
         # Not perplexity, which holds for one vocabulary, and fewer documents give another.
         "metric": "bits_per_byte",
         "circumstances": {name: settings[name] for name in ("window", "stride", "state") if name in settings},
-        "losses": evaluation.likelihoods.losses,
-        "counts": evaluation.likelihoods.counts,
+        "losses": likelihoods.losses,
+        "counts": likelihoods.counts,
         "continuations": run.continuations(evaluation.rows),
     }
 

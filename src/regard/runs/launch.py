@@ -106,6 +106,8 @@ def begin(folder: RunFolder, prepared: Prepared, resolved: RunSettings, trainer:
 
 def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, show_progress: bool) -> Run:
     before = folder.read_settings()
+    if folder.model_path.exists() and not folder.metrics_path.exists():
+        raise RunError(f"{folder.path} was imported or merged, and has no training to go on with: fine-tune it")
     settings = RunSettings.read(merge(before.model_dump(), changes))
     _require_same_run(before, settings)
     data = find_task(settings.task).prepare(settings.data, rows)

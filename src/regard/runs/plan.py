@@ -20,6 +20,7 @@ from regard.models.presets import Size
 from regard.progress import hushed, say
 from regard.runs.job import Job
 from regard.tasks import find_task
+from regard.tasks.masked import Masked
 from regard.training.flops import flops_per_step
 from regard.training.precision import find_device
 from regard.training.resolution import choose_size, resolve, usual_preset, with_learned, with_preset
@@ -29,7 +30,7 @@ LEAST_SECONDS = 1.0
 """Of training: in less no model makes a step that says anything."""
 _CLOSE_ENOUGH = 0.05
 """How far from the number of parameters asked for a model may be."""
-_NOT_COMPARED = ("masked", "embedding", "tagging", "answering")
+_NOT_COMPARED = ("embedding",)
 _WIDEST = 16_384
 
 
@@ -120,14 +121,22 @@ def make_plan(plan: Plan, *, params: int | None, at_once: int | None) -> Plan:
         _count(contender.resolved(size).model, contender, data)  # whatever it cannot do is told now
     settings = {contender.name: _without_gaps(contender, size, data) for contender in contenders}
     if isinstance(data.train, TokenStream):
+        if task.name == Masked.name:
+            _require_one_window(settings)
         _require_windows(settings, data)
         _require_stretches(settings, data)
     _require_sizes(plan.row_counts, settings, data)
-    cores = os.cpu_count() or 1
     num_jobs = len(contenders) * len(plan.seeds) * (1 + len(plan.row_counts))
-    at_once = min(num_jobs, at_once or (1 if device == "cuda" else cores))
+    at_once, threads = share_out(num_jobs, device, at_once)
     plan = replace(plan, contenders=contenders, prepared=data, at_once=at_once)
-    return replace(plan, jobs=_list_jobs(plan, settings, threads=max(1, cores // at_once)))
+    return replace(plan, jobs=_list_jobs(plan, settings, threads=threads))
+
+
+def share_out(num_jobs: int, device: str, at_once: int | None) -> tuple[int, int]:
+    """How many jobs run at a time, unless it is said, and how many threads each has."""
+    cores = os.cpu_count() or 1
+    at_once = min(num_jobs, at_once or (1 if device == "cuda" else cores))
+    return at_once, max(1, cores // at_once)
 
 
 def _list_jobs(plan: Plan, settings: Mapping[str, RunSettings], *, threads: int) -> list[Job]:
@@ -163,6 +172,14 @@ def _limits(name: str, settings: RunSettings, plan: Plan) -> dict[str, Any]:
     if budget.flops is not None:
         return {"max_steps": _steps_for(name, settings, plan.data, budget.flops)}
     return {"minutes": budget.minutes} if budget.minutes is not None else {"max_steps": budget.steps}
+
+
+def _require_one_window(settings: Mapping[str, RunSettings]) -> None:
+    """In other windows other tokens are hidden, and nothing could be paired."""
+    windows = {name: each.data.window for name, each in settings.items()}
+    if len(set(windows.values())) > 1:
+        told = ", ".join(f"{window} for {name}" for name, window in windows.items())
+        raise ConfigError(f"masked models are compared in windows of one length, got {told}: set data.window")
 
 
 def _require_windows(settings: Mapping[str, RunSettings], data: Prepared) -> None:

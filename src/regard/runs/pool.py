@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from regard.errors import RunError, StoppedError
 from regard.progress import duration, say
 from regard.runs.job import Job
+from regard.training.folder import RunFolder
 from regard.training.interruption import listen
 
 _POLL_SECONDS = 0.3
@@ -114,9 +115,9 @@ def _stop(running: list[_Running]) -> None:
 def _show(each: _Running, progress: Progress) -> None:
     line = _last_line(Path(each.job.path) / "metrics.jsonl")
     if line is not None:
-        train = each.job.settings.get("train", {})
-        shares = [line["step"] / steps for steps in [train.get("max_steps")] if steps]
-        shares += [line["seconds"] / (60 * minutes) for minutes in [train.get("minutes")] if minutes]
+        train = RunFolder(each.job.path).read_settings().train
+        shares = [line["step"] / steps for steps in [train.max_steps] if steps]
+        shares += [line["seconds"] / (60 * minutes) for minutes in [train.minutes] if minutes]
         progress.update(
             each.bar,
             completed=min(1.0, max(shares, default=0.0)),

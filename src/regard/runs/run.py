@@ -4,7 +4,8 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,26 @@ from torch import nn
 
 from regard.adapters.lora import merge_lora
 from regard.data.config import DataConfig
+from regard.data.files import plain_name
 from regard.data.sources import Rows
 from regard.errors import CheckpointError, ConfigError, DataError, DeviceError, RunError
 from regard.evaluation.classes import confusion
 from regard.evaluation.scores import Score
+from regard.explanation.highlights import Highlights, Judgement
 from regard.explanation.maps import AttentionMaps
-from regard.explanation.record import attends, explain_pair, explain_text
+from regard.explanation.record import attends, explain_pair, explain_reading, explain_text
 from regard.explanation.report import Report, write_report
 from regard.generation.config import GenerationConfig
 from regard.generation.inference import ready
 from regard.models.families import longest_sequence
 from regard.progress import duration, track, warn
 from regard.tasks import find_task
+from regard.tasks.aspects import Aspects
+from regard.tasks.blanks import has_blank
 from regard.tasks.embedding import Embedding, embed_texts
 from regard.tasks.language import score_text
 from regard.tasks.masked import Masked
+from regard.tasks.recognition import embed_pictures
 from regard.tasks.task import Likelihoods, Prediction, Task, Writer
 from regard.text.chat import Chat
 from regard.text.tokenizer import Tokenizer
@@ -44,9 +50,15 @@ _LONGEST_DRAWN = 60
 """An attention map with more tokens on a side cannot be read."""
 _SAMPLES = 200
 _EXPLAINED = ("translation", "language")
-"""Tasks whose attention is drawn."""
+"""Tasks whose attention a report draws."""
+_READING = ("classification", "regression", "tagging", "answering", "masked", "embedding")
+"""Tasks whose models have a body that reads; its attention is drawn on request."""
+_HIGHLIGHTED = 24
+"""Texts whose words the report shades."""
 _MOST_CONFUSED = 30
 """A table of more labels than these cannot be read."""
+_KEPT_WRITERS = 8
+"""Ways of writing that are kept ready: a server may be asked for any number of them."""
 _CONTINUED, _PROMPT_CHARACTERS = 8, 60
 """Beginnings that the report has a language model continue, and how long they are."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -91,30 +103,56 @@ class Run:
     @cached_property
     def model(self) -> nn.Module:
         """The best model of the run, on the run's device, in evaluation mode."""
+        model = self.unmerged()
+        merge_lora(model)
+        return model
+
+    def unmerged(self) -> nn.Module:
+        """The same model anew, with low-rank corrections beside the weights that they correct, where it has some."""
         settings = self.settings
         model = self.task.build_model(settings.model, self.tokenizer, data=settings.data, head=settings.head)
         tuned = settings.finetune
         if tuned is not None and tuned.is_adapter:
             adapt(model, tuned, base_weights(tuned))
             copy_weights(trained_weights(model), self._weights())
-            merge_lora(model)
         else:
             load_weights(model, self._weights())
         return model.to(self.device).eval()
 
-    def predict(self, inputs: str | Sequence[str], **options: Any) -> Any:
+    def predict(self, inputs: str | Sequence[str], *, aspect: str | None = None, **options: Any) -> Any:
         """The model's output for an input, or the list of outputs for a list of inputs.
 
-        Options are those of `GenerationConfig`: beam_size, temperature, top_p and so on.
+        Where aspects are judged and none is named, the output is a label for each aspect. Options are those of
+        `GenerationConfig`: beam_size, temperature, top_p and so on.
         """
         if isinstance(inputs, str):
-            return self.predictions([inputs], **options)[0].output
-        return [prediction.output for prediction in self.predictions(inputs, **options)]
+            return self.predict([inputs], aspect=aspect, **options)[0]
+        answers = self.answers(inputs, aspect=aspect, **options)
+        if self.task.name == Aspects.name and aspect is None:
+            return [{str(each.aspect): each.output for each in some} for some in answers]
+        return [some[0].output for some in answers]
 
-    def predictions(self, inputs: Sequence[str], **options: Any) -> list[Prediction]:
-        """The outputs with what else is known of them."""
+    def predictions(self, inputs: Sequence[str], *, aspect: str | None = None, **options: Any) -> list[Prediction]:
+        """The outputs with what else is known of them; several for an input where no aspect is named."""
+        return [prediction for some in self.answers(inputs, aspect=aspect, **options) for prediction in some]
+
+    def answers(self, inputs: Sequence[str], *, aspect: str | None = None, **options: Any) -> list[list[Prediction]]:
+        """For each input what the model makes of it: one prediction, or one for each aspect."""
         config = self.generation(**options)
         self._require_text(inputs)
+        questions = [self._questions(text, aspect) for text in inputs]
+        found = iter(self._predictions([question for some in questions for question in some], config))
+        return [list(islice(found, len(some))) for some in questions]
+
+    def _questions(self, text: str, aspect: str | None) -> list[str]:
+        """What is asked about an input: it alone, but for the aspects of a text."""
+        if isinstance(self.task, Aspects):
+            return self.task.questions(text, aspect, self.settings.data)
+        if aspect is not None:
+            raise RunError(f"only a run for aspects can be asked for one: {self.path} was trained for {self.task.name}")
+        return [text]
+
+    def _predictions(self, inputs: Sequence[str], config: GenerationConfig) -> list[Prediction]:
         chunks = [inputs[start : start + _ROWS_AT_ONCE] for start in range(0, len(inputs), _ROWS_AT_ONCE)]
         bar = track(chunks, "predicting", total=len(chunks)) if len(chunks) > 1 else chunks
         with threads(1):  # a step of decoding is too little work to share out
@@ -155,17 +193,32 @@ class Run:
             warn(f"the test rows were looked at {looks} time(s) before: a choice made since then spoils the score")
         return self._evaluate(rows, "test", **options)
 
-    def attention(self, text: str, **options: Any) -> AttentionMaps:
-        """Who looked at whom while the model answered `text`, or, if it is a language model, read it."""
+    def attention(self, text: str, *, aspect: str | None = None, **options: Any) -> AttentionMaps | Highlights:
+        """Who looked at whom while the model answered `text`, or read it.
+
+        Of a run for aspects: which words mattered for `aspect`, or for each.
+        """
+        if self.task.name == Aspects.name:
+            return _highlighted(self.predictions([text], aspect=aspect))
+        self._questions(text, aspect)  # an aspect that has no use is told
         model: Any = self.model
-        if self.task.name not in _EXPLAINED:
-            raise RunError(
-                f"maps of attention are drawn for {' and '.join(_EXPLAINED)}, {self.path} is for {self.task.name}"
-            )
+        if self.task.name not in (*_EXPLAINED, *_READING):
+            raise RunError(f"maps of attention are drawn where text is read, {self.path} is for {self.task.name}")
+        if self.task.name in _READING:
+            return explain_reading(model.body, self.tokenizer, text, partial(self._read_once, text))
         if not self.task.has_answers:
             self._require_text([text])
             return explain_text(model, self.tokenizer, text)
         return explain_pair(model, self.tokenizer, text, self.predict(text, **options))
+
+    def _read_once(self, text: str) -> str:
+        """What the model says of a text; of one that it only has a vector for, that it is one."""
+        self._require_text([text])
+        if self.task.name == Embedding.name or (self.task.name == Masked.name and not has_blank(text)):
+            vector = embed_texts(self.model, self.tokenizer, [text], self.settings.data)[0]
+            return f"a vector of {len(vector)} numbers"
+        writer = self.task.writer(self.model, self.tokenizer, self.generation(), self.settings.data)
+        return writer([text])[0].output
 
     def generate(self, prompt: str = "", **options: Any) -> str:
         """What may come behind `prompt`; for a seed always the same. Options are those of `GenerationConfig`."""
@@ -202,10 +255,16 @@ class Run:
             yield from writer.answer(tokens)
 
     def embed(self, texts: str | Sequence[str]) -> NDArray[np.float32]:
-        """A vector of length 1 for a text, or a row for each of a list of them: products of two are cosines."""
+        """A vector of length 1 for a text, or a row for each of a list of them: products of two are cosines.
+
+        A model for recognition takes paths of pictures in the place of texts.
+        """
         if isinstance(texts, str):
             return self.embed([texts])[0]
         self._require_text(texts)
+        if self.task.name == "recognition":
+            model: Any = self.model
+            return embed_pictures(model, texts, self.settings.data)
         return embed_texts(self.model, self.tokenizer, texts, self.settings.data)
 
     def score(self, texts: str | Sequence[str]) -> Any:
@@ -236,9 +295,13 @@ class Run:
 
     def _writer(self, config: GenerationConfig) -> Writer:
         """What writes in this way; it is kept for the next time."""
-        if config not in self._writers:
-            self._writers[config] = self.task.writer(self.inference_model, self.tokenizer, config, self.settings.data)
-        return self._writers[config]
+        writer = self._writers.pop(config, None)
+        if writer is None:
+            writer = self.task.writer(self.inference_model, self.tokenizer, config, self.settings.data)
+        for oldest in list(self._writers)[: 1 - _KEPT_WRITERS]:
+            del self._writers[oldest]
+        self._writers[config] = writer
+        return writer
 
     @cached_property
     def inference_model(self) -> Any:
@@ -267,10 +330,10 @@ class Run:
         looks = [line for line in metrics if "valid_loss" in line]
         depths = [depth for depth in (settings.model.encoder_depth, settings.model.decoder_depth) if depth]
         facts = {
-            "model": f"{settings.preset}, {'+'.join(map(str, depths))} layers, {settings.model.model_dim} wide",
+            "model": f"{settings.preset}, {'+'.join(map(str, depths)) or 0} layers, {settings.model.model_dim} wide",
             "parameters": f"{record.num_parameters:,}",
             "data": ", ".join(Path(name).name for name in settings.data.train),
-            "vocabulary": f"{self.tokenizer.vocab_size:,} tokens ({Path(settings.data.tokenizer or '').name})",
+            **self._units(),
         }
         if trained:
             speeds = sorted(line["tokens_per_second"] for line in trained)
@@ -282,6 +345,14 @@ class Run:
         if (tuned := settings.finetune) is not None:
             facts["fine-tuned"] = f"from {Path(tuned.base).name}, {tuned.method}"
         return {**facts, "hardware": record.hardware}
+
+    def _units(self) -> dict[str, str]:
+        """What the model reads: tokens of a vocabulary, or patches of pictures."""
+        data = self.settings.data
+        if self.task.name == "recognition":
+            form = data.picture
+            return {"pictures": f"{form.size} x {form.size} pixels in patches of {form.patch_size} x {form.patch_size}"}
+        return {"vocabulary": f"{self.tokenizer.vocab_size:,} tokens ({Path(data.tokenizer or '').name})"}
 
     def write_report(self, evaluation: Evaluation) -> Path:
         """Write `report.html`, the page to look at."""
@@ -295,6 +366,7 @@ class Run:
             settings=self.folder.settings_path.read_text(encoding="utf-8"),
             samples=self._samples(evaluation),
             confusion=self._confusion(evaluation),
+            highlights=self._judged(evaluation),
             attention=self._drawable(evaluation),
             notes=self.settings.record.notes,
         )
@@ -307,10 +379,22 @@ class Run:
     def _confusion(self, evaluation: Evaluation) -> dict[str, Any] | None:
         """How often each label was taken for each, where a text has one of a few."""
         data = self.settings.data
-        if self.task.name != "classification" or data.label_separator is not None or len(data.labels) > _MOST_CONFUSED:
+        is_labelled = self.task.name in ("classification", "aspects", "recognition") and data.label_separator is None
+        if not is_labelled or len(data.labels) > _MOST_CONFUSED:
             return None
         found = confusion(evaluation.outputs, [row[-1].strip() for row in evaluation.rows], labels=data.labels)
         return {"labels": list(found.labels), "counts": found.counts.tolist()}
+
+    def _judged(self, evaluation: Evaluation) -> list[Highlights]:
+        """Some rows with the words that mattered, where aspects are judged: wrong ones first, then right ones."""
+        if self.task.name != Aspects.name:
+            return []
+        pairs = list(zip(evaluation.rows, evaluation.outputs, strict=True))
+        wrong = [row for row, output in pairs if row[-1].strip() != output]
+        right = [row for row, output in pairs if row[-1].strip() == output]
+        chosen = [*wrong[: _HIGHLIGHTED // 2], *right[: _HIGHLIGHTED // 2]]
+        found = self._predictions([self.task.question(row) for row in chosen], self.generation())
+        return [_highlighted([each], row[-1].strip()) for each, row in zip(found, chosen, strict=True)]
 
     def _samples(self, evaluation: Evaluation) -> list[dict[str, Any]]:
         if self.task.has_answers:
@@ -337,13 +421,13 @@ class Run:
     def _drawable(self, evaluation: Evaluation) -> AttentionMaps | None:
         if self.task.name not in _EXPLAINED or not attends(self.model):
             return None
+        model: Any = self.model
         if not self.task.has_answers:
             text = self._readable(" ".join(evaluation.rows[0][0][: 2 * _LONGEST_DRAWN].split())[:_LONGEST_DRAWN])
-            return self.attention(text) if text.strip() else None
+            return explain_text(model, self.tokenizer, text) if text.strip() else None
         for row, output in zip(evaluation.rows, evaluation.outputs, strict=True):
             lengths = [len(ids) for ids in self.tokenizer.encode([row[0], output])]
             if min(lengths) > 0 and max(lengths) < _LONGEST_DRAWN:
-                model: Any = self.model
                 return explain_pair(model, self.tokenizer, row[0], output)
         return None
 
@@ -372,7 +456,8 @@ class Run:
     def _read(self, data: Any, rows: Rows | None) -> list[tuple[str, ...]]:
         own = self.settings.data
         paths = [] if data is None else [str(p) for p in ([data] if isinstance(data, str | os.PathLike) else data)]
-        is_alike = bool(paths and own.train) and Path(paths[0]).suffix == Path(own.train[0]).suffix
+        endings = {Path(plain_name(Path(name))).suffix for name in (*paths[:1], *own.train[:1])}
+        is_alike = bool(paths and own.train) and len(endings) == 1
         config = DataConfig(
             train=paths,
             columns=own.columns,
@@ -382,6 +467,8 @@ class Run:
             documents=own.documents,
             tokenizer=own.tokenizer,
             label_separator=own.label_separator,
+            ignored_labels=own.ignored_labels,
+            picture=own.picture,
             max_length=own.max_length,
             split_seed=own.split_seed + 1,  # of a built-in data set, rows that were not trained on
         )
@@ -407,6 +494,15 @@ class Run:
 def load(path: str | os.PathLike[str], *, device: str = "auto") -> Run:
     """The run in a folder."""
     return Run(path, device=device)
+
+
+def _highlighted(predictions: Sequence[Prediction], wanted: str | None = None) -> Highlights:
+    """Predictions about the aspects of one text, as a reader should see them."""
+    judgements = [
+        Judgement(str(each.aspect), each.output, each.probabilities or {}, each.weights or [], wanted)
+        for each in predictions
+    ]
+    return Highlights(predictions[0].input, judgements)
 
 
 def _word_end(text: str, place: int, start: int) -> int:

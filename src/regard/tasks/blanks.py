@@ -46,6 +46,11 @@ def with_mask(tokenizer: Tokenizer) -> Tokenizer:
     return Tokenizer.from_json(json.dumps(layout, ensure_ascii=False))
 
 
+def has_blank(text: str) -> bool:
+    """Whether there is anything to fill in a text."""
+    return _BLANK.search(text) is not None
+
+
 class Filler:
     """Fills the blanks of texts, each with the likeliest token."""
 
@@ -68,7 +73,7 @@ class Filler:
     def _encoded(self, text: str) -> list[int]:
         """The tokens of a text, with the mask token where a blank is."""
         tokenizer = self._tokenizer
-        if not _BLANK.search(text):
+        if not has_blank(text):
             raise DataError(f"a blank is needed to be filled, written [MASK] or {_WRITTEN}, got {text!r}")
         ids = [tokenizer.start, *self._reader.encode([_BLANK.sub(self._name, text)])[0], tokenizer.end]
         limit = longest_sequence(self._model.body.config)

@@ -95,12 +95,7 @@ class Classification:
         if objective.consistency:
             batch = twice(batch)
         scores = model(batch.source, batch.lengths, batch.segments).float()
-        loss = (_losses(scores, batch.targets, objective.label_smoothing) * batch.weights).sum()
-        if not objective.consistency:
-            return loss
-        is_one = batch.targets.dim() == 1
-        disagreement = _disagreement(scores, is_one=is_one) * batch.weights.chunk(2)[0]
-        return loss / 2 + objective.consistency / 4 * disagreement.sum()
+        return total_loss(scores, batch.targets, batch.weights, objective)
 
     @torch.no_grad()
     def negative_log_likelihoods(
@@ -110,7 +105,7 @@ class Classification:
         losses: list[float] = []
         for batch in batches:
             batch = moved(batch, device)
-            losses += _losses(model(batch.source, batch.lengths, batch.segments).float(), batch.targets).tolist()
+            losses += label_losses(model(batch.source, batch.lengths, batch.segments).float(), batch.targets).tolist()
         return Likelihoods(losses, [1] * len(losses))
 
     def writer(
@@ -208,6 +203,17 @@ def _batch(
     return make_batch(texts, targets, tokenizer, None if weights is None else weights[targets])
 
 
+def total_loss(
+    scores: Float[Tensor, "batch labels"], targets: Tensor, weights: Float[Tensor, " batch"], objective: Objective
+) -> Float[Tensor, ""]:
+    """What the rows cost together; with consistency, of a batch that was read `twice`."""
+    loss = (label_losses(scores, targets, objective.label_smoothing) * weights).sum()
+    if not objective.consistency:
+        return loss
+    disagreement = _disagreement(scores, is_one=targets.dim() == 1) * weights.chunk(2)[0]
+    return loss / 2 + objective.consistency / 4 * disagreement.sum()
+
+
 def _disagreement(scores: Float[Tensor, "two labels"], *, is_one: bool) -> Float[Tensor, " one"]:
     r"""How far the two readings of each text are apart: $\mathrm{KL}(p \| q) + \mathrm{KL}(q \| p)$."""
     if is_one:
@@ -217,9 +223,10 @@ def _disagreement(scores: Float[Tensor, "two labels"], *, is_one: bool) -> Float
     return ((one.sigmoid() - other.sigmoid()) * (one - other)).sum(dim=-1)
 
 
-def _losses(
+def label_losses(
     scores: Float[Tensor, "batch labels"], targets: Tensor, label_smoothing: float = 0.0
 ) -> Float[Tensor, " batch"]:
+    """Cross-entropy of each row, whose target is the number of one label or tells of each whether it is there."""
     if targets.dim() == 1:
         return F.cross_entropy(scores, targets, reduction="none", label_smoothing=label_smoothing)
     return F.binary_cross_entropy_with_logits(scores, targets, reduction="none").sum(dim=1)

@@ -283,7 +283,7 @@ class Continuer:
     def __init__(self, model: AnyModel, tokenizer: Tokenizer, config: GenerationConfig) -> None:
         self._tokenizer, self._config = tokenizer, config
         device = model.embedding.weight.device.type
-        self._engine = Engine(model, config, end=tokenizer.end, num_slots=_SLOTS[device])
+        self._engine = Engine(model, config, end=tokenizer.ends, num_slots=_SLOTS[device])
 
     def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
         """The continuation of each input, in order."""
@@ -354,8 +354,9 @@ def score_text(model: AnyModel, tokenizer: Tokenizer, text: str) -> TextScore:
 
 def make_request(prompt: str, tokenizer: Tokenizer, config: GenerationConfig) -> Request:
     """A wish to have `prompt` continued; the seed is mixed with the prompt, so that each text has its own luck."""
-    ids = [tokenizer.start, *tokenizer.encode([prompt])[0]]
-    return Request(ids, limit=config.max_length or _NEW_TOKENS, seed=mix(config.seed, row_hash((prompt,))))
+    return Request(
+        tokenizer.prompt(prompt), limit=config.max_length or _NEW_TOKENS, seed=mix(config.seed, row_hash((prompt,)))
+    )
 
 
 def make_batch(

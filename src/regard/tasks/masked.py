@@ -40,6 +40,7 @@ from regard.data.windows import WindowSampler
 from regard.errors import ConfigError, DataError
 from regard.evaluation import metrics
 from regard.evaluation.scores import Score
+from regard.evaluation.tallies import Tally
 from regard.generation.config import GenerationConfig
 from regard.models.families import AnyConfig
 from regard.models.heads import HeadConfig, MaskedModel
@@ -230,15 +231,21 @@ class Masked:
             "hidden": config.mask_share,
             "units": "spans" if config.mask_spans else "words" if config.mask_words else "tokens",
         }
-        statistics = np.array([likelihoods.right, likelihoods.counts], np.int64).T
-        accuracy = metrics.score_from_statistics(
-            "masked_accuracy",
-            statistics,
-            lambda sums: float(sums[0] / sums[1]),
-            settings={**how, "tokens": int(statistics[:, 1].sum())},
-        )
+        told = metrics.score_tally(tally_hidden(likelihoods.right, likelihoods.counts))
+        accuracy = replace(told, settings={**told.settings, **how})
         perplexity = metrics.perplexity(likelihoods.losses, likelihoods.counts)
         return [accuracy, replace(perplexity, name="pseudo_perplexity", settings={**perplexity.settings, **how})]
+
+
+def tally_hidden(right: Sequence[int], counts: Sequence[int]) -> Tally:
+    """How many hidden tokens of each window are told right, of how many."""
+    statistics = np.array([right, counts], np.int64).T
+    settings = {"tokens": int(statistics[:, 1].sum())}
+    return Tally(name="masked_accuracy", statistics=statistics, compute=_ratio, settings=settings)
+
+
+def _ratio(sums: Float[np.ndarray, " statistics"]) -> float:
+    return float(sums[0] / sums[1])
 
 
 def window_of(config: DataConfig) -> int:

@@ -30,10 +30,11 @@ from regard.data.sources import Rows
 from regard.data.store import TokenStore
 from regard.data.tagged import TagCoding, encode_sentences, open_sentences, tag_numbers, words_of
 from regard.errors import ConfigError, DataError
-from regard.evaluation.classes import LabelCounts, f1
+from regard.evaluation.classes import LabelCounts, f1, precision, recall
 from regard.evaluation.entities import (
     OUTSIDE,
     convert_tags,
+    count_entities,
     describe_faults,
     detect_scheme,
     find_faults,
@@ -55,6 +56,9 @@ from regard.text.tokenizer import Tokenizer
 
 SCHEME = "BIO"
 """What the tags of entities are learned and predicted in."""
+TAG_METRICS = ("accuracy", "macro_f1")
+"""Scores of tags that are not those of entities."""
+_OF_ENTITIES = {"entity_f1": f1, "entity_precision": precision, "entity_recall": recall}
 
 
 @dataclass(frozen=True)
@@ -248,6 +252,17 @@ class WordTagger:
     def _tags(self, path: list[int], num_words: int) -> list[str]:
         labels = self._data.labels
         return [labels[number] for number in path] + [labels[0]] * (num_words - len(path))
+
+
+def tally_tags(metric: str, outputs: Sequence[str], targets: Sequence[str], *, labels: Sequence[str] = ()) -> Tally:
+    """What is counted of the tags of each sentence; `labels` are all there can be where they are not those of entities.
+
+    Metrics are entity_f1, entity_precision, entity_recall, or `TAG_METRICS`.
+    """
+    given, wanted = ([words_of(tags) for tags in some] for some in (outputs, targets))
+    if metric in _OF_ENTITIES:
+        return count_entities(given, [_as_entities(tags) for tags in wanted]).micro(_OF_ENTITIES[metric])
+    return _tallies(given, wanted, labels)[TAG_METRICS.index(metric)]
 
 
 def has_entities(labels: Sequence[str]) -> bool:

@@ -84,6 +84,16 @@ class Prediction:
     """Log-probability by length, where beam search ranked hypotheses."""
     probabilities: dict[str, float] | None = None
     """Of each label, where there are labels to choose from."""
+    aspect: str | None = None
+    """What of the input was judged, where that is asked."""
+    weights: list[tuple[str, float]] | None = None
+    """How much each word of the input counted in that, where it is known."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What is printed by `--json`, and what a server answers."""
+        found = {"input": self.input, "output": self.output, "score": self.score}
+        more = {"probabilities": self.probabilities, "aspect": self.aspect, "weights": self.weights}
+        return found | {name: value for name, value in more.items() if value is not None}
 
 
 class Writer(Protocol):

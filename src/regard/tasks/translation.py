@@ -189,12 +189,13 @@ def filled(batch: PairBatch, num_rows: int, length: int, tokenizer: Tokenizer) -
     Added rows repeat the first source and have no target that counts.
     """
 
-    def pad_to(x: Tensor, padding: int) -> Tensor:
-        return F.pad(x, (0, length + 1 - x.size(1)), value=padding)
+    def pad_to(x: Tensor, padding: int, before: int = 0) -> Tensor:
+        return F.pad(x, (0, before + length + 1 - x.size(1)), value=padding)
 
     more = num_rows - batch.source.size(0)
     lengths = batch.lengths if batch.lengths is not None else torch.full((batch.source.size(0),), batch.source.size(1))
-    source, target_in = pad_to(batch.source, tokenizer.pad), pad_to(batch.target_in, tokenizer.pad)
+    source = pad_to(batch.source, tokenizer.pad, len(tokenizer.opening))
+    target_in = pad_to(batch.target_in, tokenizer.pad)
     return replace(
         batch,
         source=torch.cat([source, source[:1].expand(more, -1)]),
@@ -205,8 +206,11 @@ def filled(batch: PairBatch, num_rows: int, length: int, tokenizer: Tokenizer) -
 
 
 def make_batch(sources: list[NDArray[np.int64]], targets: list[NDArray[np.int64]], tokenizer: Tokenizer) -> PairBatch:
-    """Pad pairs to rectangles; sources end with the end token, targets start and end with theirs."""
-    ended = [np.append(source, tokenizer.end) for source in sources]
+    """Pad pairs to rectangles; sources end with the end token, targets start and end with theirs.
+
+    What a foreign tokenizer puts before a text stands before the sources of a foreign model.
+    """
+    ended = [np.array([*tokenizer.opening, *source, tokenizer.end], np.int64) for source in sources]
     lengths = [len(source) for source in ended]
     is_padded = min(lengths) < max(lengths)
     source = torch.from_numpy(pad(ended, tokenizer.pad))
@@ -233,7 +237,7 @@ class Translator:
             self._search = BeamSearch(model, end=tokenizer.end, config=config)
         else:
             num_slots = _SLOTS[self._device.type]
-            self._engine = Engine(model, config, end=tokenizer.end, num_slots=num_slots)
+            self._engine = Engine(model, config, end=tokenizer.ends, num_slots=num_slots)
 
     def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
         """What the model makes of each input, in order."""
@@ -246,8 +250,11 @@ class Translator:
     def _one_by_one(self, inputs: Sequence[str], encoded: Sequence[list[int]]) -> list[tuple[list[int], float | None]]:
         """Greedy or sampled; each has its own luck, which depends on the seed and the input alone."""
         start, end, config = self._tokenizer.start, self._tokenizer.end, self._config
+        before = self._tokenizer.opening
         requests = [
-            Request([start], config.limit(len(ids)), seed=mix(config.seed, row_hash((text,))), source=[*ids, end])
+            Request(
+                [start], config.limit(len(ids)), seed=mix(config.seed, row_hash((text,))), source=[*before, *ids, end]
+            )
             for text, ids in zip(inputs, encoded, strict=True)
         ]
         return [(tokens, None) for tokens in self._engine.run(requests)]

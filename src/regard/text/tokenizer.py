@@ -24,6 +24,8 @@ from regard.errors import ConfigError, DataError
 
 TokenizerKind = Literal["bpe", "unigram", "characters", "bytes", "words"]
 Role = Literal["pad", "start", "end", "mask"]
+Roles = Mapping[Role, str | Sequence[str]]
+"""The token of each role; of several that end a text, the first is the one that is written."""
 
 PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
 SPECIALS = (PAD, START, END, UNKNOWN)
@@ -60,16 +62,19 @@ class Tokenizer:
         self._inner = inner
         roles = _roles_of(inner)
         self.pad, self.start, self.end = (
-            roles[role] if role in roles else self._special(name)
+            roles[role][0] if role in roles else self._special(name)
             for role, name in (("pad", PAD), ("start", START), ("end", END))
         )
-        self.mask: int | None = roles.get("mask", _first_known(inner, _MASKS))
+        self.ends: frozenset[int] = frozenset(roles.get("end", [self.end]))
+        """All that end a text: others' models may have been taught several."""
+        self.mask: int | None = roles["mask"][0] if "mask" in roles else _first_known(inner, _MASKS)
         """The token that stands for a hidden one, where there is such a token."""
         around = inner.encode("", add_special_tokens=True)
-        self.specials: frozenset[int] = frozenset({self.pad, self.start, self.end, *around.ids})
-        """What is no text: these three, and what the file has put around one."""
+        self.specials: frozenset[int] = frozenset({self.pad, self.start, *self.ends, *around.ids})
+        """What is no text: these, and what the file has put around one."""
         self._special_names = [inner.id_to_token(token) or "" for token in self.specials]
         self._unknown = _first_known(inner, _UNKNOWNS)
+        self._is_foreign = bool(roles)
 
     @cached_property
     def vocab_size(self) -> int:
@@ -82,6 +87,19 @@ class Tokenizer:
         encoding = self._inner.encode("a", add_special_tokens=True)
         is_added = [*encoding.special_tokens_mask, 0]
         return tuple(encoding.ids[: is_added.index(0)])
+
+    @property
+    def opening(self) -> tuple[int, ...]:
+        """What a model that others have trained is given before each text, by the rule of its file.
+
+        Nothing for models of our own, whatever their tokenizer: they have learned what their task puts there.
+        """
+        return self.prefix if self._is_foreign else ()
+
+    def prompt(self, text: str) -> list[int]:
+        """The tokens that a language model goes on from: the start token, where the model's own rule is no other."""
+        before = self.opening if self._is_foreign and text else (self.start,)
+        return [*before, *self.encode([text])[0]] or [self.start]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of each text."""
@@ -125,9 +143,7 @@ class Tokenizer:
         return self._inner.to_str(pretty=False)
 
     @classmethod
-    def from_json(
-        cls, text: str, *, name: str = "tokenizer.json", roles: Mapping[Role, str] | None = None
-    ) -> "Tokenizer":
+    def from_json(cls, text: str, *, name: str = "tokenizer.json", roles: Roles | None = None) -> "Tokenizer":
         """Read the public layout; `roles` are those of `with_roles`, for a file whose tokens have other names."""
         try:
             inner = tokenizers.Tokenizer.from_str(text)
@@ -135,7 +151,7 @@ class Tokenizer:
             raise DataError(f"{name} is not a tokenizer: {error}") from None
         return cls(_with_roles(inner, roles) if roles else inner)
 
-    def with_roles(self, roles: Mapping[Role, str]) -> "Tokenizer":
+    def with_roles(self, roles: Roles) -> "Tokenizer":
         """The same tokenizer, in which these tokens pad, start, end and mask; `to_json` keeps that."""
         return Tokenizer(_with_roles(self._inner, roles)) if roles else self
 
@@ -210,7 +226,7 @@ def _first_known(inner: tokenizers.Tokenizer, names: Iterable[str]) -> int | Non
     return next((token for token in map(inner.token_to_id, names) if token is not None), None)
 
 
-def _with_roles(inner: tokenizers.Tokenizer, roles: Mapping[Role, str]) -> tokenizers.Tokenizer:
+def _with_roles(inner: tokenizers.Tokenizer, roles: Roles) -> tokenizers.Tokenizer:
     """The same tokenizer, whose file says which tokens have these roles.
 
     The public layout has no place for that. So there stands a template in it that
@@ -219,11 +235,12 @@ def _with_roles(inner: tokenizers.Tokenizer, roles: Mapping[Role, str]) -> token
     layout = json.loads(inner.to_str())
     parts = _processors(layout["post_processor"])
     table = next((part["special_tokens"] for part in parts if _names_roles(part)), {})
-    for role, token in roles.items():
-        number = inner.token_to_id(token)
-        if number is None:
-            raise DataError(f"{token!r} is the {role} token, but the tokenizer has no such token")
-        table[_ROLE + role] = {"id": _ROLE + role, "ids": [number], "tokens": [token]}
+    for role, given in roles.items():
+        tokens = [given] if isinstance(given, str) else list(given)
+        ids = [inner.token_to_id(token) for token in tokens]
+        if None in ids:
+            raise DataError(f"{tokens[ids.index(None)]!r} is the {role} token, but the tokenizer has no such token")
+        table[_ROLE + role] = {"id": _ROLE + role, "ids": ids, "tokens": tokens}
     first, second = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
     template = {"type": "TemplateProcessing", "single": [first], "pair": [first, second], "special_tokens": table}
     others = [part for part in parts if not _names_roles(part)]
@@ -231,13 +248,13 @@ def _with_roles(inner: tokenizers.Tokenizer, roles: Mapping[Role, str]) -> token
     return tokenizers.Tokenizer.from_str(json.dumps(layout, ensure_ascii=False))
 
 
-def _roles_of(inner: tokenizers.Tokenizer) -> dict[str, int]:
+def _roles_of(inner: tokenizers.Tokenizer) -> dict[str, list[int]]:
     """The tokens that `_with_roles` has named."""
     if inner.post_processor is None:
         return {}
     parts = _processors(json.loads(inner.post_processor.__getstate__()))
     table = next((part["special_tokens"] for part in parts if _names_roles(part)), {})
-    return {name.removeprefix(_ROLE): entry["ids"][0] for name, entry in table.items()}
+    return {name.removeprefix(_ROLE): entry["ids"] for name, entry in table.items()}
 
 
 def _processors(part: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ Howard & Ruder, "Universal Language Model Fine-tuning for Text Classification"
 layers that begin to move one after the other, from the top. https://arxiv.org/abs/1801.06146
 """
 
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.config import merge
+from regard.data.aspects import require_known
 from regard.data.config import DataConfig
 from regard.data.preparation import Prepared
 from regard.data.sources import usual_tokenizer
@@ -15,6 +16,7 @@ from regard.models.families import longest_sequence
 from regard.models.presets import KINDS, Size, preset, without_decoder, without_encoder
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import TransformerConfig
+from regard.models.vision import require_reader
 from regard.nn.float8 import fits_float8, has_float8
 from regard.progress import say, warn
 from regard.tasks import find_task
@@ -53,7 +55,7 @@ _WIDE, _WIDE_WINDOW = 512, 1_024
 _FEWEST_WINDOWS, _LEAST_WINDOW = 8, 8
 _LONG_RUN_MINUTES = 4.0
 """A run that lasts so long gains more from being compiled than that takes."""
-_PRESETS = {"translation": "transformer", "language": "gpt"}
+_PRESETS = {"translation": "transformer", "language": "gpt", "recognition": "vit"}
 
 
 def choose_size(data: Prepared, *, has_gpu: bool) -> Size:
@@ -76,8 +78,11 @@ def usual_preset(values: Mapping[str, Any]) -> str:
 
 
 def task_of(name: str) -> str:
-    """What a preset is for: a decoder alone for text, anything else for pairs."""
-    return "language" if preset(name)[1].get("encoder_layers") == 0 else "translation"
+    """What a preset is for: a decoder alone for text, an encoder alone for pictures, anything else for pairs."""
+    model = preset(name)[1]
+    if model.get("decoder_layers") == 0:
+        return "recognition"
+    return "language" if model.get("encoder_layers") == 0 else "translation"
 
 
 def with_preset(values: Mapping[str, Any], name: str, size: Size = "tiny") -> RunSettings:
@@ -89,13 +94,16 @@ def with_preset(values: Mapping[str, Any], name: str, size: Size = "tiny") -> Ru
     elif task != "translation":
         model = without_decoder(model)
     settings = RunSettings.read(merge(merge({"model": model}, values), {"preset": full_name}))
-    return settings.changed(data=settings.data.changed(tokenizer=usual_tokenizer(settings.data)))
+    if task == "recognition":
+        require_reader(settings.model)
+    tokenizer = "bytes" if task == "recognition" else usual_tokenizer(settings.data)
+    return settings.changed(data=settings.data.changed(tokenizer=tokenizer))
 
 
 def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
     """Fill in what depends on the data and the machine: window, batch, budget, optimizer, peak rate and warm-up."""
     _require_sense(settings)
-    settings = settings.changed(data=with_learned(settings.data, data))
+    settings = _with_asking(settings.changed(data=with_learned(settings.data, data)), data)
     if isinstance(data.train, TokenStream):
         window = _window_for(settings, data.train)
         settings = settings.changed(data=settings.data.changed(window=window, isolate=data.is_isolated))
@@ -139,7 +147,19 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
 def with_learned(config: DataConfig, data: Prepared) -> DataConfig:
     """The settings with what the training rows say: their labels, or what their numbers are like."""
     learned = data.learned
-    return config.changed(labels=list(learned.labels), center=learned.center, spread=learned.spread)
+    names = {"labels": list(learned.labels), "aspects": list(learned.aspects)}
+    return config.changed(**names, center=learned.center, spread=learned.spread)
+
+
+def _with_asking(settings: RunSettings, data: Prepared) -> RunSettings:
+    """The settings with how aspects are asked for; a query for each needs all of them among the training rows."""
+    if settings.task != "aspects":
+        return settings
+    are_open = settings.finetune is not None or settings.data.format == "semeval-terms"
+    asking = settings.head.aspect or ("pair" if are_open else "query")
+    if asking != "pair":
+        require_known([row for rows in data.held_out.values() for row in rows], settings.data.aspects)
+    return settings.changed(head=settings.head.changed(aspect=asking))
 
 
 def with_task_defaults(settings: RunSettings) -> TrainConfig:
@@ -213,6 +233,8 @@ def _require_sense(settings: RunSettings) -> None:
         )
     if settings.head.crf and settings.task != "tagging":
         raise ConfigError(f"head.crf is for tags of words, got task={settings.task}")
+    if settings.head.aspect is not None and settings.task != "aspects":
+        raise ConfigError(f"head.aspect is for aspects of texts, got task={settings.task}")
     if train.compile == "always" and is_recurrent:
         raise ConfigError(
             f"the kernels of recurrent networks cannot be compiled: train.compile must be never, got {train.compile=}"

@@ -18,7 +18,16 @@ from regard.training.schedules import ScheduleName
 
 Compile = Literal["auto", "always", "never"]
 TaskName = Literal[
-    "translation", "language", "classification", "regression", "tagging", "answering", "masked", "embedding"
+    "translation",
+    "language",
+    "classification",
+    "aspects",
+    "regression",
+    "tagging",
+    "answering",
+    "masked",
+    "embedding",
+    "recognition",
 ]
 
 
@@ -35,7 +44,7 @@ class TrainConfig(Settings):
     """Stop after so many evaluations in a row without a better one; 0 never stops early."""
     batch_tokens: int | None = Field(default=None, ge=1)
     """Rows of a batch times its longest side: at most so many tokens. Unset: 1024 on a CPU and 4096 on a
-    GPU, for language models 512 and 8192."""
+    GPU, for language models 1024 and 8192."""
     accumulate: int = Field(default=1, ge=1)
     """Batches that make one step; the loss is normalised by the tokens of them all."""
     optimizer: OptimizerName | None = None

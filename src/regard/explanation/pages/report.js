@@ -8,6 +8,7 @@ function showReport(root, data) {
     ["notes", "Notes", data.notes.length, showNotes],
     ["learning", "Learning", data.curves.length, showLearning],
     ["confusion", "What was taken for what", data.confusion, showConfusion],
+    ["words", "Words that mattered", data.highlights.length, showWordsThatMattered],
     ["samples", "Samples", data.samples.length, showSamples],
     ["attention", "Attention", data.attention.length, showAttention],
     ["settings", "Settings", data.settings.trim().length, showSettings],
@@ -115,6 +116,12 @@ const showAttention = (section, { attention }) => {
   section.append(make("p", { class: "lead" },
     "Each row of the map is one token, and shows how it shared its attention among the tokens of the columns. Attention says where the model looked, not why."));
   new AttentionViewer(section, attention);
+};
+
+const showWordsThatMattered = (section, { highlights }) => {
+  section.append(make("p", { class: "lead" },
+    "For its aspect a query looked at the words of each text; the darker a word, the more it weighed in what was said."));
+  showHighlights(section, highlights);
 };
 
 const makeKey = (words, color) => make("span", {}, make("i", { style: `border-color: var(--${color})` }), words);

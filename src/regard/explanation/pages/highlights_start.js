@@ -1,0 +1,1 @@
+showHighlights(document.getElementById("highlights"), readData());

@@ -1,0 +1,179 @@
+"""Few labels, several draws: the same rows for every model, scores over rows and draws, and a trial that goes on."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import regard
+from regard.errors import ConfigError, DataError, RunError, RunExistsError
+from regard.evaluation.seeds import score_over_seeds
+from regard.evaluation.tallies import tally_accuracy
+from regard.runs import few as module
+from regard.runs.job import Job, run_job
+from regard.tasks import find_task
+
+ROWS = [
+    (f"{word} film number {number}", label) for number in range(70) for word, label in (("good", "+"), ("bad", "-"))
+]
+TINY: dict[str, Any] = {
+    "model": {"num_layers": 1, "model_dim": 8, "num_heads": 1, "feedforward_dim": 11, "dropout": 0.0},
+    "data": {"tokenizer": "characters"},
+    "train": {"max_steps": 2, "batch_tokens": 300, "precision": "float32", "device": "cpu"},
+}
+TUNED = {"train": TINY["train"]}
+
+
+@pytest.fixture(autouse=True)
+def inside(exact_and_repeatable: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Jobs run inside the test's process, in what a user gets; the result limits how many."""
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    left = [1_000]
+
+    def run_one_by_one(jobs: Sequence[Job], **_: object) -> None:
+        for job in jobs:
+            if not job.is_done:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise RunError("the light went out")
+                run_job(job)
+
+    monkeypatch.setattr(module, "run_jobs", run_one_by_one)
+
+    def limit(number: int) -> None:
+        left[0] = number
+
+    return limit
+
+
+def trained_rows(path: str) -> list[list[int]]:
+    """The token ids that a run was trained on."""
+    settings = regard.load(path).settings
+    train = find_task(settings.task).prepare(settings.data).train
+    return [train.sequences(0, np.array([row]))[0].tolist() for row in range(len(train))]
+
+
+def test_draws_are_runs_whose_mean_has_an_interval_over_rows_and_draws(tmp_path: Path):
+    found = regard.few_shot(ROWS, [3, 11], draws=3, settings=TINY, out=tmp_path / "trial", show_progress=False)
+    assert json.loads((tmp_path / "trial" / "few.json").read_text()) == json.loads(json.dumps(found.table))
+    assert (tmp_path / "trial" / "few.png").read_bytes().startswith(b"\x89PNG")
+    assert [(size["few"], size["train_rows"]) for size in found.table["few"]] == [(3, 6), (11, 22)]
+    for size in found.table["few"]:
+        runs = [regard.load(draw["run"]) for draw in size["draws"]]
+        rows = runs[0].folder.read_held_out("test")
+        assert all(run.folder.read_held_out("test") == rows for run in runs)
+        texts, labels = zip(*rows, strict=True)
+        tallies = [tally_accuracy(run.predict(list(texts)), list(labels)) for run in runs]
+        expected = score_over_seeds(tallies)
+        assert size["score"]["value"] == expected.value
+        assert size["score"]["interval"] == list(expected.interval or ())
+        assert [draw["score"]["value"] for draw in size["draws"]] == [tally.value for tally in tallies]
+        assert len({tuple(map(tuple, trained_rows(draw["run"]))) for draw in size["draws"]}) == 3
+    fewer, more = (trained_rows(size["draws"][0]["run"]) for size in found.table["few"])
+    assert len(fewer) < len(more)
+
+
+def test_no_look_at_held_out_rows_chooses_anything(tmp_path: Path):
+    settings = {**TINY, "train": {**TINY["train"], "max_steps": 5}}
+    found = regard.few_shot(ROWS, 3, draws=[4], settings=settings, out=tmp_path / "trial", show_progress=False)
+    (draw,) = found.table["few"][0]["draws"]
+    run = regard.load(draw["run"])
+    assert (run.settings.data.draw, run.settings.train.seed, draw["draw"]) == (4, 4, 4)
+    assert [line["step"] for line in run.folder.read_metrics() if "valid_loss" in line] == [5]
+    assert not (tmp_path / "trial" / "few.png").exists()
+
+
+def test_a_fine_tuned_and_a_fresh_model_learn_from_the_same_rows(tmp_path: Path):
+    fresh = regard.few_shot(ROWS, 3, draws=2, settings=TINY, out=tmp_path / "fresh", show_progress=False)
+    base = regard.train(ROWS, out=tmp_path / "base", settings={**TINY, "task": "classification"}, show_progress=False)
+    tuned = regard.few_shot(
+        ROWS, 3, base=base.path, method="lora", draws=2, settings=TUNED, out=tmp_path / "tuned", show_progress=False
+    )
+    assert tuned.table["model"] == "base, lora"
+    for ours, theirs in zip(fresh.table["few"][0]["draws"], tuned.table["few"][0]["draws"], strict=True):
+        one, other = regard.load(ours["run"]), regard.load(theirs["run"])
+        assert other.settings.finetune is not None
+        assert other.settings.finetune.method == "lora"
+        texts = [run.tokenizer.decode(trained_rows(str(run.path))) for run in (one, other)]
+        assert texts[0] == texts[1]
+        assert one.folder.read_held_out("test") == other.folder.read_held_out("test")
+
+
+def test_a_trial_that_was_interrupted_goes_on_and_says_the_same(tmp_path: Path, inside: Callable[[int], None]):
+    whole = regard.few_shot(ROWS, 3, draws=3, settings=TINY, out=tmp_path / "whole", show_progress=False)
+    inside(1)
+    with pytest.raises(RunError, match="the light went out"):
+        regard.few_shot(ROWS, 3, draws=3, settings=TINY, out=tmp_path / "parts", show_progress=False)
+    done = (tmp_path / "parts" / "3-0" / "result.json").stat().st_mtime_ns
+    inside(2)
+    parts = regard.few_shot(ROWS, 3, draws=3, settings=TINY, out=tmp_path / "parts", show_progress=False)
+    assert (tmp_path / "parts" / "3-0" / "result.json").stat().st_mtime_ns == done
+    assert parts.table["few"][0]["score"] == whole.table["few"][0]["score"]
+
+
+def test_rows_in_memory_take_the_place_of_no_others(tmp_path: Path, inside: Callable[[int], None]):
+    shared = {"settings": TINY, "out": tmp_path / "trial", "show_progress": False}
+    regard.few_shot(ROWS, 3, draws=1, **shared)
+    kept = (tmp_path / "trial" / "rows.jsonl").read_bytes()
+    with pytest.raises(RunExistsError, match="holds a trial of few labels on other rows"):
+        regard.few_shot(ROWS[2:], 3, draws=1, **shared)
+    assert (tmp_path / "trial" / "rows.jsonl").read_bytes() == kept
+    regard.few_shot(ROWS[2:], 3, draws=1, overwrite=True, **shared)
+
+
+def test_more_draws_and_numbers_join_but_other_settings_do_not(tmp_path: Path, inside: Callable[[int], None]):
+    shared = {"settings": TINY, "out": tmp_path / "trial", "show_progress": False}
+    regard.few_shot(ROWS, 3, draws=2, **shared)
+    inside(4)
+    found = regard.few_shot(ROWS, [3, 5], draws=3, **shared)
+    assert [len(size["draws"]) for size in found.table["few"]] == [3, 3]
+    other = {**TINY, "train": {**TINY["train"], "max_steps": 3}}
+    with pytest.raises(RunExistsError, match="holds a trial of few labels with other settings"):
+        regard.few_shot(ROWS, 3, draws=2, **{**shared, "settings": other})
+    inside(2)
+    regard.few_shot(ROWS, 3, draws=2, overwrite=True, **{**shared, "settings": other})
+
+
+def test_rows_without_labels_are_drawn_so_many_in_all(tmp_path: Path):
+    rows = [(text, str(number / 7)) for number, (text, _) in enumerate(ROWS)]
+    found = regard.few_shot(
+        rows, 13, task="regression", draws=2, settings=TINY, out=tmp_path / "trial", show_progress=False
+    )
+    (size,) = found.table["few"]
+    assert (size["train_rows"], found.table["metric"]) == (13, "pearson")
+    assert set(size["scores"]) == {"rmse"}
+
+
+def test_pairs_of_texts_are_drawn_whole(tmp_path: Path):
+    rows = [(text, f"{text} again", label) for text, label in ROWS]
+    found = regard.few_shot(rows, 3, draws=1, settings=TINY, out=tmp_path / "trial", show_progress=False)
+    run = regard.load(found.table["few"][0]["draws"][0]["run"])
+    assert {len(row) for row in run.folder.read_held_out("test")} == {3}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"few": 0}, ConfigError, "at least one row of each label must be drawn, got 0"),
+        ({"few": 500}, DataError, "must leave rows to choose from, got 500"),
+        ({"draws": 0}, ConfigError, "at least one seed"),
+        ({"task": "tagging"}, ConfigError, "are drawn for classification, regression, translation, got tagging"),
+        ({"settings": {"data": {"label_separator": ","}}}, ConfigError, "rows of several labels"),
+        ({"data": []}, DataError, "no data to draw from"),
+        ({"data": [("a",), ("b",)]}, DataError, "a text, or all be two texts, and a label behind"),
+        ({"base": "nowhere"}, RunError, "no run at nowhere"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_before_anything_is_trained(
+    tmp_path: Path, inside: Callable[[int], None], change: dict[str, Any], error: type[Exception], message: str
+):
+    inside(0)
+    given = {"data": ROWS, "few": 3, "draws": 2, "settings": TINY, "out": tmp_path / "trial", **change}
+    with pytest.raises(error, match=message):
+        regard.few_shot(given.pop("data"), given.pop("few"), show_progress=False, **given)
+    assert not list((tmp_path / "trial").glob("*/run.toml"))
