@@ -4,7 +4,7 @@
 
 `--minilm` is a folder in Hugging Face's layout, `--smollm2` a GGUF file; both are
 imported for regard before the clock starts, as a user does once, and the second is
-saved by transformers as safetensors in float32, its own layout. Files are in the
+exported to transformers' own layout. Files are in the
 system's cache: one turn of each library goes by before those that count. The answer
 is the vector of a sentence, and the eight tokens behind a prompt. Ratios below 1 say that
 regard is there first.
@@ -71,12 +71,8 @@ def main() -> None:
         if options.smollm2 is not None:
             imported(options.smollm2, f"{scratch}/smollm2")
             saved = f"{scratch}/smollm2-theirs"
-            seconds_of(
-                "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
-                f"where, file = {str(options.smollm2.parent)!r}, {options.smollm2.name!r}\n"
-                f"AutoTokenizer.from_pretrained(where, gguf_file=file).save_pretrained({saved!r})\n"
-                f"AutoModelForCausalLM.from_pretrained(where, gguf_file=file).float().save_pretrained({saved!r})\n"
-            )
+            command = [sys.executable, "-m", "regard", "export", f"{scratch}/smollm2", "--to", "hf", "--out", saved]
+            subprocess.run(command, check=True, capture_output=True)
             programs["SmolLM2, eight tokens"] = (
                 TEXT_OURS.format(path=f"{scratch}/smollm2"),
                 TEXT_THEIRS.format(path=saved),

@@ -85,4 +85,4 @@ def test_simple_attention_with_and_without_projections_is_compared(regard, table
     assert found["metric"] == "accuracy"
     assert len(found["pairs"]) == 3
     params = {model["name"]: model["params"] for model in found["models"]}
-    assert params["bag"] - params["plain"] == 2 * (16 * 16 + 16)
+    assert params["bag"] - params["plain"] == 3 * (16 * 16 + 16)

@@ -101,7 +101,7 @@ def test_a_line_break_in_an_output_is_printed_as_a_space(regard, trained: Path, 
     from regard.runs.run import Run
     from regard.tasks.task import Prediction
 
-    monkeypatch.setattr(Run, "predictions", lambda self, inputs, **_: [Prediction(text, "x\ny") for text in inputs])
+    monkeypatch.setattr(Run, "answers", lambda self, inputs, **_: [[Prediction(text, "x\ny")] for text in inputs])
     assert regard("predict", trained, "a", "b").is_well().out == "x y\nx y\n"
 
 

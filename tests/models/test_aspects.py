@@ -99,7 +99,8 @@ def test_every_weight_gets_a_gradient(body: str, asking):
 
 
 def test_all_words_count_alike_before_anything_is_learned():
-    model = AspectClassifier(BAG, HeadConfig(projections=False, dropout=0.0), VOCAB, OUTPUTS, num_aspects=ASPECTS)
+    head = HeadConfig(aspect="query", projections=False, dropout=0.0)
+    model = AspectClassifier(BAG, head, VOCAB, OUTPUTS, num_aspects=ASPECTS)
     scores = model(*row([7, 11, 13], [5]), torch.tensor([0]))
     vectors = model.body.embedding.weight[[7, 11, 13]] * math.sqrt(12)
     torch.testing.assert_close(scores[0], model.head(vectors.mean(dim=0)))

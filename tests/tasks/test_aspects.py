@@ -22,16 +22,21 @@ THINGS = {"food": "soup", "service": "waiter", "price": "bill"}
 
 
 def meals(count: int) -> list[tuple[str, str, str]]:
-    """Texts that praise one thing and blame another, each asked for both: no label follows from the text alone."""
+    """Texts about two things, each of them praised or blamed whatever the other is, and each asked for.
+
+    So a text alone tells the label of three rows in four at best, and nothing about the other thing helps.
+    """
     generator = torch.Generator().manual_seed(0)
     rows = []
     for _ in range(count):
-        first, second = torch.randperm(len(THINGS), generator=generator)[:2].tolist()
-        good, bad = torch.randint(4, (2,), generator=generator).tolist()
-        names = list(THINGS)
-        praised, blamed = names[first], names[second]
-        text = f"{PRAISE[good]} {THINGS[praised]} but {BLAME[bad]} {THINGS[blamed]}"
-        rows += [(text, praised, "positive"), (text, blamed, "negative")]
+        chosen = [list(THINGS)[number] for number in torch.randperm(len(THINGS), generator=generator)[:2].tolist()]
+        numbers = torch.randint(4, (2, 2), generator=generator).tolist()
+        words = [((BLAME if side % 2 else PRAISE)[number]) for number, side in numbers]
+        text = " but ".join(f"{word} {THINGS[aspect]}" for word, aspect in zip(words, chosen, strict=True))
+        rows += [
+            (text, aspect, "positive" if word in PRAISE else "negative")
+            for word, aspect in zip(words, chosen, strict=True)
+        ]
     return rows
 
 
@@ -121,7 +126,8 @@ def learned(tmp_path_factory):
         torch.set_default_dtype(torch.float32)
         settings = {
             "task": "aspects",
-            "model": {"num_layers": 1, "model_dim": 32, "dropout": 0.0},
+            "head": {"aspect": "query"},
+            "model": {"num_layers": 1, "model_dim": 32, "dropout": 0.0, "kernel_size": 3},
             "data": {"tokenizer": "words"},
             "train": {"max_steps": 150, "evaluate_every": 50, "learning_rate": 0.01},
         }

@@ -11,7 +11,7 @@ from regard.runs.finetune import finetune
 from regard.runs.launch import train
 from regard.runs.run import load
 from regard.training.checkpoints import read_tensors, trained_weights, weights_of
-from regard.training.finetuning import FinetuneConfig, adapt, layer_of, opens_at, share_of
+from regard.training.finetuning import FinetuneConfig, adapt, layer_of, opens_at, share_of, usual_rate
 from regard.training.optimizers import make_optimizer
 
 SHAPE = {"num_layers": 3, "decoder_layers": 0, "model_dim": 12, "num_heads": 3, "feedforward_dim": 17, "dropout": 0.0}
@@ -139,3 +139,24 @@ def test_a_base_without_a_mask_token_cannot_be_trained_to_fill_blanks(base_run, 
     with pytest.raises(ConfigError, match=r"masked training needs a token .*, which .* has not"):
         finetune(base_run, text, out=tmp_path / "masked", task="masked", show_progress=False)
     assert not (tmp_path / "masked").exists()
+
+
+@pytest.mark.parametrize("method", ["all", "lora"])
+def test_few_rows_have_a_lower_peak_unless_one_is_set(base_run, tmp_path, method):
+    many = [
+        (f"{word} film number {number}", label)
+        for number in range(600)
+        for word, label in (("good", "+"), ("bad", "-"))
+    ]
+    rates = []
+    for rows, given in ((ROWS, {}), (many, {}), (ROWS, {"learning_rate": 0.007})):
+        settings = {"train": {"max_steps": 1, "precision": "float32", **given}}
+        out = tmp_path / f"tuned-{len(rates)}"
+        rates.append(
+            finetune(
+                base_run, rows, out=out, method=method, settings=settings, show_progress=False
+            ).settings.train.learning_rate
+        )
+    assert rates[1] == usual_rate(12, method)
+    assert rates[0] == pytest.approx(rates[1] / 3, rel=0.05)  # written with two digits
+    assert rates[2] == 0.007

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 from jaxtyping import Float, Real
-from scipy.special import betaincinv
 
 from regard.errors import ConfigError, DataError
 
@@ -121,6 +120,8 @@ def clopper_pearson(num_successes: int, num_examples: int, *, confidence: float 
         >>> round(low, 4), high
         (0.9638, 1.0)
     """
+    from scipy.special import betaincinv  # which a prediction can do without, and takes a while to load
+
     _check_confidence(confidence)
     if num_examples < 1 or not 0 <= num_successes <= num_examples:
         raise ConfigError(

@@ -47,8 +47,11 @@ def ready(model: Model, precision: InferencePrecision) -> Model:
 
     What writes with it keeps its states in the same precision. The copy is not
     to be moved or cast any more: its weights lie where they lie for a reason.
+    Those that need not lie elsewhere are shared with `model`, which is not to be
+    trained any more.
     """
-    made = copy.deepcopy(model).eval().requires_grad_(False)
+    shared = {id(weight): nn.Parameter(weight.data, requires_grad=False) for weight in model.parameters()}
+    made = copy.deepcopy(model, dict(shared)).eval()
     made = made.to(torch.float32 if precision == "float32" else torch.bfloat16)
     lay_out(made)
     return made

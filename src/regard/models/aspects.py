@@ -33,7 +33,7 @@ class AspectClassifier(nn.Module):
         self, config: AnyConfig, head: HeadConfig, vocab_size: int, num_outputs: int, *, num_aspects: int
     ) -> None:
         super().__init__()
-        self.asking: Asking = head.aspect or "query"
+        self.asking: Asking = head.aspect or "both"
         self.body = make_body(config, vocab_size)
         self.pooling = AspectAttention(
             config.model_dim, num_aspects, asking=self.asking, has_projections=head.projections
@@ -63,7 +63,7 @@ class AspectAttention(nn.Module):
     """What a query finds among the words of a text.
 
     The query is a learned vector for each aspect, the mean state of the words that name
-    the aspect, or the sum of the two. Learned vectors start at zero: all words count alike.
+    the aspect, or the sum of the two. Learned vectors start at zero, for which all words count alike.
     """
 
     def __init__(self, model_dim: int, num_aspects: int, *, asking: Asking, has_projections: bool) -> None:

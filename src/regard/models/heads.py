@@ -47,7 +47,7 @@ class HeadConfig(Settings):
     """Of tags: whether those of neighbouring words are scored together, by a conditional random field."""
     aspect: Asking | None = None
     """How an aspect is asked for: by a learned query for each, by reading it behind the text as the second of a pair,
-    or both. Unset: query, but pair where a base is fine-tuned or aspects are terms of the texts."""
+    or both. Unset: both, but pair where a base is fine-tuned or aspects are terms of the texts."""
     projections: bool = True
     """Of aspects: whether what a query looks at, and what it finds, are learned projections of the states."""
     temperature: float = Field(default=0.05, gt=0.0)

@@ -39,7 +39,14 @@ from regard.tasks.recognition import embed_pictures
 from regard.tasks.task import Likelihoods, Prediction, Task, Writer
 from regard.text.chat import Chat
 from regard.text.tokenizer import Tokenizer
-from regard.training.checkpoints import copy_weights, load_checkpoint, load_weights, read_tensors, trained_weights
+from regard.training.checkpoints import (
+    Undrawn,
+    copy_weights,
+    load_checkpoint,
+    load_weights,
+    read_tensors,
+    trained_weights,
+)
 from regard.training.finetuning import adapt, base_weights
 from regard.training.folder import RunFolder
 from regard.training.precision import choose_hardware, find_device, threads
@@ -110,7 +117,8 @@ class Run:
     def unmerged(self) -> nn.Module:
         """The same model anew, with low-rank corrections beside the weights that they correct, where it has some."""
         settings = self.settings
-        model = self.task.build_model(settings.model, self.tokenizer, data=settings.data, head=settings.head)
+        with Undrawn():
+            model = self.task.build_model(settings.model, self.tokenizer, data=settings.data, head=settings.head)
         tuned = settings.finetune
         if tuned is not None and tuned.is_adapter:
             adapt(model, tuned, base_weights(tuned))

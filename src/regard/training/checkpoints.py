@@ -16,6 +16,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
 
 from regard.errors import CheckpointError, DeviceError
 from regard.progress import warn
@@ -23,6 +25,11 @@ from regard.progress import warn
 _HEADER = "regard"
 _KEPT = 2
 """Checkpoints that stay: the newest, and one to fall back on."""
+_DRAWING = {
+    *(Tensor.normal_, Tensor.uniform_, init.normal_, init.uniform_),
+    *(init.kaiming_uniform_, init.xavier_uniform_, init.trunc_normal_, init.orthogonal_),
+}
+"""What fills a tensor with random numbers."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -131,6 +138,16 @@ def trained_weights(model: nn.Module) -> dict[str, Tensor]:
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy weights into a model that has exactly these names and shapes."""
     copy_weights(weights_of(model), tensors)
+
+
+class Undrawn(TorchFunctionMode):
+    """Inside it a model is built without random numbers: its weights are read right after, all of them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func in _DRAWING:
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
 
 
 @torch.no_grad()

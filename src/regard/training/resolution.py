@@ -156,7 +156,7 @@ def _with_asking(settings: RunSettings, data: Prepared) -> RunSettings:
     if settings.task != "aspects":
         return settings
     are_open = settings.finetune is not None or settings.data.format == "semeval-terms"
-    asking = settings.head.aspect or ("pair" if are_open else "query")
+    asking = settings.head.aspect or ("pair" if are_open else "both")
     if asking != "pair":
         require_known([row for rows in data.held_out.values() for row in rows], settings.data.aspects)
     return settings.changed(head=settings.head.changed(aspect=asking))
