@@ -1,6 +1,7 @@
 """Aspects: what is asked, answered and highlighted, and that the aspect decides."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,14 @@ def learned(tmp_path_factory):
         return regard.train(meals(400), model="convolution", out=folder / "run", settings=settings, show_progress=False)
 
 
+def test_no_model_without_the_aspect_can_solve_these_rows():
+    by_text: dict[str, Counter[str]] = {}
+    for text, _, label in meals(400):
+        by_text.setdefault(text, Counter())[label] += 1
+    best = sum(max(labels.values()) for labels in by_text.values())
+    assert best / 800 < 0.8
+
+
 def test_the_aspect_decides_and_the_right_words_weigh(learned):
     torch.set_default_dtype(torch.float32)
     assert learned.evaluate().scores["accuracy"].value > 0.97
@@ -143,7 +152,7 @@ def test_the_aspect_decides_and_the_right_words_weigh(learned):
     food, service = (dict(learned.predictions([text], aspect=each)[0].weights) for each in ("food", "service"))
     assert food["great"] + food["soup"] > 0.7
     assert service["rude"] + service["waiter"] > 0.7
-    highlights = learned.attention(text, aspect="food")
+    highlights = learned.highlights(text, aspect="food")
     assert [each.aspect for each in highlights.judgements] == ["food"]
 
 

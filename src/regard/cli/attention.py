@@ -40,16 +40,16 @@ def attention(
     talk(quiet=quiet)
     from regard.explanation.attention_page import write_attention_page
     from regard.explanation.drawings import draw_figure, draw_terminal
-    from regard.explanation.highlights import Highlights
     from regard.runs.run import load
 
     options = {} if beam is None else {"beam_size": beam}
-    maps = load(run, device=device).attention(text, aspect=aspect, **options)
-    if isinstance(maps, Highlights):
+    opened = load(run, device=device)
+    if opened.task.name == "aspects" or aspect is not None:
         if kind is not None or layer is not None or head is not None:
             raise ConfigError("words are shaded by one look for each aspect: there is no kind, layer or head to choose")
-        _show_words(maps, out=out, json=json)
+        _show_words(opened.highlights(text, aspect=aspect), out=out, json=json)
         return
+    maps = opened.attention(text, **options)
     kind = kind or maps.kinds[-1]
     maps.select(kind, layer, head)  # a kind, layer or head that is not there is told before anything is drawn
     try:

@@ -201,14 +201,14 @@ class Run:
             warn(f"the test rows were looked at {looks} time(s) before: a choice made since then spoils the score")
         return self._evaluate(rows, "test", **options)
 
-    def attention(self, text: str, *, aspect: str | None = None, **options: Any) -> AttentionMaps | Highlights:
-        """Who looked at whom while the model answered `text`, or read it.
+    def highlights(self, text: str, *, aspect: str | None = None) -> Highlights:
+        """Of a run for aspects: which words of `text` mattered for `aspect`, or for each."""
+        if self.task.name != Aspects.name:
+            raise RunError(f"words are weighed where aspects are judged, {self.path} is for {self.task.name}")
+        return _highlighted(self.predictions([text], aspect=aspect))
 
-        Of a run for aspects: which words mattered for `aspect`, or for each.
-        """
-        if self.task.name == Aspects.name:
-            return _highlighted(self.predictions([text], aspect=aspect))
-        self._questions(text, aspect)  # an aspect that has no use is told
+    def attention(self, text: str, **options: Any) -> AttentionMaps:
+        """Who looked at whom while the model answered `text`, or read it."""
         model: Any = self.model
         if self.task.name not in (*_EXPLAINED, *_READING):
             raise RunError(f"maps of attention are drawn where text is read, {self.path} is for {self.task.name}")
