@@ -452,7 +452,9 @@ class Run:
         outputs = [prediction.output for prediction in predictions]
         likelihoods = self._likelihoods(rows, config)
         scores = self.task.scores(rows, predictions, likelihoods, config)
-        result = Evaluation({s.name: s for s in scores}, self.task.headline(rows), rows, outputs, likelihoods)
+        by_name, headline = {score.name: score for score in scores}, self.task.headline(rows)
+        headline = headline if headline in by_name else scores[0].name  # of several labels a row there is no accuracy
+        result = Evaluation(by_name, headline, rows, outputs, likelihoods)
         if role is not None:
             self.folder.add_look(role, "evaluation", result.to_json())
         return result
