@@ -69,7 +69,7 @@ def single_precision(exact_and_repeatable: None) -> None:
 def short_samples() -> Iterator[None]:
     """Let a report on text hold two continuations of a hundred tokens, and not as many as a reader would like."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.runs.run._CONTINUED", 2)
+        patch.setattr("regard.runs.reporting._CONTINUED", 2)
         yield
 
 

@@ -54,7 +54,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     questions.write_text(json.dumps({"version": "1.1", "data": [_article(*each) for each in TOWNS.items()]}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(folder / "cache"))
-        patch.setattr("regard.runs.run._CONTINUED", 1)
+        patch.setattr("regard.runs.reporting._CONTINUED", 1)
         torch.set_default_dtype(torch.float32)
         for task, rows in {**DATA, "answering": str(questions)}.items():
             tokenizer = {"tokenizer": "words" if task == "masked" else "characters"}

@@ -14,6 +14,7 @@ from regard.data.preparation import Prepared
 from regard.errors import BadRowsError, ConfigError, DataError
 from regard.models.heads import HeadConfig
 from regard.models.transformer_config import TransformerConfig
+from regard.runs.reporting import summary
 from regard.tasks.objective import Objective
 from regard.tasks.recognition import Recognition
 from regard.tasks.task import Likelihoods
@@ -159,7 +160,7 @@ def test_it_learns_to_tell_bars_from_stripes_and_another_run_goes_on_from_it(tmp
     found = json.loads(json.dumps(run.evaluate(new).to_json()))
     assert found["rows"] == 6
     assert (tmp_path / "run" / "report.html").is_file()
-    assert run.summary()["pictures"] == "8 x 8 pixels in patches of 4 x 4"
+    assert summary(run)["pictures"] == "8 x 8 pixels in patches of 4 x 4"
 
     few = {"train": {"max_steps": 2, "device": "cpu", "learning_rate": 1e-6}, "data": {"splits": [0.6, 0.2, 0.2]}}
     tuned = regard.finetune(

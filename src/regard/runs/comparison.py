@@ -12,7 +12,7 @@ from regard.data.sources import Rows
 from regard.errors import DataError
 from regard.explanation.comparison import draw_curves, write_comparison
 from regard.progress import say
-from regard.runs.kept_plan import keep_plan, require_same_data
+from regard.runs.kept_plan import keep_plan
 from regard.runs.launch import with_task
 from regard.runs.plan import Budget, Plan, make_plan, read_contenders, read_seeds
 from regard.runs.pool import run_jobs
@@ -91,8 +91,7 @@ def compare(
         params=params,
         at_once=jobs,
     )
-    keep_plan(folder, plan.jobs, what="comparison", overwrite=overwrite)
-    require_same_data(plan.jobs, plan.data, what="comparison", is_cut_alike=True)
+    keep_plan(folder, plan.jobs, plan.data, what="comparison", is_cut_alike=True, overwrite=overwrite)
     say(f"{len(plan.jobs)} runs of {budget}, {plan.at_once} at a time, in {folder}")
     run_jobs(plan.jobs, num_at_once=plan.at_once, logs=folder / "logs", show_progress=show_progress)
     table = verdict(plan)

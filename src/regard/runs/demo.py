@@ -9,6 +9,7 @@ from typing import Any
 from regard.runs.comparison import Comparison, compare
 from regard.runs.launch import train
 from regard.runs.plan import LEAST_SECONDS
+from regard.runs.reporting import write_run_report
 from regard.runs.run import Evaluation, Run
 
 DEMO_SETTINGS: dict[str, Any] = {
@@ -62,7 +63,7 @@ def demo(out: str | os.PathLike[str] = "runs/demo", *, minutes: float = _MINUTES
         show_progress=show_progress,
     )
     evaluation = run.test()
-    report = run.write_report(evaluation)
+    report = write_run_report(run, evaluation)
     comparison = compare(
         "dates",
         COMPARED[-max(2, os.cpu_count() or 1) :],

@@ -22,7 +22,7 @@ from regard.progress import hushed, say
 from regard.runs import finetune
 from regard.runs.evidence import metrics_beside, tally_answers
 from regard.runs.job import Job
-from regard.runs.kept_plan import keep_plan, require_same_data
+from regard.runs.kept_plan import keep_plan
 from regard.runs.launch import find_hardware, paths_or_rows, with_task
 from regard.runs.plan import read_seeds, share_out
 from regard.runs.pool import run_jobs
@@ -112,8 +112,7 @@ def few_shot(
         for number in numbers
         for draw in chosen
     ]
-    keep_plan(folder, planned, what=_WHAT, overwrite=overwrite)
-    require_same_data(planned, data_of, what=_WHAT, is_cut_alike=False)
+    keep_plan(folder, planned, data_of, what=_WHAT, is_cut_alike=False, overwrite=overwrite)
     say(f"{len(planned)} runs, {at_once} at a time, in {folder}")
     run_jobs(planned, num_at_once=at_once, logs=folder / "logs", show_progress=show_progress)
     sizes = [

@@ -103,6 +103,7 @@ def _evidence(run: "Run", evaluation: "Evaluation") -> dict[str, Any]:
     """What a comparison counts by, and the score that it compares."""
     if run.task.has_answers:
         return {"metric": evaluation.headline, "outputs": evaluation.outputs}
+    from regard.runs.reporting import continuations
     from regard.tasks.masked import Masked, MaskedLikelihoods
 
     likelihoods = evaluation.likelihoods
@@ -125,7 +126,7 @@ def _evidence(run: "Run", evaluation: "Evaluation") -> dict[str, Any]:
         "circumstances": {name: settings[name] for name in ("window", "stride", "state") if name in settings},
         "losses": likelihoods.losses,
         "counts": likelihoods.counts,
-        "continuations": run.continuations(evaluation.rows),
+        "continuations": continuations(run, evaluation.rows),
     }
 
 

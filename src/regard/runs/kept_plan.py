@@ -13,10 +13,13 @@ from regard.training.checkpoints import write_atomically
 from regard.training.folder import RunFolder
 
 
-def keep_plan(folder: Path, jobs: Sequence[Job], *, what: str, overwrite: bool) -> None:
+def keep_plan(
+    folder: Path, jobs: Sequence[Job], data: Prepared, *, what: str, is_cut_alike: bool, overwrite: bool
+) -> None:
     """Write down what `folder` is to hold, or raise if it holds something else; more runs may join it.
 
-    `what` is what the runs are together, such as a comparison.
+    `what` is what the runs are together, such as a comparison. With `is_cut_alike`
+    those of all training rows have one tokenizer.
     """
     path = folder / "plan.json"
     wanted: dict[str, Any] = {Path(job.path).name: [job.settings, job.generation] for job in jobs}
@@ -31,6 +34,7 @@ def keep_plan(folder: Path, jobs: Sequence[Job], *, what: str, overwrite: bool) 
             raise RunExistsError(
                 f"{folder} holds a {what} with other settings (of {changed[0]}): overwrite it, or name another folder"
             )
+        _require_same_data(jobs, data, what=what, is_cut_alike=is_cut_alike)
         wanted = {**before, **wanted}
     elif folder.is_dir() and any((folder / name).exists() for name in wanted):
         raise RunError(f"{folder} holds something that is not a {what}: name another folder")
@@ -41,11 +45,8 @@ def keep_plan(folder: Path, jobs: Sequence[Job], *, what: str, overwrite: bool) 
         raise RunError(f"cannot write a {what} to {folder}: {error.strerror or error}") from None
 
 
-def require_same_data(jobs: Sequence[Job], data: Prepared, *, what: str, is_cut_alike: bool) -> None:
-    """Runs that are there were trained on the data as it is now, or they would be judged by other examples.
-
-    With `is_cut_alike` those of all training rows must have its tokenizer besides.
-    """
+def _require_same_data(jobs: Sequence[Job], data: Prepared, *, what: str, is_cut_alike: bool) -> None:
+    """Runs that are there were trained on the data as it is now, or they would be judged by other examples."""
     for job in jobs:
         run = RunFolder(job.path)
         if not run.exists:

@@ -19,6 +19,7 @@ from regard.data.stream import TokenStream
 from regard.errors import ConfigError, DeviceError, RunError, StoppedError
 from regard.models.presets import has_size
 from regard.progress import duration, say
+from regard.runs.reporting import write_run_report
 from regard.runs.run import Run
 from regard.tasks import find_task, guess_task
 from regard.training.checkpoints import (
@@ -225,7 +226,7 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     rows = data.held_out["valid"][:_REPORT_ROWS]
     evaluation = run.judge(rows)
     folder.add_look("valid", "report", evaluation.to_json())
-    path = run.write_report(evaluation)
+    path = write_run_report(run, evaluation)
     say(f"validation: {evaluation.scores[evaluation.headline]}")
     say(f"report: {path}")
     return run

@@ -18,17 +18,14 @@ from regard.adapters.lora import merge_lora
 from regard.data.config import DataConfig
 from regard.data.files import plain_name
 from regard.data.sources import Rows
-from regard.errors import CheckpointError, ConfigError, DataError, DeviceError, RunError
-from regard.evaluation.classes import confusion
+from regard.errors import CheckpointError, ConfigError, DataError, RunError
 from regard.evaluation.scores import Score
 from regard.explanation.highlights import Highlights, Judgement
 from regard.explanation.maps import AttentionMaps
-from regard.explanation.record import attends, explain_pair, explain_reading, explain_text
-from regard.explanation.report import Report, write_report
+from regard.explanation.record import explain_pair, explain_reading, explain_text
 from regard.generation.config import GenerationConfig
 from regard.generation.inference import ready
-from regard.models.families import longest_sequence
-from regard.progress import duration, track, warn
+from regard.progress import track, warn
 from regard.tasks import find_task
 from regard.tasks.aspects import Aspects
 from regard.tasks.blanks import has_blank
@@ -53,21 +50,12 @@ from regard.training.precision import choose_hardware, find_device, threads
 from regard.training.settings import RunSettings
 
 _ROWS_AT_ONCE, _BATCH_TOKENS = 256, 8_192
-_LONGEST_DRAWN = 60
-"""An attention map with more tokens on a side cannot be read."""
-_SAMPLES = 200
 _EXPLAINED = ("translation", "language")
-"""Tasks whose attention a report draws."""
+"""Tasks that are explained while they answer."""
 _READING = ("classification", "regression", "tagging", "answering", "masked", "embedding")
 """Tasks whose models have a body that reads; its attention is drawn on request."""
-_HIGHLIGHTED = 24
-"""Texts whose words the report shades."""
-_MOST_CONFUSED = 30
-"""A table of more labels than these cannot be read."""
 _KEPT_WRITERS = 8
 """Ways of writing that are kept ready: a server may be asked for any number of them."""
-_CONTINUED, _PROMPT_CHARACTERS = 8, 60
-"""Beginnings that the report has a language model continue, and how long they are."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """What stands in a string for a byte that is not UTF-8."""
 
@@ -149,7 +137,7 @@ class Run:
         config = self.generation(**options)
         self._require_text(inputs)
         questions = [self._questions(text, aspect) for text in inputs]
-        found = iter(self._predictions([question for some in questions for question in some], config))
+        found = iter(self.answered([question for some in questions for question in some], config))
         return [list(islice(found, len(some))) for some in questions]
 
     def _questions(self, text: str, aspect: str | None) -> list[str]:
@@ -160,11 +148,11 @@ class Run:
             raise RunError(f"only a run for aspects can be asked for one: {self.path} was trained for {self.task.name}")
         return [text]
 
-    def _predictions(self, inputs: Sequence[str], config: GenerationConfig) -> list[Prediction]:
+    def answered(self, inputs: Sequence[str], config: GenerationConfig) -> list[Prediction]:
         chunks = [inputs[start : start + _ROWS_AT_ONCE] for start in range(0, len(inputs), _ROWS_AT_ONCE)]
         bar = track(chunks, "predicting", total=len(chunks)) if len(chunks) > 1 else chunks
         with threads(1):  # a step of decoding is too little work to share out
-            return [prediction for chunk in bar for prediction in self._writer(config)(chunk)]
+            return [prediction for chunk in bar for prediction in self.writer(config)(chunk)]
 
     def generation(self, **options: Any) -> GenerationConfig:
         """The run's way of writing, with some options changed."""
@@ -205,7 +193,7 @@ class Run:
         """Of a run for aspects: which words of `text` mattered for `aspect`, or for each."""
         if self.task.name != Aspects.name:
             raise RunError(f"words are weighed where aspects are judged, {self.path} is for {self.task.name}")
-        return _highlighted(self.predictions([text], aspect=aspect))
+        return highlighted(self.predictions([text], aspect=aspect))
 
     def attention(self, text: str, **options: Any) -> AttentionMaps:
         """Who looked at whom while the model answered `text`, or read it."""
@@ -240,7 +228,7 @@ class Run:
         config = self.generation(**options)
         if config.beam_size > 1:
             raise ConfigError(f"beam search knows its text only at the end: it cannot stream, got {config.beam_size=}")
-        writer: Any = self._writer(config)
+        writer: Any = self.writer(config)
         with threads(1):
             yield from writer.stream(prompt)
 
@@ -258,7 +246,7 @@ class Run:
             )
         conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         tokens = Chat(template, self.tokenizer).encode(conversation)
-        writer: Any = self._writer(self.generation(**options))
+        writer: Any = self.writer(self.generation(**options))
         with threads(1):
             yield from writer.answer(tokens)
 
@@ -284,24 +272,7 @@ class Run:
         model: Any = self.model
         return [score_text(model, self.tokenizer, text) for text in texts]
 
-    def continuations(self, rows: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-        """Beginnings from held-out text, how they go on, and how the model would have them go on."""
-        texts = [row[0] for row in rows if len(row[0]) > 2 * _PROMPT_CHARACTERS]
-        places = [(text, len(text) * part // _CONTINUED) for part in range(_CONTINUED) for text in texts[:_CONTINUED]]
-        samples = []
-        for text, place in places[:_CONTINUED]:
-            start = place + text[place:].find(" ") + 1
-            middle, end = (_word_end(text, start + length * _PROMPT_CHARACTERS, start) for length in (1, 4))
-            prompt = self._readable(text[start:middle])
-            middle = start + len(prompt)
-            if prompt.strip():
-                samples.append({"source": prompt, "target": text[middle:end]})
-        with threads(1):
-            write = self._writer(self.generation(temperature=0.8, max_length=100))
-            found = write([sample["source"] for sample in samples])
-        return [{**sample, "prediction": each.output} for sample, each in zip(samples, found, strict=True)]
-
-    def _writer(self, config: GenerationConfig) -> Writer:
+    def writer(self, config: GenerationConfig) -> Writer:
         """What writes in this way; it is kept for the next time."""
         writer = self._writers.pop(config, None)
         if writer is None:
@@ -329,115 +300,6 @@ class Run:
                 raise DataError(f"input {number} is not UTF-8: {text!r}")
         if unknown := self.tokenizer.count_unknown(self.tokenizer.encode(inputs)):
             warn(f"{unknown:,} tokens of the input are unknown to the vocabulary")
-
-    def summary(self) -> dict[str, str]:
-        """What a reader wants to know of the run first."""
-        settings, record, metrics = self.settings, self.settings.record, self.folder.read_metrics()
-        assert record is not None, "a run folder has a record"
-        trained = [line for line in metrics if "loss" in line]
-        looks = [line for line in metrics if "valid_loss" in line]
-        depths = [depth for depth in (settings.model.encoder_depth, settings.model.decoder_depth) if depth]
-        facts = {
-            "model": f"{settings.preset}, {'+'.join(map(str, depths)) or 0} layers, {settings.model.model_dim} wide",
-            "parameters": f"{record.num_parameters:,}",
-            "data": ", ".join(Path(name).name for name in settings.data.train),
-            **self._units(),
-        }
-        if trained:
-            speeds = sorted(line["tokens_per_second"] for line in trained)
-            facts["trained"] = f"{trained[-1]['step']:,} steps in {duration(trained[-1]['seconds'])}"
-            facts["speed"] = f"{speeds[len(speeds) // 2]:,.0f} tokens/s"
-        if looks:
-            best = min(looks, key=lambda line: line["valid_loss"])
-            facts["best"] = f"step {best['step']:,}, validation loss {best['valid_loss']:.4f}"
-        if (tuned := settings.finetune) is not None:
-            facts["fine-tuned"] = f"from {Path(tuned.base).name}, {tuned.method}"
-        return {**facts, "hardware": record.hardware}
-
-    def _units(self) -> dict[str, str]:
-        """What the model reads: tokens of a vocabulary, or patches of pictures."""
-        data = self.settings.data
-        if self.task.name == "recognition":
-            form = data.picture
-            return {"pictures": f"{form.size} x {form.size} pixels in patches of {form.patch_size} x {form.patch_size}"}
-        return {"vocabulary": f"{self.tokenizer.vocab_size:,} tokens ({Path(data.tokenizer or '').name})"}
-
-    def write_report(self, evaluation: Evaluation) -> Path:
-        """Write `report.html`, the page to look at."""
-        assert self.settings.record is not None, "a run folder has a record"
-        order = [evaluation.headline, *(name for name in evaluation.scores if name != evaluation.headline)]
-        report = Report(
-            title=f"{self.path.name}: {self.task.description}",
-            summary=self.summary(),
-            scores={name: evaluation.scores[name].to_json() for name in order},
-            curves=self.folder.read_metrics(),
-            settings=self.folder.settings_path.read_text(encoding="utf-8"),
-            samples=self._samples(evaluation),
-            confusion=self._confusion(evaluation),
-            highlights=self._judged(evaluation),
-            attention=self._drawable(evaluation),
-            notes=self.settings.record.notes,
-        )
-        try:
-            write_report(self.folder.report_path, report)
-        except OSError as error:
-            raise DeviceError(f"cannot write {self.folder.report_path}: {error.strerror or error}") from None
-        return self.folder.report_path
-
-    def _confusion(self, evaluation: Evaluation) -> dict[str, Any] | None:
-        """How often each label was taken for each, where a text has one of a few."""
-        data = self.settings.data
-        is_labelled = self.task.name in ("classification", "aspects", "recognition") and data.label_separator is None
-        if not is_labelled or len(data.labels) > _MOST_CONFUSED:
-            return None
-        found = confusion(evaluation.outputs, [row[-1].strip() for row in evaluation.rows], labels=data.labels)
-        return {"labels": list(found.labels), "counts": found.counts.tolist()}
-
-    def _judged(self, evaluation: Evaluation) -> list[Highlights]:
-        """Some rows with the words that mattered, where aspects are judged: wrong ones first, then right ones."""
-        if self.task.name != Aspects.name:
-            return []
-        pairs = list(zip(evaluation.rows, evaluation.outputs, strict=True))
-        wrong = [row for row, output in pairs if row[-1].strip() != output]
-        right = [row for row, output in pairs if row[-1].strip() == output]
-        chosen = [*wrong[: _HIGHLIGHTED // 2], *right[: _HIGHLIGHTED // 2]]
-        found = self._predictions([self.task.question(row) for row in chosen], self.generation())
-        return [_highlighted([each], row[-1].strip()) for each, row in zip(found, chosen, strict=True)]
-
-    def _samples(self, evaluation: Evaluation) -> list[dict[str, Any]]:
-        if self.task.has_answers:
-            return self._answers(evaluation)
-        if isinstance(self.task, Masked | Embedding):
-            model: Any = self.model
-            return self.task.samples(model, self.tokenizer, evaluation.rows, self.settings.data)
-        return self.continuations(evaluation.rows)
-
-    def _answers(self, evaluation: Evaluation) -> list[dict[str, Any]]:
-        """What was asked, wanted and written: wrong ones first, then right ones."""
-        samples = [
-            {"source": self.task.question(row), "target": row[-1], "prediction": output, "right": row[-1] == output}
-            for row, output in zip(evaluation.rows, evaluation.outputs, strict=True)
-        ]
-        wrong, right = [s for s in samples if not s["right"]], [s for s in samples if s["right"]]
-        return [*wrong[: _SAMPLES // 2], *right[: _SAMPLES // 2]]
-
-    def _readable(self, text: str) -> str:
-        """As much of the beginning of a text as leaves half of the model's positions free, where they end."""
-        limit = longest_sequence(self.settings.model)
-        return text if limit is None else self.tokenizer.decode([self.tokenizer.encode([text])[0][: limit // 2]])[0]
-
-    def _drawable(self, evaluation: Evaluation) -> AttentionMaps | None:
-        if self.task.name not in _EXPLAINED or not attends(self.model):
-            return None
-        model: Any = self.model
-        if not self.task.has_answers:
-            text = self._readable(" ".join(evaluation.rows[0][0][: 2 * _LONGEST_DRAWN].split())[:_LONGEST_DRAWN])
-            return explain_text(model, self.tokenizer, text) if text.strip() else None
-        for row, output in zip(evaluation.rows, evaluation.outputs, strict=True):
-            lengths = [len(ids) for ids in self.tokenizer.encode([row[0], output])]
-            if min(lengths) > 0 and max(lengths) < _LONGEST_DRAWN:
-                return explain_pair(model, self.tokenizer, row[0], output)
-        return None
 
     def _evaluate(
         self, rows: list[tuple[str, ...]], role: str | None, *, stride: int | None = None, **options: Any
@@ -506,21 +368,10 @@ def load(path: str | os.PathLike[str], *, device: str = "auto") -> Run:
     return Run(path, device=device)
 
 
-def _highlighted(predictions: Sequence[Prediction], wanted: str | None = None) -> Highlights:
+def highlighted(predictions: Sequence[Prediction], wanted: str | None = None) -> Highlights:
     """Predictions about the aspects of one text, as a reader should see them."""
     judgements = [
         Judgement(str(each.aspect), each.output, each.probabilities or {}, each.weights or [], wanted)
         for each in predictions
     ]
     return Highlights(predictions[0].input, judgements)
-
-
-def _word_end(text: str, place: int, start: int) -> int:
-    """The last end of a word up to `place`; `place` itself where there is none behind `start`.
-
-    Example:
-        >>> _word_end("to be or not", 7, 0), _word_end("to be or not", 8, 0), _word_end("honorificabilitudinitas", 7, 0)
-        (5, 8, 7)
-    """
-    space = text.rfind(" ", start + 1, place + 1)
-    return place if space < 0 else space

@@ -30,6 +30,7 @@ from starlette.exceptions import HTTPException
 from regard.config import nearest
 from regard.errors import ConfigError, RegardError
 from regard.explanation.templates import ICON, page_file
+from regard.runs.reporting import summary
 from regard.runs.run import Run
 from regard.serving.requests import (
     MOST_BYTES,
@@ -140,7 +141,7 @@ def _describe(run: Run, names: list[str]) -> dict[str, Any]:
         "labels": list(run.settings.data.labels),
         "has_chat": run.folder.read_chat_template() is not None,
         "parameters": num_parameters,
-        "summary": run.summary(),
+        "summary": summary(run),
         "headline": run.task.headline(rows) if rows else None,
         "scores": reports[-1] if reports else {},
         "limits": {"inputs": MOST_INPUTS, "characters": MOST_CHARACTERS, "tokens": MOST_TOKENS, "bytes": MOST_BYTES},
