@@ -136,3 +136,15 @@ def test_a_tokenizer_that_cannot_be_read_is_told(tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match="cannot read a tokenizer"):
         load_tokenizer(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "characters", "words"])
+def test_a_lower_cased_tokenizer_reads_capitals_as_small_letters_and_says_where_they_stood(kind):
+    texts = ["The Cat saw the CAT", "a cat and The dog"] * 20
+    tokenizer = train_tokenizer(texts, kind, 300, is_lowercased=True)
+    again = Tokenizer.from_json(tokenizer.to_json())
+    upper, lower = again.encode(["THE CAT", "the cat"])
+    assert upper == lower
+    assert again.decode([upper]) == ["the cat"]
+    (found,) = again.encode_with_offsets(["THE CAT"])
+    assert max(end for _, end in found[1]) == len("THE CAT")

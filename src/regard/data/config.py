@@ -114,6 +114,9 @@ class DataConfig(Settings):
     tokenizer: str | None = None
     """bpe, unigram, characters, bytes or words, learned from the training rows; or the path of a tokenizer.json.
     Unset: bpe, but characters for the built-in dates."""
+    lowercase: bool = False
+    """Read and write capitals as small letters: fewer words to learn, where rows are few and what is said matters more
+    than how it is spelled."""
     vocab_size: int | None = Field(default=None, ge=5)
     """The most tokens in the vocabulary; unset, one for each 400 characters of data, 512 to 32,000; but of running
     text every character, or each of its 50,000 commonest words."""

@@ -310,10 +310,13 @@ def _vocab_size(config: DataConfig, num_characters: int, most: Mapping[str, int]
 def _make_tokenizer(config: DataConfig, texts: Iterable[str], vocab_size: int, what: str) -> tuple[Tokenizer, str]:
     assert config.tokenizer is not None, "a tokenizer is chosen before it is made"
     if config.tokenizer not in get_args(TokenizerKind) and Path(config.tokenizer).suffix == ".json":
+        if config.lowercase:
+            raise ConfigError(f"data.lowercase is for tokenizers that are learned, {config.tokenizer} is one already")
         tokenizer = load_tokenizer(Path(config.tokenizer))
         return tokenizer, f"tokenizer {config.tokenizer}: {tokenizer.vocab_size:,} tokens"
     kind: Any = config.tokenizer  # checked inside
-    tokenizer = train_tokenizer(texts, kind, vocab_size)
+    tokenizer = train_tokenizer(texts, kind, vocab_size, is_lowercased=config.lowercase)
+    kind = f"{kind}, lower-cased" if config.lowercase else kind
     return tokenizer, f"tokenizer {kind}: {tokenizer.vocab_size:,} tokens, learned from the training {what}"
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import tokenizers
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.config import nearest
 from regard.errors import ConfigError, DataError
@@ -278,14 +278,23 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise DataError(f"cannot read a tokenizer from {path}: {error}") from None
 
 
-def train_tokenizer(texts: Iterable[str], kind: TokenizerKind, vocab_size: int) -> Tokenizer:
-    """Learn a vocabulary of at most `vocab_size` tokens, the special ones included."""
+def train_tokenizer(
+    texts: Iterable[str], kind: TokenizerKind, vocab_size: int, *, is_lowercased: bool = False
+) -> Tokenizer:
+    """Learn a vocabulary of at most `vocab_size` tokens, the special ones included.
+
+    Example:
+        >>> train_tokenizer(["To be"], "words", 10, is_lowercased=True).encode(["TO BE", "to be"])
+        [[5, 4], [5, 4]]
+    """
     kinds = get_args(TokenizerKind)
     if kind not in kinds:
         raise ConfigError(f"no kind of tokenizer is called {kind!r}{nearest(kind, kinds)}")
     if vocab_size <= len(SPECIALS):
         raise ConfigError(f"vocab_size must exceed the {len(SPECIALS)} special tokens, got {vocab_size}")
     inner, trainer = _UNTRAINED[kind](vocab_size)
+    if is_lowercased:
+        inner.normalizer = normalizers.Lowercase()
     if trainer is None:
         inner.add_special_tokens(list(SPECIALS))
     else:
