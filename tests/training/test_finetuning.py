@@ -160,3 +160,13 @@ def test_few_rows_have_a_lower_peak_unless_one_is_set(base_run, tmp_path, method
     assert rates[1] == usual_rate(12, method)
     assert rates[0] == pytest.approx(rates[1] / 3, rel=0.05)  # written with two digits
     assert rates[2] == 0.007
+
+
+@pytest.mark.parametrize(("num_valid", "has_one_look"), [(40, True), (120, False)])
+def test_too_few_validation_rows_have_one_look_and_choose_nothing(base_run, tmp_path, num_valid, has_one_look):
+    lines = ["text\tlabel", *("\t".join(row) for row in (ROWS * 2)[:num_valid])]
+    (tmp_path / "valid.tsv").write_text("\n".join(lines) + "\n")
+    own = {"data": {"valid": [str(tmp_path / "valid.tsv")]}, "train": {"max_steps": 24, "batch_tokens": 300}}
+    tuned = finetune(base_run, ROWS, out=tmp_path / "tuned", method="head", settings=own, show_progress=False)
+    looks = [line["step"] for line in tuned.folder.read_metrics() if "valid_loss" in line]
+    assert looks == ([24] if has_one_look else [10, 20, 24])

@@ -123,7 +123,8 @@ def perplexity(
         seed: Of those draws.
 
     Example:
-        >>> round(perplexity([3 * np.log(5), 2 * np.log(5)], [3, 2]).value, 6)
+        >>> from math import log
+        >>> round(perplexity([3 * log(5), 2 * log(5)], [3, 2]).value, 6)
         5.0
     """
     counts = tally_perplexity(negative_log_likelihoods, num_tokens)
@@ -147,7 +148,8 @@ def bits_per_byte(
     their tokenizers, as long as none loses anything (an unknown token does).
 
     Example:
-        >>> bits_per_byte([np.log(2) * 8], [1], num_bytes=4).value
+        >>> from math import log
+        >>> bits_per_byte([log(2) * 8], [1], num_bytes=4).value
         2.0
     """
     counts = tally_bits_per_byte(negative_log_likelihoods, num_tokens, num_bytes)

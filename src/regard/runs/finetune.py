@@ -29,7 +29,7 @@ _LEAST_STEPS, _MOST_EPOCHS, _FEWEST_EPOCHS = 300, 30.0, 3.0
 _WARMUP = 0.06
 _FEW_ROWS, _RATE_FOR_FEW = 1_000, 1 / 3
 """A run on fewer rows has so few steps that the usual peak forgets more than they teach: it has a third of it."""
-_LOOKS_PER_RUN = 12
+_LOOKS_PER_RUN, _FEWEST_TO_CHOOSE_BY = 12, 100
 _DEFAULTS: dict[str, Any] = {
     "optimizer": "adamw",
     "schedule": "linear",
@@ -155,7 +155,9 @@ def _with_defaults(settings: RunSettings, data: Prepared) -> RunSettings:
     if train.warmup_steps is None:
         train = train.changed(warmup_steps=max(1, round(_WARMUP * steps)))
     if "evaluate_every" not in set_by_user:
-        train = train.changed(evaluate_every=max(10, steps // _LOOKS_PER_RUN))
+        # The weights with the best look are kept: a choice that so few rows make is luck, so they have one look.
+        is_luck = isinstance(data.valid, TokenStore) and len(data.valid) < _FEWEST_TO_CHOOSE_BY
+        train = train.changed(evaluate_every=steps if is_luck else max(10, steps // _LOOKS_PER_RUN))
     return settings.changed(train=train)
 
 
