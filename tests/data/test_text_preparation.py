@@ -122,9 +122,9 @@ def test_a_tokenizer_learns_from_all_parts_of_a_text(tmp_path: Path, monkeypatch
     path = write(tmp_path / "eras.txt", text)
     seen = []
 
-    def train_tokenizer(texts, kind, vocab_size):
+    def train_tokenizer(texts, kind, vocab_size, **how):
         seen.append("".join(texts))
-        return real(iter([seen[-1]]), kind, vocab_size)
+        return real(iter([seen[-1]]), kind, vocab_size, **how)
 
     real = regard.data.preparation.train_tokenizer
     monkeypatch.setattr(regard.data.preparation, "train_tokenizer", train_tokenizer)
