@@ -58,12 +58,22 @@ class Place:
         self.run: Any = None
 
     def trained(
-        self, rows: Any, /, *, task: str, model: str | None = None, method: str = "all", **settings: Any
+        self,
+        rows: Any,
+        /,
+        *,
+        task: str,
+        model: str | None = None,
+        method: str = "all",
+        shape: Settings | None = None,
+        **settings: Any,
     ) -> Any:
         """A run on a file, or on rows: from scratch where a model is named, otherwise from the base."""
         import regard
 
         own = {**settings, "train": {**settings.get("train", {}), "seed": self.seed, "device": self.device}}
+        if shape is not None:
+            own["model"] = shape
         out = f"{self.scratch.name}/run"
         if model is not None:
             own["task"] = task
@@ -110,6 +120,8 @@ def conll(place: Place, **how: Any) -> Found:
 
 def semeval(place: Place, **how: Any) -> Found:
     folder = place.data / "semeval14"
+    if "model" in how:
+        how = merged({"data": {"tokenizer": f"{place.base}/tokenizer.json"}}, how)
     run = place.trained(str(folder / "Restaurants_Train_v2.xml.xz"), task="aspects", **how)
     return scores_of(run.evaluate(str(folder / "Restaurants_Test_Gold.xml.xz")), "accuracy")
 
@@ -154,19 +166,31 @@ def squad_peer(place: Place) -> Found:
     return {**found, "seconds": time.perf_counter() - start}
 
 
-LSTM_WORDS: Settings = {"data": {"tokenizer": "words"}}
+LSTM_WORDS: Settings = {"data": {"tokenizer": "words"}, "train": {"minutes": 0.8}}
+SEMEVAL_LSTM: Settings = {
+    "model": "lstm-tiny",
+    "shape": {"num_layers": 1, "model_dim": 128, "dropout": 0.3, "token_dropout": 0.3},
+    "head": {"dropout": 0.5},
+    "train": {"max_steps": 700, "label_smoothing": 0.1, "learning_rate": 0.0015},
+}
 ROWS: dict[str, tuple[Callable[..., Found], Settings]] = {
-    "sst2-full": (sst2, {}),
-    "sst2-lora": (sst2, {"method": "lora", "finetune": {"lora": {"rank": 4}}}),
+    "sst2-full": (sst2, {"train": {"consistency": 1.0, "max_epochs": 4.0}}),
+    "sst2-lora": (
+        sst2,
+        {"method": "lora", "finetune": {"lora": {"rank": 4}}, "train": {"consistency": 1.0, "max_epochs": 5.0}},
+    ),
     "sst2-lstm": (sst2, {"model": "lstm-small", **LSTM_WORDS}),
     **{f"few-{count}": (few, {"count": count}) for count in (16, 100, 1_000)},
-    **{f"few-{count}-lstm": (few, {"count": count, "model": "lstm"}) for count in (16, 100, 1_000, 5_000)},
+    **{
+        f"few-{count}-lstm": (few, {"count": count, "model": "lstm", "train": {"minutes": 0.4}})
+        for count in (16, 100, 1_000, 5_000)
+    },
     "sst2-peer": (sst2_peer, {"rate": 5e-5}),
     "conll-peer": (conll_peer, {"rate": 5e-5}),
-    "conll-full": (conll, {}),
-    "conll-lstm-crf": (conll, {"model": "lstm-small", "head": {"crf": True}}),
+    "conll-full": (conll, {"head": {"crf": True}, "train": {"max_epochs": 8.0, "batch_tokens": 2_048}}),
+    "conll-lstm-crf": (conll, {"model": "lstm-small", "head": {"crf": True}, "train": {"minutes": 1.2}}),
     "semeval-full": (semeval, {}),
-    "semeval-lstm": (semeval, {"model": "lstm"}),
+    "semeval-lstm": (semeval, SEMEVAL_LSTM),
     "squad-full": (squad, {}),
     "squad-peer": (squad_peer, {}),
 }
