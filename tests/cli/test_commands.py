@@ -213,6 +213,7 @@ def test_data_show_prints_a_table_that_its_seed_repeats(regard):
     assert ["\t".join(row) for row in found["rows"]] == lines[1:]
 
 
+@pytest.mark.slow
 def test_demo_trains_judges_and_shows(regard, jobs_inside, tmp_path: Path, monkeypatch):
     from regard.runs import demo
 
@@ -255,6 +256,7 @@ def test_regard_alone_prints_its_help(regard):
     assert answer.err == ""
 
 
+@pytest.mark.slow
 def test_curves_for_tensorboard_hold_each_step_once_also_after_resuming(regard, tiny, dates: Path, tmp_path: Path):
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     options = ["--out", tmp_path / "run", "--set", "train.tensorboard=true", "--quiet"]

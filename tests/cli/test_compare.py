@@ -75,6 +75,7 @@ def test_the_same_command_again_trains_nothing_and_says_the_same(compared, regar
     assert again.out == before.out
 
 
+@pytest.mark.slow
 def test_from_python_with_rows_equal_sizes_and_fewer_rows(jobs_inside, tmp_path: Path):
     import regard
 
@@ -156,6 +157,7 @@ def test_a_model_that_cannot_do_the_task_is_refused(
     assert not list(tmp_path.rglob("run.toml"))
 
 
+@pytest.mark.slow
 def test_each_run_is_a_process_of_its_own(regard, dates: Path, tmp_path: Path):
     options = ["--models", "gru,tiny", "--steps", 2, "--out", tmp_path / "comparison", *SMALL]
     answer = regard("compare", dates, *options).is_well()

@@ -42,6 +42,7 @@ DATA = {
 METRICS = {"entities": "entity_f1", "words": "accuracy", "questions": "answer_f1", "masked": "pseudo_perplexity"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DATA)
 def test_the_scores_are_the_means_of_the_runs_own(regard, jobs_inside, tmp_path: Path, kind: str):
     name, write, options = DATA[kind]

@@ -103,6 +103,7 @@ def test_a_built_in_set_goes_by_its_name(train):
     assert "54 to train on, 3 for validation, 3 for the test" in said
 
 
+@pytest.mark.slow
 def test_prepared_data_is_found_again_and_prepared_anew_when_damaged(train, regard, tiny, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     one, two = write(tmp_path, "train.??", pairs(0, 60))

@@ -62,6 +62,7 @@ def test_a_disk_that_fills_up_during_preparation(regard, tiny, dates, tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_during_training(regard, tiny, trained, dates, has_room, small_disk):
     disk, resize = small_disk
     run = disk / "run"

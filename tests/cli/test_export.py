@@ -55,6 +55,7 @@ def test_python_says_the_same(llama: Path, tmp_path: Path):
     assert 0.0 < made.difference < 0.1
 
 
+@pytest.mark.slow
 def test_an_adapter_needs_its_base_from_the_command_line_as_well(regard, llama: Path, tmp_path: Path):
     text = llama.parent / "text.txt"
     regard("finetune", llama, text, "--task", "language", "--lora", "--rank", 2, "--steps", 2, "--out",

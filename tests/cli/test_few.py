@@ -46,6 +46,7 @@ def inside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(few, "run_jobs", run_one_by_one)
 
 
+@pytest.mark.slow
 def test_few_labels_are_a_table_and_an_object(regard, inside, reviews: Path, runs: Path, tmp_path: Path):
     told = ["--few", "3,9", "--draws", 2, "--out", tmp_path / "fresh", "--steps", 2, *SMALL]
     answer = regard("train", reviews, *told).is_well()

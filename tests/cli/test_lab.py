@@ -33,6 +33,7 @@ def test_a_place_that_is_a_file_is_told_before_anything_is_computed(regard, tmp_
     assert (tmp_path / "taken").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_softmax_from_end_to_end(regard, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     answer = regard("lab", "softmax", "--quick").is_well()
@@ -45,6 +46,7 @@ def test_softmax_from_end_to_end(regard, tmp_path: Path, monkeypatch):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_json_is_the_last_line_and_says_all(regard, tmp_path: Path):
     answer = regard("lab", "softmax", "--quick", "--seed", 3, "--json", "--quiet", "--out", tmp_path).is_well()
     told = json.loads(answer.out.splitlines()[-1])

@@ -29,6 +29,7 @@ def test_what_needs_no_torch_does_not_wait_for_it(arguments: list[str]):
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.slow
 def test_lines_from_a_pipe_are_answered_line_by_line(trained: Path):
     ended = shell(f"printf 'a\\nb\\n' | $REGARD predict {trained} --max-length 3")
     assert ended.returncode == 0
@@ -36,6 +37,7 @@ def test_lines_from_a_pipe_are_answered_line_by_line(trained: Path):
     assert ended.stderr == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [100_000, 20], ids=["more than a buffer holds", "less than that"])
 def test_a_reader_that_has_seen_enough_ends_the_writer_quietly(rows: int):
     ended = shell(f"$REGARD data show dates --rows {rows} | head -1; echo ${{PIPESTATUS[0]}}")
@@ -52,6 +54,7 @@ def test_an_error_has_exit_code_two_and_no_traceback():
     assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_interrupted_command_says_so(trained: Path):
     process = subprocess.Popen(
         [*REGARD, "predict", str(trained)],

@@ -30,6 +30,7 @@ def store(request, tmp_path_factory) -> TokenStore:
     return store_of(tmp_path_factory.mktemp("data") / "store", lengths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_tokens", [1, 100, 1009, 10**6])
 def test_each_epoch_meets_every_row_once(store: TokenStore, batch_tokens: int):
     sampler = BatchSampler(store, batch_tokens=batch_tokens, seed=3)

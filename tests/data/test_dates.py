@@ -77,6 +77,7 @@ def simplify(source: str) -> str:
     return " ".join(PUNCTUATION.sub(" ", source.casefold()).split())
 
 
+@pytest.mark.slow
 def test_a_source_has_one_target_whatever_the_seed(drawn: list[DrawnDate]):
     targets: dict[str, str] = {}
     pairs = [(row.source, row.target) for row in drawn]
@@ -84,6 +85,7 @@ def test_a_source_has_one_target_whatever_the_seed(drawn: list[DrawnDate]):
         assert targets.setdefault(simplify(source), target) == target, source
 
 
+@pytest.mark.slow
 def test_every_day_of_a_leap_year_has_one_reading_however_it_is_written():
     # Latin digits are enough: what native ones tell apart is only told apart better.
     writer = date_writer()

@@ -239,6 +239,7 @@ def test_a_figure_has_a_line_for_each_seed(comparison: dict[str, Any], tmp_path:
         assert with_lines - without == 2
 
 
+@pytest.mark.slow
 def test_a_figure_shows_only_what_there_is(
     odd: dict[str, Any], crowd: dict[str, Any], tmp_path: Path, foreign: Callable[..., dict[str, Any]]
 ):

@@ -98,6 +98,7 @@ def test_foreign_text_stays_text(
     assert data_of(tmp_path / "compare.html")["models"][2]["name"] == f"{tricky_text}2"
 
 
+@pytest.mark.slow
 def test_foreign_text_is_shown_and_never_run(
     comparison: dict[str, Any], tricky_text: str, foreign: Callable[..., dict[str, Any]], draw: Draw
 ):
@@ -156,6 +157,7 @@ def test_the_order_and_the_score_can_be_chosen(first_sight: str, answered: str, 
     assert "97.20 to 99.40" in answered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [400, 1200])
 def test_many_models_are_shown_as_a_matrix(crowd: dict[str, Any], width: int, draw: Draw):
     dom = draw(crowd, then="document.querySelector('.pair-matrix td.worse').focus();", width=width)
@@ -166,6 +168,7 @@ def test_many_models_are_shown_as_a_matrix(crowd: dict[str, Any], width: int, dr
     assert "transformer-of-the-kind-a is really worse than transformer-of-the-kind-c: \N{MINUS SIGN}1.40" in dom
 
 
+@pytest.mark.slow
 def test_the_page_of_text_cannot_be_read_the_wrong_way_round(of_text: dict[str, Any], draw: Draw):
     choose = "document.querySelectorAll('#pairs input')[1].click(); document.querySelector('td.worse').focus();"
     first, table = draw(of_text), draw(of_text, then=choose)

@@ -192,6 +192,7 @@ def test_how_a_text_goes_on_is_neither_right_nor_wrong(tmp_path: Path, drawn: Ca
     assert "<mark" not in dom
 
 
+@pytest.mark.slow
 def test_foreign_text_is_shown_and_never_run(
     make_maps: Callable[[str, str], AttentionMaps], tricky_text: str, tmp_path: Path, drawn: Callable[..., str]
 ):

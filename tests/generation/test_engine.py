@@ -131,6 +131,7 @@ def test_a_seed_gives_the_same_text_whatever_else_is_written():
     assert Engine(model, BOLD, end=None).run([Request([5, 7], limit=20, seed=78)])[0] != first
 
 
+@pytest.mark.slow
 def test_room_grows_with_what_is_written_and_shrinks_with_how_many_write():
     model = make(ALONE["rotary"])
     engine = Engine(model, BOLD, end=None, num_slots=8)

@@ -81,6 +81,7 @@ def test_answers_are_counted_over_all_batches():
     assert count_at(train("rotary", 1, sizes, seed=0), 9, 1, sizes) == 107
 
 
+@pytest.mark.slow
 def test_a_model_learns_and_its_positions_decide_how_far():
     sizes = Sizes(length=18, distances=(1,), vocab_size=4, num_layers=1, model_dim=16, num_heads=2, steps=120,
                   batch_size=8, num_seeds=1, num_sequences=100, learning_rate=1e-2)  # fmt: skip
@@ -90,6 +91,7 @@ def test_a_model_learns_and_its_positions_decide_how_far():
     assert count_at(near["learned"], 72, 1, sizes) < 60
 
 
+@pytest.mark.slow
 def test_the_study_is_whole():
     study = investigate(TINY, seed=0)
     assert len(study.tables) == 2

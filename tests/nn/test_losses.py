@@ -241,6 +241,7 @@ def test_the_scores_are_never_held_all_at_once():
     assert largest.size == TOKENS * MODEL < TOKENS * VOCAB
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler asks for it
 def test_the_compiler_leaves_it_as_it_is(monkeypatch: pytest.MonkeyPatch):
     # The compiler cannot see through the checks of shapes that tests put around each function.

@@ -58,6 +58,7 @@ def trained_rows(path: str) -> list[list[int]]:
     return [train.sequences(0, np.array([row]))[0].tolist() for row in range(len(train))]
 
 
+@pytest.mark.slow
 def test_draws_are_runs_whose_mean_has_an_interval_over_rows_and_draws(tmp_path: Path):
     found = regard.few_shot(ROWS, [3, 11], draws=3, settings=TINY, out=tmp_path / "trial", show_progress=False)
     assert json.loads((tmp_path / "trial" / "few.json").read_text()) == json.loads(json.dumps(found.table))
@@ -88,6 +89,7 @@ def test_no_look_at_held_out_rows_chooses_anything(tmp_path: Path):
     assert not (tmp_path / "trial" / "few.png").exists()
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_and_a_fresh_model_learn_from_the_same_rows(tmp_path: Path):
     fresh = regard.few_shot(ROWS, 3, draws=2, settings=TINY, out=tmp_path / "fresh", show_progress=False)
     base = regard.train(ROWS, out=tmp_path / "base", settings={**TINY, "task": "classification"}, show_progress=False)
@@ -104,6 +106,7 @@ def test_a_fine_tuned_and_a_fresh_model_learn_from_the_same_rows(tmp_path: Path)
         assert one.folder.read_held_out("test") == other.folder.read_held_out("test")
 
 
+@pytest.mark.slow
 def test_a_trial_that_was_interrupted_goes_on_and_says_the_same(tmp_path: Path, inside: Callable[[int], None]):
     whole = regard.few_shot(ROWS, 3, draws=3, settings=TINY, out=tmp_path / "whole", show_progress=False)
     inside(1)
@@ -126,6 +129,7 @@ def test_rows_in_memory_take_the_place_of_no_others(tmp_path: Path, inside: Call
     regard.few_shot(ROWS[2:], 3, draws=1, overwrite=True, **shared)
 
 
+@pytest.mark.slow
 def test_more_draws_and_numbers_join_but_other_settings_do_not(tmp_path: Path, inside: Callable[[int], None]):
     shared = {"settings": TINY, "out": tmp_path / "trial", "show_progress": False}
     regard.few_shot(ROWS, 3, draws=2, **shared)
@@ -149,6 +153,7 @@ def test_rows_without_labels_are_drawn_so_many_in_all(tmp_path: Path):
     assert set(size["scores"]) == {"rmse"}
 
 
+@pytest.mark.slow
 def test_pairs_of_texts_are_drawn_whole(tmp_path: Path):
     rows = [(text, f"{text} again", label) for text, label in ROWS]
     found = regard.few_shot(rows, 3, draws=1, settings=TINY, out=tmp_path / "trial", show_progress=False)

@@ -59,6 +59,7 @@ def test_a_text_is_the_same_whole_and_piece_by_piece(client: TestClient, runs: d
     assert end == ("end", {})
 
 
+@pytest.mark.slow
 def test_answers_do_not_depend_on_who_else_is_asking(client: TestClient, runs: dict[str, Run]):
     wishes = [("/predict", {"model": task, "inputs": INPUTS[task]}) for task in ("classification", "translation")]
     wishes += [

@@ -144,6 +144,7 @@ def test_the_loss_is_that_of_a_plain_loop():
     torch.testing.assert_close(TASK.loss(model, batch), expected)
 
 
+@pytest.mark.slow
 def test_batches_filled_to_a_shape_cost_what_they_did():
     data, config = prepared(rows_of(filler=5), max_length=29)
     model = model_for(data)
@@ -211,6 +212,7 @@ def test_answers_stand_in_their_context_and_long_ones_are_read_whole():
         answers(model, data, config, ["what?"])
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_is_learned():
     kinds = {"color": ["red", "green", "blue"], "animal": THINGS, "number": ["one", "two", "six"]}
     generator = torch.Generator().manual_seed(5)

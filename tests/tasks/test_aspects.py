@@ -143,6 +143,7 @@ def test_no_model_without_the_aspect_can_solve_these_rows():
     assert best / 800 < 0.8
 
 
+@pytest.mark.slow
 def test_the_aspect_decides_and_the_right_words_weigh(learned):
     torch.set_default_dtype(torch.float32)
     assert learned.evaluate().scores["accuracy"].value > 0.97

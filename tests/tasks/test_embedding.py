@@ -233,6 +233,7 @@ def test_what_has_no_meaning_for_embeddings_is_refused(objective: Objective):
         TASK.loss(model_for(data), batch, objective)
 
 
+@pytest.mark.slow
 def test_a_small_model_learns_which_texts_belong_together():
     torch.set_default_dtype(torch.float32)
     data, config = prepared(tokenizer="words")

@@ -286,6 +286,7 @@ def test_the_task_is_read_off_the_data(tmp_path: Path, name: str, content: str, 
     assert guess_task(DataConfig(train=[str(path)])) == expected
 
 
+@pytest.mark.slow
 def test_the_task_of_rows_is_read_off_their_width():
     assert guess_task(DataConfig(), [("eins", "one")]) == "translation"
     assert guess_task(DataConfig(), [("eins",)]) == "language"

@@ -361,6 +361,7 @@ def test_samples_leave_out_a_word_of_held_out_text():
     assert TASK.samples(model, tokenizer, [], DataConfig()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", ["transformer", "recurrent"])
 def test_a_small_model_learns_the_blanks_of_a_text_that_goes_round(body: str):
     torch.set_default_dtype(torch.float32)

@@ -149,6 +149,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 def test_it_learns_to_tell_bars_from_stripes_and_another_run_goes_on_from_it(tmp_path):
     torch.set_default_dtype(torch.float32)
     folder = draw(tmp_path / "pictures", 150)

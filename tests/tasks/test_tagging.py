@@ -232,6 +232,7 @@ def test_scores_of_entities_and_of_plain_tags():
     assert TASK.headline(rows) == "accuracy"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crf", [False, True])
 def test_words_that_end_in_a_letter_are_learned(crf: bool):
     letters = "abxyz"

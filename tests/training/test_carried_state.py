@@ -124,6 +124,7 @@ def test_where_memory_runs_out_states_start_anew(make):
     assert (updater.num_pieces, sorted(updater.carried)) == (2, [0, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("single_precision")
 def test_it_learns_with_everything_dropped(make, watch):
     trainer, seen = make(max_steps=120, learning_rate=0.02, evaluate_every=40, model=DROPPED), watch()

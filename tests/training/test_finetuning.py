@@ -141,6 +141,7 @@ def test_a_base_without_a_mask_token_cannot_be_trained_to_fill_blanks(base_run, 
     assert not (tmp_path / "masked").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["all", "lora"])
 def test_few_rows_have_a_lower_peak_unless_one_is_set(base_run, tmp_path, method):
     many = [

@@ -11,6 +11,7 @@ from regard.errors import CheckpointError, RunError
 from regard.training.checkpoints import load_checkpoint, save_checkpoint
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("single_precision")
 def test_a_run_stopped_in_an_epoch_goes_on_bit_by_bit(make_trainer, watch, tmp_path: Path):
     settings = {"accumulate": 2, "evaluate_every": 7, "checkpoint_every": 100}
@@ -75,6 +76,7 @@ def test_clipping_shortens_a_long_gradient(make_trainer):
     assert lengths[1] == pytest.approx(1e-6, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("single_precision")
 def test_training_learns(make_trainer, watch):
     trainer, seen = make_trainer(max_steps=60, learning_rate=0.01, evaluate_every=20), watch()
