@@ -12,7 +12,7 @@ from regard.data.tables import open_table
 from regard.errors import BadRowsError, DataError
 from regard.text.tokenizer import train_tokenizer
 
-REAL = Path("/work/shared/data/semeval14")
+REAL = Path(__file__).parents[3] / "shared" / "data" / "semeval14"
 ROLES = ("text", "aspect", "label")
 XML = """<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
 <sentences>
