@@ -48,7 +48,3 @@ class CheckpointError(RunError):
 
 class DeviceError(RegardError, RuntimeError):
     """A device that is not there, or that ran out of memory or disk."""
-
-
-class RegardWarning(UserWarning):
-    """Something was passed over or changed, and the user should know."""

@@ -125,7 +125,7 @@ def add_lora(model: nn.Module, config: LoraConfig) -> None:
     What else is to learn, such as a new head, is unfrozen afterwards by whoever added it.
     """
     if any(isinstance(module, LoRALinear) for module in model.modules()):
-        raise ConfigError("the model is adapted already: merge its adapter first, or hold several in an AdapterSet")
+        raise ConfigError("the model is adapted already: merge its adapter first")
     layers = linear_layers(model)
     chosen = fitting_layers(layers, config.targets)
     require_unshared(model, {name: layers[name] for name in chosen})
@@ -160,23 +160,14 @@ def lora_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
 
 def lora_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The adapter alone, by the names of the layers it adapts: `encoder.blocks.0.attention.query.a` and so on."""
-    return tensors_of(adapted_layers(model))
-
-
-def load_lora(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy an adapter into a model that is adapted in exactly these places, with this rank."""
-    copy_tensors(adapted_layers(model), tensors)
-
-
-def tensors_of(layers: Mapping[str, LoRALinear]) -> dict[str, Tensor]:
-    """What these layers have learned, by name."""
+    layers = adapted_layers(model)
     return {f"{name}.{part}": p.detach() for name, layer in layers.items() for part, p in layer.parts().items()}
 
 
 @torch.no_grad()
-def copy_tensors(layers: Mapping[str, LoRALinear], tensors: Mapping[str, Tensor]) -> None:
-    """Give these layers what `tensors_of` told."""
-    own = tensors_of(layers)
+def load_lora(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy an adapter into a model that is adapted in exactly these places, with this rank."""
+    own = lora_tensors(model)
     if own.keys() != tensors.keys():
         missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
         raise CheckpointError(f"the adapter does not fit the model: missing {missing[:3]}, not expected {extra[:3]}")

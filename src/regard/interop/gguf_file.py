@@ -74,11 +74,6 @@ class GGUFFile:
             raise ConfigError(f"{self.path}: {name} is of the type {kind.name}, which cannot be read") from None
         return torch.from_numpy(np.array(numbers, np.float32)).reshape(stored.shape)
 
-    def type_names(self) -> list[str]:
-        """The types of numbers that there are in the file."""
-        kinds = {stored.type_number for stored in self.tensors.values()}
-        return [self._package.GGMLQuantizationType(kind).name for kind in sorted(kinds)]
-
     def _require_layout(self, begin: bytes) -> None:
         if begin[:4] != _MAGIC:
             raise DataError(f"{self.path} is not a GGUF file: it begins with {begin[:4]!r}, not {_MAGIC!r}")
