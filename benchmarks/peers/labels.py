@@ -20,8 +20,11 @@ def labels_by_transformers(
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = BertForSequenceClassification.from_pretrained(folder, num_labels=len(names), dtype=torch.float32)
 
+    all_texts = list(dict.fromkeys([*(text for text, _ in train), *texts]))
+    cut = dict(zip(all_texts, tokenizer(all_texts, truncation=True)["input_ids"], strict=True))
+
     def tensors(batch: Sequence[tuple[str, str | None]]) -> dict[str, Any]:
-        found = tokenizer([text for text, _ in batch], truncation=True, padding=True, return_tensors="pt")
+        found = tokenizer.pad({"input_ids": [cut[text] for text, _ in batch]}, return_tensors="pt")
         labels = [names.index(label) for _, label in batch if label is not None]
         return {**found, **({"labels": torch.tensor(labels)} if labels else {})}
 

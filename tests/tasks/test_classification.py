@@ -10,6 +10,7 @@ from regard.data.preparation import Prepared
 from regard.errors import DataError
 from regard.models.heads import HeadConfig
 from regard.models.transformer import TransformerConfig
+from regard.nn.contrast import contrast_losses
 from regard.tasks import find_task, guess_task
 from regard.tasks.classification import Classification, balanced_weights, numbers_of
 from regard.tasks.objective import Objective
@@ -110,6 +111,20 @@ def test_agreement_of_two_readings_costs_nothing_where_they_agree():
     torch.testing.assert_close(task.loss(model, batch, Objective(consistency=3.0)), task.loss(model, batch))
     model.head.dropout.probability = 0.5
     assert float(task.loss(model, batch, Objective(consistency=3.0)).detach()) > 0
+
+
+def test_contrast_is_added_to_the_loss_and_rows_that_fill_a_shape_have_none():
+    task = Classification()
+    data, config = prepared(task, ROWS)
+    model = model_for(task, data, config)
+    plain = task.batches(data, config, batch_tokens=400, seed=0)
+    shaped = task.batches(data, config, batch_tokens=400, seed=0, has_few_shapes=True)
+    batch = plain.batch(0)
+    vectors = model.embed(batch.source, batch.lengths, batch.segments)
+    more = contrast_losses(vectors, batch.targets, torch.ones(len(vectors), dtype=torch.bool)).sum()
+    found = task.loss(model, batch, Objective(contrast=0.7))
+    torch.testing.assert_close(found, task.loss(model, batch) + 0.7 * more)
+    torch.testing.assert_close(task.loss(model, shaped.batch(0), Objective(contrast=0.7)), found)
 
 
 def test_rare_labels_count_as_much_as_common_ones():

@@ -92,7 +92,7 @@ def tokenizer_of(kind) -> Tokenizer:
 def test_words_one_by_one_are_the_tokens_of_the_whole_sentence(kind):
     tokenizer = tokenizer_of(kind)
     sentences = [words for words, _ in entity_rows(40)]
-    tokens, places = encode_sentences(sentences, tokenizer, 512)
+    tokens, places, _ = encode_sentences(sentences, tokenizer, 512)
     for words, ids, firsts in zip(sentences, tokens, places, strict=True):
         assert ids == [tokenizer.start, *tokenizer.encode([" ".join(words)])[0], tokenizer.end]
         assert len(firsts) == len(words)
@@ -106,11 +106,11 @@ def test_words_one_by_one_are_the_tokens_of_the_whole_sentence(kind):
 
 def test_a_sentence_is_cut_at_a_word_and_a_word_without_tokens_has_the_place_before():
     tokenizer = tokenizer_of("characters")
-    tokens, places = encode_sentences([["Ada", "sang", "it"], ["Noether" * 3, "sang"]], tokenizer, 11)
+    tokens, places, _ = encode_sentences([["Ada", "sang", "it"], ["Noether" * 3, "sang"]], tokenizer, 11)
     assert [len(ids) for ids in tokens] == [10, 11]
     assert places == [[1, 5], [1]]
     odd = wordpiece()
-    (ids,), (firsts,) = encode_sentences([["\u200b", "Ada", "\u200b"]], odd, 50)
+    (ids,), (firsts,), _ = encode_sentences([["\u200b", "Ada", "\u200b"]], odd, 50)
     assert (firsts[0], firsts[1], firsts[2]) == (0, 1, len(ids) - 2)
 
 
@@ -153,19 +153,40 @@ def test_batches_filled_to_a_shape_cost_what_they_did(crf: bool):
     assert len(shapes) <= len(plain.sampler.buckets)
 
 
+def test_a_tagger_that_is_told_tells_words_apart_by_their_capitals():
+    data, config = prepared(entity_rows(), tokenizer="characters", lowercase=True)
+    model = model_for(data, config, capitals=True)
+    assert model.forms is not None
+    before = answers(model, data, config, ["ada sang", "Ada sang"])
+    assert before[0].output == before[1].output, "a base that was never told goes on from where it was"
+    batches = [next(TASK.rows_as_batches([(text, "O O")], data.tokenizer, config)) for text in ("ada sang", "ADA sang")]
+    torch.testing.assert_close(batches[0].source, batches[1].source)
+    torch.nn.init.normal_(model.forms.weight)
+    assert abs(float((TASK.loss(model, batches[0]) - TASK.loss(model, batches[1])).detach())) > 1e-6
+
+
+def test_each_token_has_the_form_of_its_word():
+    tokenizer = tokenizer_of("characters")
+    (tokens,), _, (forms,) = encode_sentences([["Ada", "UN", "is"]], tokenizer, 9)
+    assert len(forms) == len(tokens)
+    assert forms == [0, 3, 3, 3, 4, 4, 4, 0]
+
+
 def test_what_stands_in_padding_changes_nothing():
     data, config = prepared(entity_rows())
     model = model_for(data, config, crf=True)
     batch = make_batch([torch.arange(5, 9).numpy(), torch.arange(4, 11).numpy()],
                        [torch.tensor([1]).numpy(), torch.tensor([1, 3]).numpy()],
-                       [torch.tensor([1]).numpy(), torch.tensor([2, 0]).numpy()], 0)  # fmt: skip
-    source, lengths, places, words, tags, weights = batch.tensors()
+                       [torch.tensor([1]).numpy(), torch.tensor([2, 0]).numpy()],
+                       [torch.tensor([0, 3, 1, 0]).numpy(), torch.tensor([0, 1, 1, 2, 3, 3, 0]).numpy()],
+                       0)  # fmt: skip
+    source, lengths, places, words, tags, weights, forms = batch.tensors()
     assert source is not None
     assert places is not None
     assert tags is not None
     other = source.clone(), places.clone(), tags.clone()
     other[0][0, 4:], other[1][0, 1:], other[2][0, 1:] = 3, 5, 1
-    changed = batch.with_tensors([other[0], lengths, other[1], words, other[2], weights])
+    changed = batch.with_tensors([other[0], lengths, other[1], words, other[2], weights, forms])
     torch.testing.assert_close(TASK.loss(model, changed), TASK.loss(model, batch))
 
 

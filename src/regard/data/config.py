@@ -114,6 +114,9 @@ class DataConfig(Settings):
     tokenizer: str | None = None
     """bpe, unigram, characters, bytes or words, learned from the training rows; or the path of a tokenizer.json.
     Unset: bpe, but characters for the built-in dates."""
+    vectors: str | None = None
+    """A run folder, imported or trained, whose tokenizer and vectors of tokens the model starts with; vectors of
+    another width are turned so that the first of their principal components are kept."""
     lowercase: bool = False
     """Read and write capitals as small letters: fewer words to learn, where rows are few and what is said matters more
     than how it is spelled."""

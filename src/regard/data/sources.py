@@ -37,7 +37,9 @@ class Source:
 
 
 def usual_tokenizer(config: DataConfig) -> str:
-    """What the settings say, or what a built-in data set asks for, or byte-level BPE."""
+    """What the settings say, or what belongs to vectors or to a built-in data set, or byte-level BPE."""
+    if config.tokenizer is None and config.vectors is not None:
+        return str(Path(config.vectors) / "tokenizer.json")
     return config.tokenizer or (builtin(config.train[0]).tokenizer if is_builtin(config) else "bpe")
 
 

@@ -25,6 +25,8 @@ from regard.text.tokenizer import Tokenizer
 Words = Sequence[str]
 
 _NO_BREAK_SPACE = "\u00a0"
+NUM_FORMS = 9
+"""Ways to write a word that `form_of` tells apart."""
 _TWO_WORDS = ("a", "b")
 """What a tokenizer is asked by whether it tells a word that follows another from one that stands first."""
 
@@ -54,7 +56,7 @@ def open_sentences(config: DataConfig, rows: Sequence[Any] | None = None) -> Sou
 
 
 class TagCoding:
-    """Sentences in three columns: their tokens, where each word begins among them, and the tags of the words.
+    """Sentences in four columns: tokens, where each word begins among them, the tags of words, how they are written.
 
     Args:
         max_length: Tokens of a sentence, start and end included; words that do not fit are left out.
@@ -62,7 +64,7 @@ class TagCoding:
         outside: The tag of a word that is nothing, where there is one; it gets the number 0, and else the commonest.
     """
 
-    columns: tuple[str, ...] = ("tokens", "places", "tags")
+    columns: tuple[str, ...] = ("tokens", "places", "tags", "forms")
 
     def __init__(
         self, *, max_length: int, written: Callable[[Sequence[str]], Sequence[str]], outside: str | None = None
@@ -78,9 +80,9 @@ class TagCoding:
 
     def encode(self, rows: Sequence[Row], tokenizer: Tokenizer) -> Columns:
         numbers = {tag: number for number, tag in enumerate(self.learned().labels)}
-        tokens, places = encode_sentences([words_of(row[0]) for row in rows], tokenizer, self._max_length)
+        tokens, places, forms = encode_sentences([words_of(row[0]) for row in rows], tokenizer, self._max_length)
         tags = [tag_numbers(self._written(words_of(row[1])), numbers) for row in rows]
-        return [tokens, places, [some[: len(kept)] for some, kept in zip(tags, places, strict=True)]]
+        return [tokens, places, [some[: len(kept)] for some, kept in zip(tags, places, strict=True)], forms]
 
     def learned(self) -> Learned:
         if len(self._counts) == 1:
@@ -114,8 +116,8 @@ def tag_numbers(tags: Sequence[str], numbers: dict[str, int]) -> list[int]:
 
 def encode_sentences(
     sentences: Sequence[Words], tokenizer: Tokenizer, max_length: int
-) -> tuple[list[list[int]], list[list[int]]]:
-    """The tokens of each sentence between a start and an end, and the place of the first token of each word.
+) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+    """Each sentence's tokens between a start and an end, where each word begins, and each token's `form_of` its word.
 
     Words are cut into tokens one by one, as they are inside of a text. A space that is
     a token by itself is none of the word; a word without any token, which a tokenizer
@@ -126,12 +128,43 @@ def encode_sentences(
     flat = [f" {word}" if has_spaces and place else word for words in sentences for place, word in enumerate(words)]
     encoded = iter(tokenizer.encode(flat))
     (space,) = tokenizer.encode([" "])
-    all_tokens, all_places = [], []
+    all_tokens, all_places, all_forms = [], [], []
     for words in sentences:
-        tokens, places = _joined([next(encoded) for _ in words], space, tokenizer.start, max_length - 1)
+        cut = [next(encoded) for _ in words]
+        tokens, places = _joined(cut, space, tokenizer.start, max_length - 1)
+        forms = [form_of(word) for word, some in zip(words, cut, strict=True) for _ in some]
         all_tokens.append([*tokens, tokenizer.end])
         all_places.append(places)
-    return all_tokens, all_places
+        all_forms.append([0, *forms[: len(tokens) - 1], 0])
+    return all_tokens, all_places, all_forms
+
+
+def form_of(word: str) -> int:
+    """How a word is written: 0 is for what is no word, such as the start of a sentence.
+
+    Example:
+        >>> [form_of(word) for word in ("in", "A", "Ada", "UN", "U.N.", "iPhone", "1984", "B-52", "--")]
+        [1, 2, 3, 4, 4, 5, 6, 7, 8]
+    """
+    letters = [letter for letter in word if letter.isalpha()]
+    has_digit = any(letter.isdigit() for letter in word)
+    if not letters:
+        return 6 if has_digit else 8
+    if has_digit:
+        return 7
+    if not any(letter.isupper() for letter in letters):
+        return 1
+    if len(letters) == 1:
+        return 2
+    if not any(letter.isupper() for letter in letters[1:]) and letters[0].isupper():
+        return 3
+    return 4 if all(letter.isupper() for letter in letters) else 5
+
+
+def ignores_case(tokenizer: Tokenizer) -> bool:
+    """Whether capitals are small letters to a tokenizer."""
+    small, capital = tokenizer.encode(["regard", "REGARD"])
+    return small == capital
 
 
 def tells_words_apart(tokenizer: Tokenizer) -> bool:

@@ -192,7 +192,7 @@ def _require_head(trained: Trained, architecture: str) -> None:
     if is_classifier:
         wanted["head.pooling"] = ("first", head.pooling or usual_pooling(trained.shape))
     if trained.task == "tagging":
-        wanted["head.crf"] = (False, head.crf)
+        wanted |= {"head.crf": (False, head.crf), "head.capitals": (False, bool(head.capitals))}
     if trained.task == "masked":
         wanted = {"model.activation": ("gelu", trained.shape.activation)}
     others = {name: values for name, values in wanted.items() if values[0] != values[1]}

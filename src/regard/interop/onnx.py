@@ -194,6 +194,8 @@ def _require_graph(trained: Trained) -> None:
         raise ConfigError(f"{name} for onnx, which has no place for a look between two steps")
     if trained.settings.head.crf and trained.task == "tagging":
         raise ConfigError("head.crf must be false for onnx, got true: what joins the tags is no part of the scores")
+    if trained.settings.head.capitals:
+        raise ConfigError("head.capitals must be false for onnx, got true: how words are written is no token")
 
 
 def _require_packages() -> None:

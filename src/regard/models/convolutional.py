@@ -155,10 +155,18 @@ class Convolutional(nn.Module):
         """The scores after each prefix of `target`, given `source` where there is an encoder."""
         return self.decode(target, None if source is None else self.encode(source, lengths))
 
-    def encode(self, source: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"] | None = None) -> Memory:
+    def encode(
+        self,
+        source: Int[Tensor, "batch time"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        added: Float[Tensor, "batch time model"] | None = None,
+    ) -> Memory:
         assert self.encoder is not None, "this convolutional network has no encoder"
         mask = None if lengths is None else padding_mask(lengths, source.size(1))
-        return Memory(self.encoder(self._embed(source), None if mask is None else mask[:, 0, 0]), mask)
+        x = self._embed(source)
+        x = x if added is None else x + added.to(x.dtype)
+        return Memory(self.encoder(x, None if mask is None else mask[:, 0, 0]), mask)
 
     def decode(
         self, target: Int[Tensor, "batch time"], memory: Memory | None = None

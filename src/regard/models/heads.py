@@ -22,6 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regard.config import Settings
+from regard.data.tagged import NUM_FORMS
 from regard.models.families import AnyConfig, AnyModel, make_model
 from regard.models.protocols import Memory
 from regard.models.transformer import Transformer, TransformerConfig
@@ -45,6 +46,9 @@ class HeadConfig(Settings):
     """Whether a layer of its own stands between that vector and the scores."""
     crf: bool = False
     """Of tags: whether those of neighbouring words are scored together, by a conditional random field."""
+    capitals: bool | None = None
+    """Of tags: whether the model is told how each word is written, in capitals or digits. Unset: where its tokenizer
+    does not tell capitals from small letters."""
     aspect: Asking | None = None
     """How an aspect is asked for: by a learned query for each, by reading it behind the text as the second of a pair,
     or both. Unset: both, but pair where a base is fine-tuned or aspects are terms of the texts."""
@@ -249,19 +253,22 @@ def read(
     source: Int[Tensor, "batch time"],
     lengths: Int[Tensor, " batch"] | None = None,
     segments: Int[Tensor, "batch time"] | None = None,
+    *,
+    added: Float[Tensor, "batch time model"] | None = None,
 ) -> Memory:
     """The states of a text: of the encoder, or of a decoder alone, which sees what stands before.
 
     Without either they are the vectors of the tokens, each by itself.
 
-    `segments` are for a body that tells them apart.
+    `segments` are for a body that tells them apart; `added` is what an encoder knows of each position beside its token.
     """
     if body.encoder is None and body.decoder is not None:
+        assert added is None, "a decoder reads tokens alone"
         mask = None if lengths is None else padding_mask(lengths, source.size(1))
         return Memory(body.states(source), mask)
     if isinstance(body, Transformer) and body.config.num_segments:
-        return body.encode(source, lengths, segments)
-    return body.encode(source, lengths)
+        return body.encode(source, lengths, segments, added=added)
+    return body.encode(source, lengths, added=added)
 
 
 def read_apart(
@@ -285,7 +292,8 @@ def pooled(pooling: Pool, memory: Memory) -> Float[Tensor, "batch model"]:
 class Tagger(nn.Module):
     """Token ids in, and where words begin among them; a score for each tag of each word out.
 
-    `allowed` says which tag may follow which, where a conditional random field scores them together.
+    `allowed` says which tag may follow which, where a conditional random field scores them together. How the word of
+    each token is written is told by `forms`, where the model was made to know it.
     """
 
     def __init__(
@@ -301,14 +309,23 @@ class Tagger(nn.Module):
         self.body = make_body(config, vocab_size)
         self.head = ScoringHead(config.model_dim, num_tags, dropout=head.dropout, is_hidden=head.hidden)
         self.crf = ConditionalRandomField(num_tags, allowed=allowed) if head.crf else None
+        self.forms = nn.Embedding(NUM_FORMS, config.model_dim) if head.capitals else None
+        if self.forms is not None:
+            # A base goes on from where it was: it has never been told.
+            nn.init.zeros_(self.forms.weight)
 
     def forward(
         self,
         source: Int[Tensor, "batch time"],
         places: Int[Tensor, "batch words"],
         lengths: Int[Tensor, " batch"] | None = None,
+        forms: Int[Tensor, "batch time"] | None = None,
     ) -> Float[Tensor, "batch words outputs"]:
-        states = read(self.body, source, lengths).states
+        added = None
+        if self.forms is not None:
+            assert forms is not None, "this model is told how words are written"
+            added = self.forms(forms)
+        states = read(self.body, source, lengths, added=added).states
         return self.head(states.gather(1, places[..., None].expand(-1, -1, states.size(-1))))
 
 

@@ -55,8 +55,17 @@ class Slots(State, Protocol):
 class Encoder(Protocol):
     """Turns inputs into states."""
 
-    def encode(self, source: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"] | None = None) -> Memory:
-        """Read `source`; positions at and behind `lengths` are padding and change nothing."""
+    def encode(
+        self,
+        source: Int[Tensor, "batch time"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        added: Float[Tensor, "batch time model"] | None = None,
+    ) -> Memory:
+        """Read `source`; positions at and behind `lengths` are padding and change nothing.
+
+        `added` is what is known of each position beside its token, added to the vector of that.
+        """
         ...
 
 

@@ -223,9 +223,16 @@ class Recurrent(nn.Module):
         memory = None if source is None else self.encode(source, lengths)
         return self.decode(target, memory)
 
-    def encode(self, source: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"] | None = None) -> Memory:
+    def encode(
+        self,
+        source: Int[Tensor, "batch time"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        added: Float[Tensor, "batch time model"] | None = None,
+    ) -> Memory:
         assert self.encoder is not None, "this recurrent network has no encoder"
-        return self.encoder(self._embed(source), lengths)
+        x = self._embed(source)
+        return self.encoder(x if added is None else x + added.to(x.dtype), lengths)
 
     def decode(
         self, target: Int[Tensor, "batch time"], memory: Memory | None = None

@@ -83,11 +83,15 @@ class Transformer(nn.Module):
         source: Int[Tensor, "batch time"],
         lengths: Int[Tensor, " batch"] | None = None,
         segments: Int[Tensor, "batch time"] | None = None,
+        *,
+        added: Float[Tensor, "batch time model"] | None = None,
     ) -> Memory:
         """Read `source`; `segments` say of which kind each position is, where kinds are told apart."""
         mask = None if lengths is None else padding_mask(lengths, source.size(1))
         assert self.encoder is not None or self.decoder is None, "this Transformer has no encoder"
         x = self._embed(source)
+        if added is not None:
+            x = x + added.to(x.dtype)
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(source) if segments is None else segments).to(x.dtype)
         else:

@@ -29,6 +29,8 @@ _LEAST_STEPS, _MOST_EPOCHS, _FEWEST_EPOCHS = 300, 30.0, 3.0
 _WARMUP = 0.06
 _FEW_ROWS, _RATE_FOR_FEW = 1_000, 1 / 3
 """A run on fewer rows has so few steps that the usual peak forgets more than they teach: it has a third of it."""
+_CONTRAST_FOR_FEW = 1.0
+"""And the pairs of its rows are as good a teacher as the rows."""
 _LOOKS_PER_RUN, _FEWEST_TO_CHOOSE_BY = 12, 100
 _DEFAULTS: dict[str, Any] = {
     "optimizer": "adamw",
@@ -137,10 +139,13 @@ def _with_defaults(settings: RunSettings, data: Prepared) -> RunSettings:
     assert tuned is not None, "a base is named before"
     set_by_user = train.model_fields_set
     changes = {name: value for name, value in _DEFAULTS.items() if name not in set_by_user}
+    is_few = isinstance(data.train, TokenStore) and len(data.train) < _FEW_ROWS
     if train.learning_rate is None:
-        is_few = isinstance(data.train, TokenStore) and len(data.train) < _FEW_ROWS
         rate = usual_rate(settings.model.model_dim, tuned.method) * (_RATE_FOR_FEW if is_few else 1.0)
         changes["learning_rate"] = float(f"{rate:.2g}")
+    has_one_label = settings.task == "classification" and settings.data.label_separator is None
+    if "contrast" not in set_by_user and has_one_label and is_few:
+        changes["contrast"] = _CONTRAST_FOR_FEW
     train = train.changed(**changes)
     settings = settings.changed(train=train)
     hardware = find_hardware(settings)

@@ -37,6 +37,7 @@ from regard.training.loop import Trainer
 from regard.training.precision import Hardware, choose_hardware, is_out_of_memory, keep_memory, threads
 from regard.training.resolution import choose_size, resolve, usual_preset, with_preset
 from regard.training.settings import Record, RunSettings
+from regard.training.vectors import take_vectors
 from regard.version import version
 
 _REPORT_ROWS = 1_000
@@ -117,8 +118,8 @@ def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, sh
         raise RunError(f"the data is not what {folder.path} was trained on: its content has changed")
     if data.tokenizer.to_json() != folder.read_tokenizer().to_json():
         raise RunError(f"the tokenizer is not the one that {folder.path} was trained with: it cuts text otherwise")
-    trainer = make_trainer(settings, data)
     found = load_checkpoint(folder.checkpoints)
+    trainer = make_trainer(settings, data, is_fresh=found is None)
     if found is None:
         say("there is no checkpoint yet: starting from the first step")
     else:
@@ -155,7 +156,8 @@ def with_task(values: Mapping[str, Any], rows: Rows | None = None) -> Mapping[st
     return {**values, "task": guess_task(RunSettings.read({"data": values.get("data", {})}).data, rows)}
 
 
-def make_trainer(settings: RunSettings, data: Prepared) -> Trainer:
+def make_trainer(settings: RunSettings, data: Prepared, *, is_fresh: bool = True) -> Trainer:
+    """A trainer that is ready to start; where it is not fresh, its weights are read right after."""
     if settings.train.tensorboard and find_spec("tensorboard") is None:
         raise ConfigError("train.tensorboard needs the extra regard[tensorboard]")
     hardware = find_hardware(settings)
@@ -164,6 +166,8 @@ def make_trainer(settings: RunSettings, data: Prepared) -> Trainer:
         keep_memory()
     torch.manual_seed(settings.train.seed)
     model = task.build_model(settings.model, data.tokenizer, data=settings.data, head=settings.head)
+    if settings.data.vectors is not None and is_fresh:
+        take_vectors(model, settings.data.vectors)
     if settings.finetune is not None:
         adapt(model, settings.finetune, base_weights(settings.finetune))
     say(f"{sum(p.numel() for p in model.parameters()):,} parameters on {hardware}")

@@ -30,6 +30,7 @@ from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
 from regard.models.families import AnyConfig
 from regard.models.heads import Classifier, HeadConfig
+from regard.nn.contrast import contrast_losses
 from regard.tasks.objective import PLAIN, Objective
 from regard.tasks.reading import (
     BATCH_TOKENS,
@@ -94,8 +95,12 @@ class Classification:
         """Cross-entropy summed over the texts; with several labels, over the labels of each."""
         if objective.consistency:
             batch = twice(batch)
-        scores = model(batch.source, batch.lengths, batch.segments).float()
-        return total_loss(scores, batch.targets, batch.weights, objective)
+        vectors = model.embed(batch.source, batch.lengths, batch.segments)
+        loss = total_loss(model.head(vectors).float(), batch.targets, batch.weights, objective)
+        if not objective.contrast:
+            return loss
+        apart = contrast_losses(vectors.float(), batch.targets, batch.weights > 0) * batch.weights
+        return loss + objective.contrast * apart.sum() / (2 if objective.consistency else 1)
 
     @torch.no_grad()
     def negative_log_likelihoods(

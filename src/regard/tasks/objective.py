@@ -21,6 +21,8 @@ class Objective:
     label_smoothing: float = 0.0
     consistency: float = 0.0
     """How much it weighs that two readings of a batch, with another dropout each, agree."""
+    contrast: float = 0.0
+    """How much `contrast_losses` weigh."""
     activation_penalty: float = 0.0
     change_penalty: float = 0.0
     """Both as `state_penalty` has them."""

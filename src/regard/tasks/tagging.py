@@ -74,14 +74,16 @@ class SentencesBatch:
     tags: Int[Tensor, "batch words"]
     weights: Float[Tensor, " batch"]
     """How much each sentence counts: 0 for one that only fills a shape."""
+    forms: Int[Tensor, "batch time"]
+    """How the word of each token is written."""
     num_targets: int
     num_tokens: int
 
     def tensors(self) -> list[Tensor | None]:
-        return [self.source, self.lengths, self.places, self.num_words, self.tags, self.weights]
+        return [self.source, self.lengths, self.places, self.num_words, self.tags, self.weights, self.forms]
 
     def with_tensors(self, tensors: Sequence[Tensor | None]) -> "SentencesBatch":
-        names = ("source", "lengths", "places", "num_words", "tags", "weights")
+        names = ("source", "lengths", "places", "num_words", "tags", "weights", "forms")
         return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
     @property
@@ -158,10 +160,9 @@ class Tagging:
     ) -> Iterator[SentencesBatch]:
         numbers = {tag: number for number, tag in enumerate(config.labels)}
         tags = [tag_numbers(_written(words_of(row[1]), config.labels), numbers) for row in rows]
-        tokens, places = encode_sentences([words_of(row[0]) for row in rows], tokenizer, config.max_length)
+        tokens, places, forms = encode_sentences([words_of(row[0]) for row in rows], tokenizer, config.max_length)
         for chosen in batches_by_length([len(some) for some in tokens], batch_tokens=BATCH_TOKENS):
-            some_tokens, some_places, some_tags = (_arrays(column, chosen) for column in (tokens, places, tags))
-            yield make_batch(some_tokens, some_places, some_tags, tokenizer.pad)
+            yield make_batch(*(_arrays(column, chosen) for column in (tokens, places, tags, forms)), tokenizer.pad)
 
     def loss(self, model: Tagger, batch: SentencesBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
         """Cross-entropy summed over the words; with a random field, that of all tags of a sentence together."""
@@ -227,13 +228,14 @@ class WordTagger:
         """What the model says of each sentence, in order: as many tags as there are words between spaces."""
         sentences = [words_of(text) for text in inputs]
         filled_ones = [number for number, words in enumerate(sentences) if words]
-        tokens, places = encode_sentences(
+        tokens, places, forms = encode_sentences(
             [sentences[number] for number in filled_ones], self._tokenizer, self._data.max_length
         )
         found: dict[int, list[int]] = {}
         for chosen in batches_by_length([len(some) for some in tokens], batch_tokens=BATCH_TOKENS):
-            columns = _arrays(tokens, chosen), _arrays(places, chosen)
-            paths = self._paths(make_batch(*columns, [np.zeros_like(some) for some in columns[1]], self._tokenizer.pad))
+            some_tokens, some_places, some_forms = (_arrays(column, chosen) for column in (tokens, places, forms))
+            nothing = [np.zeros_like(some) for some in some_places]
+            paths = self._paths(make_batch(some_tokens, some_places, nothing, some_forms, self._tokenizer.pad))
             found |= {filled_ones[row]: path for row, path in zip(chosen.tolist(), paths, strict=True)}
         return [
             Prediction(text, " ".join(self._tags(found.get(number, []), len(sentences[number]))))
@@ -271,7 +273,11 @@ def has_entities(labels: Sequence[str]) -> bool:
 
 
 def make_batch(
-    tokens: list[NDArray[np.int64]], places: list[NDArray[np.int64]], tags: list[NDArray[np.int64]], padding: int
+    tokens: list[NDArray[np.int64]],
+    places: list[NDArray[np.int64]],
+    tags: list[NDArray[np.int64]],
+    forms: list[NDArray[np.int64]],
+    padding: int,
 ) -> SentencesBatch:
     """Sentences as one rectangle; of each, the tags of words that were not read are left out."""
     lengths = [len(some) for some in tokens]
@@ -283,6 +289,7 @@ def make_batch(
         num_words=torch.tensor(num_words),
         tags=torch.from_numpy(pad([some[:count] for some, count in zip(tags, num_words, strict=True)], 0)),
         weights=torch.ones(len(tokens)),
+        forms=torch.from_numpy(pad(forms, 0)),
         num_targets=sum(num_words),
         num_tokens=sum(lengths),
     )
@@ -310,12 +317,13 @@ def filled(batch: SentencesBatch, num_rows: int, length: int, padding: int) -> S
         num_words=with_rows(batch.num_words),
         tags=wide(batch.tags, 0),
         weights=F.pad(batch.weights, (0, num_rows - have)),
+        forms=wide(batch.forms, 0),
     )
 
 
 def _stored(store: TokenStore, rows: NDArray[np.int64], padding: int) -> SentencesBatch:
-    tokens, places, tags = (store.sequences(column, rows) for column in range(3))
-    return make_batch(tokens, places, tags, padding)
+    tokens, places, tags, forms = (store.sequences(column, rows) for column in range(4))
+    return make_batch(tokens, places, tags, forms, padding)
 
 
 def _arrays(sequences: Sequence[Sequence[int]], chosen: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -324,7 +332,7 @@ def _arrays(sequences: Sequence[Sequence[int]], chosen: NDArray[np.int64]) -> li
 
 def _scores(model: Tagger, batch: SentencesBatch) -> Float[Tensor, "batch words tags"]:
     """In float32 at least."""
-    scores = model(batch.source, batch.places, batch.lengths)
+    scores = model(batch.source, batch.places, batch.lengths, batch.forms)
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 

@@ -26,7 +26,7 @@ from regard.training.checkpoints import copy_weights, hash_of, read_tensors, wei
 Method = Literal["all", "head", "top", "lora"]
 
 _BODY = "body."
-_NEW = ("head.", "pooling.", "crf.")
+_NEW = ("head.", "pooling.", "crf.", "forms.")
 """What the names of weights begin with that a base does not have."""
 _BLOCK = re.compile(r"(?:encoder|decoder)\.blocks\.(\d+)\.")
 

@@ -11,6 +11,7 @@ from regard.data.preparation import Prepared
 from regard.data.sources import usual_tokenizer
 from regard.data.store import TokenStore
 from regard.data.stream import TokenStream
+from regard.data.tagged import ignores_case
 from regard.errors import ConfigError
 from regard.models.families import longest_sequence
 from regard.models.presets import KINDS, Size, preset, without_decoder, without_encoder
@@ -104,6 +105,7 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
     """Fill in what depends on the data and the machine: window, batch, budget, optimizer, peak rate and warm-up."""
     _require_sense(settings)
     settings = _with_asking(settings.changed(data=with_learned(settings.data, data)), data)
+    settings = _with_capitals(settings, data)
     if isinstance(data.train, TokenStream):
         window = _window_for(settings, data.train)
         settings = settings.changed(data=settings.data.changed(window=window, isolate=data.is_isolated))
@@ -160,6 +162,18 @@ def _with_asking(settings: RunSettings, data: Prepared) -> RunSettings:
     if asking != "pair":
         require_known([row for rows in data.held_out.values() for row in rows], settings.data.aspects)
     return settings.changed(head=settings.head.changed(aspect=asking))
+
+
+def _with_capitals(settings: RunSettings, data: Prepared) -> RunSettings:
+    """The settings with whether a tagger is told how words are written."""
+    head = settings.head
+    if settings.task != "tagging":
+        return settings
+    can_be_told = bool(settings.model.encoder_depth)
+    if head.capitals and not can_be_told:
+        raise ConfigError("head.capitals is for models with an encoder, and this one reads forwards alone")
+    usual = can_be_told and ignores_case(data.tokenizer)
+    return settings.changed(head=head.changed(capitals=usual if head.capitals is None else head.capitals))
 
 
 def with_task_defaults(settings: RunSettings) -> TrainConfig:
@@ -233,6 +247,12 @@ def _require_sense(settings: RunSettings) -> None:
         )
     if settings.head.crf and settings.task != "tagging":
         raise ConfigError(f"head.crf is for tags of words, got task={settings.task}")
+    if settings.data.vectors is not None and (settings.finetune is not None or settings.task == "recognition"):
+        raise ConfigError("data.vectors is for models of text that start from nothing else: a base has its own")
+    if train.contrast and (settings.task != "classification" or settings.data.label_separator is not None):
+        raise ConfigError(f"train.contrast is for texts with one label each, got task={settings.task}")
+    if settings.head.capitals and settings.task != "tagging":
+        raise ConfigError(f"head.capitals is for tags of words, got task={settings.task}")
     if settings.head.aspect is not None and settings.task != "aspects":
         raise ConfigError(f"head.aspect is for aspects of texts, got task={settings.task}")
     if train.compile == "always" and is_recurrent:

@@ -205,6 +205,7 @@ def make_objective(config: TrainConfig, hardware: Hardware) -> Objective:
     return Objective(
         label_smoothing=config.label_smoothing or 0.0,
         consistency=config.consistency,
+        contrast=config.contrast,
         activation_penalty=config.activation_penalty,
         change_penalty=config.change_penalty,
         is_float8=config.float8 and has_float8(hardware.device),
