@@ -9,6 +9,7 @@ import typer
 
 from regard.cli import (
     attention,
+    bound,
     compare,
     data,
     demo,
@@ -53,6 +54,7 @@ app.command("serve", short_help="Answer by HTTP, with a page to try a model.")(s
 app.command("evaluate", short_help="Score a run on a file.")(evaluate.evaluate)
 app.command("test", short_help="Score a run on its own test rows.")(evaluate.test)
 app.command("attention", short_help="Draw who looked at whom.")(attention.attention)
+app.command("bound", short_help="Bound a score chosen among many.")(bound.bound)
 app.command("lab", short_help="Run a study of what the lectures claim.")(lab.lab)
 app.command("settings", short_help="Print all settings as TOML.")(settings.settings)
 app.add_typer(data.app, name="data")

@@ -23,6 +23,13 @@ STUDIES = {
     "scaling-factor": "Why are the scores of attention divided by the square root of the width of a key?",
     "gradients": "How much of a loss at the end of a sequence is felt at its beginning, and what does clipping do?",
     "positions": "Which ways of telling positions apart still work on sequences longer than those trained on?",
+    "scaling": "How does the loss fall with parameters, data and compute, and how far ahead can that be foretold?",
+    "descent": "How large may a step of gradient descent be, what makes descent slow, and what does noise do to it?",
+    "optimizers": "What do momentum, adaptive rates and orthogonal updates gain, each at its own best rate?",
+    "stability": "How far apart does one changed example lead two trainings, and what does that bound?",
+    "bounds": "How often do bounds on the score of the best of many fail, and how much room do they leave?",
+    "double-descent": "Does the risk fall a second time when a model grows beyond what it takes to meet every label?",
+    "bias-variance": "Which part of a risk is bias and which variance, and what does choosing among K functions cost?",
 }
 """What each study asks, by its name."""
 

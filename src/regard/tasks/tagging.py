@@ -162,7 +162,8 @@ class Tagging:
         tags = [tag_numbers(_written(words_of(row[1]), config.labels), numbers) for row in rows]
         tokens, places, forms = encode_sentences([words_of(row[0]) for row in rows], tokenizer, config.max_length)
         for chosen in batches_by_length([len(some) for some in tokens], batch_tokens=BATCH_TOKENS):
-            yield make_batch(*(_arrays(column, chosen) for column in (tokens, places, tags, forms)), tokenizer.pad)
+            some_tokens, some_places, some_tags = (_arrays(column, chosen) for column in (tokens, places, tags))
+            yield make_batch(some_tokens, some_places, some_tags, _arrays(forms, chosen), tokenizer.pad)
 
     def loss(self, model: Tagger, batch: SentencesBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
         """Cross-entropy summed over the words; with a random field, that of all tags of a sentence together."""
