@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from regard.runs.launch import train
     from regard.runs.merging import merge
     from regard.runs.run import Run, load
+    from regard.runs.sweep import sweep
     from regard.serving.server import serve
 
 _HOMES = {
@@ -39,6 +40,7 @@ _HOMES = {
     "load_adapters": "regard.runs.adapters",
     "merge": "regard.runs.merging",
     "serve": "regard.serving.server",
+    "sweep": "regard.runs.sweep",
     "train": "regard.runs.launch",
 }
 
@@ -55,6 +57,7 @@ __all__ = [
     "load_adapters",
     "merge",
     "serve",
+    "sweep",
     "train",
 ]
 

@@ -168,7 +168,8 @@ def test_a_ledger_line_cut_short_is_dropped_and_one_that_is_broken_is_told(regar
     regard("test", run, "--quiet").is_well()
     assert ledger.read_bytes().startswith(whole)
     looks = [json.loads(line) for line in ledger.read_bytes().splitlines()]
-    assert (looks[-1]["set"], len(looks)) == ("test", len(whole.splitlines()) + 1)
+    assert [look["what"] for look in looks[-2:]] == ["opened", "evaluation"]
+    assert len(looks) == len(whole.splitlines()) + 2
     ledger.write_bytes(b"{]\n" + whole)
     regard("test", run, "--quiet").says_no("ledger.jsonl is damaged")
 

@@ -32,8 +32,8 @@ def check_scores(found: dict) -> None:
 def test_training_leaves_a_run_that_stands_alone(trained: Path):
     files = {str(path.relative_to(trained)) for path in trained.rglob("*") if path.is_file()}
     assert files == {
-        "run.toml", "tokenizer.json", "model.safetensors", "metrics.jsonl", "ledger.jsonl", "report.html",
-        "held_out/valid.jsonl", "held_out/test.jsonl",
+        "run.toml", "tokenizer.json", "model.safetensors", "metrics.jsonl", "ledger.jsonl", "ledger.head",
+        "report.html", "held_out/valid.jsonl", "sealed/test.rows", "sealed/test.marks",
         "checkpoints/step-000000020.safetensors", "checkpoints/step-000000030.safetensors",
     }  # fmt: skip
     settings = RunSettings.read(tomllib.loads((trained / "run.toml").read_text()))
@@ -127,7 +127,7 @@ def test_scores_come_with_interval_and_signature(regard, run: Path, command: str
 
 def test_the_second_look_at_the_test_rows_is_remarked_on(regard, run: Path):
     assert regard("test", run).is_well().err == ""
-    assert "looked at 1 time(s) before" in regard("test", run, "--quiet").is_well().err
+    assert "opened 1 time(s) before" in regard("test", run, "--quiet").is_well().err
 
 
 def test_evaluate_reads_a_file_or_two_aligned_ones(regard, trained: Path, dates: Path, tmp_path: Path):
@@ -136,10 +136,12 @@ def test_evaluate_reads_a_file_or_two_aligned_ones(regard, trained: Path, dates:
     table.write_text("".join(f"{a}\t{b}\n" for a, b in rows), encoding="utf-8")
     source.write_text("".join(f"{a}\n" for a, _ in rows), encoding="utf-8")
     target.write_text("".join(f"{b}\n" for _, b in rows), encoding="utf-8")
-    one = last_object(regard("evaluate", trained, table, "--json").is_well().out)
+    answer = regard("evaluate", trained, table, "--json").is_well()
+    one = last_object(answer.out)
     two = last_object(regard("evaluate", trained, source, target, "--json").is_well().out)
     assert one == two
-    assert one["rows"] == 7
+    assert "1 of 7 rows are of the sealed test set, and were left out" in answer.err
+    assert one["rows"] == 6
 
 
 @pytest.mark.parametrize(("name", "beginning"), [("a.html", b"<!"), ("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])

@@ -51,7 +51,10 @@ def test_the_scores_are_those_of_the_test_of_each_run(compared):
         assert low <= model["score"]["value"] <= high
         for seed, value in enumerate(model["seed_scores"]):
             ledger = (folder / f"{model['name']}-{seed}" / "ledger.jsonl").read_text().splitlines()
-            (look,) = [look for look in map(json.loads, ledger) if look["set"] == "test"]
+            looks = [look for look in map(json.loads, ledger) if look["set"] == "test"]
+            assert [look["what"] for look in looks] == ["sealed", "opened", "evaluation", "selection"]
+            assert (looks[1]["why"], looks[3]["models"]) == ("comparison", 4)
+            look = looks[2]
             assert value == pytest.approx(look["scores"]["bits_per_byte"]["value"], rel=1e-12)
             assert f"n:{table['rows']}|" in look["scores"]["bits_per_byte"]["signature"]
         for part in ("bytes:", "seeds:2", "stride:16", "window:16"):

@@ -66,8 +66,8 @@ def test_draws_are_runs_whose_mean_has_an_interval_over_rows_and_draws(tmp_path:
     assert [(size["few"], size["train_rows"]) for size in found.table["few"]] == [(3, 6), (11, 22)]
     for size in found.table["few"]:
         runs = [regard.load(draw["run"]) for draw in size["draws"]]
-        rows = runs[0].folder.read_held_out("test")
-        assert all(run.folder.read_held_out("test") == rows for run in runs)
+        rows = runs[0].folder.read_rows("test")
+        assert all(run.folder.read_rows("test") == rows for run in runs)
         texts, labels = zip(*rows, strict=True)
         tallies = [tally_accuracy(run.predict(list(texts)), list(labels)) for run in runs]
         expected = score_over_seeds(tallies)
@@ -103,7 +103,7 @@ def test_a_fine_tuned_and_a_fresh_model_learn_from_the_same_rows(tmp_path: Path)
         assert other.settings.finetune.method == "lora"
         texts = [run.tokenizer.decode(trained_rows(str(run.path))) for run in (one, other)]
         assert texts[0] == texts[1]
-        assert one.folder.read_held_out("test") == other.folder.read_held_out("test")
+        assert one.folder.read_rows("test") == other.folder.read_rows("test")
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_pairs_of_texts_are_drawn_whole(tmp_path: Path):
     rows = [(text, f"{text} again", label) for text, label in ROWS]
     found = regard.few_shot(rows, 3, draws=1, settings=TINY, out=tmp_path / "trial", show_progress=False)
     run = regard.load(found.table["few"][0]["draws"][0]["run"])
-    assert {len(row) for row in run.folder.read_held_out("test")} == {3}
+    assert {len(row) for row in run.folder.read_rows("test")} == {3}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import typer
 from regard.cli import (
     attention,
     bound,
+    certificate,
     compare,
     data,
     demo,
@@ -24,6 +25,7 @@ from regard.cli import (
     predict,
     serve,
     settings,
+    sweep,
     train,
 )
 from regard.cli.output import fail
@@ -46,6 +48,7 @@ app.command("merge", short_help="Make a run with LoRA stand alone.")(merge.merge
 app.command("import", short_help="Bring a pretrained model in.")(importing.import_)
 app.command("export", short_help="Write a model for others to load.")(export.export)
 app.command("compare", short_help="Train several models, and say which is better.")(compare.compare)
+app.command("sweep", short_help="Search settings, and count the luck.")(sweep.sweep)
 app.command("predict", short_help="Print the model's output for each input.")(predict.predict)
 app.command("generate", short_help="Let a language model go on from a prompt.")(generate.generate)
 app.command("score", short_help="Print how probable a language model holds a text.")(generate.score)
@@ -53,6 +56,7 @@ app.command("embed", short_help="Print vectors of texts, or find like ones.")(em
 app.command("serve", short_help="Answer by HTTP, with a page to try a model.")(serve.serve)
 app.command("evaluate", short_help="Score a run on a file.")(evaluate.evaluate)
 app.command("test", short_help="Score a run on its own test rows.")(evaluate.test)
+app.command("certificate", short_help="Say what a run's score is worth.")(certificate.certificate)
 app.command("attention", short_help="Draw who looked at whom.")(attention.attention)
 app.command("bound", short_help="Bound a score chosen among many.")(bound.bound)
 app.command("lab", short_help="Run a study of what the lectures claim.")(lab.lab)

@@ -26,6 +26,8 @@ AnyPath = str | os.PathLike[str]
 COMPRESSIONS = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zst": "Zstandard"}
 """File suffixes that mean compression, and what each is called."""
 
+SEALED_LINE = b"regard: a sealed test set, opened by the test of its run alone\n"
+"""What the files of sealed rows begin with."""
 _CHUNK = 1 << 18
 # A Zstandard chunk can grow many thousandfold when it is decompressed, so less is read at a time.
 _ZSTANDARD_CHUNK = 1 << 14
@@ -216,7 +218,11 @@ def _byte_chunks(path: Path) -> Iterator[bytes]:
     except OSError as error:
         raise _unreadable(path, error) from error
     with closing(stream):
+        is_first = True
         while chunk := _read(stream, path):
+            if is_first and chunk.startswith(SEALED_LINE):
+                raise DataError(f"{path} is a sealed test set: nothing reads it but the test of the run it belongs to")
+            is_first = False
             yield chunk
 
 

@@ -162,8 +162,12 @@ def form_of(word: str) -> int:
 
 
 def ignores_case(tokenizer: Tokenizer) -> bool:
-    """Whether capitals are small letters to a tokenizer."""
-    small, capital = tokenizer.encode(["regard", "REGARD"])
+    """Whether capitals are small letters to a tokenizer, as far as a word of its vocabulary tells."""
+    names = (piece.strip() for piece in tokenizer.pieces(list(range(tokenizer.vocab_size))))
+    known = next((name for name in names if name.isascii() and name.isalpha() and name.islower()), None)
+    if known is None:
+        return False
+    small, capital = tokenizer.encode([known, known.upper()])
     return small == capital
 
 

@@ -26,6 +26,8 @@ class Report:
     """The resolved `run.toml`."""
     samples: Sequence[Mapping[str, Any]] = ()
     """`source`, `prediction` and, where they are known, `target` and `right`."""
+    certificate: Mapping[str, Any] | None = None
+    """What the score is worth, as `report_part` has it."""
     confusion: Mapping[str, Any] | None = None
     """`labels`, and `counts`: how often each (a row) was taken for each (a column)."""
     highlights: Sequence[Highlights] = ()
@@ -49,6 +51,7 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "curves": _merged(report.curves),
         "settings": report.settings,
         "samples": list(report.samples),
+        "certificate": report.certificate,
         "confusion": report.confusion,
         "highlights": [example.to_dict() for example in report.highlights],
         "attention": [maps.to_dict() for maps in examples],

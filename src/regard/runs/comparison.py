@@ -17,7 +17,9 @@ from regard.runs.launch import with_task
 from regard.runs.plan import Budget, Plan, make_plan, read_contenders, read_seeds
 from regard.runs.pool import run_jobs
 from regard.runs.verdict import verdict
+from regard.selection.ledger import SELECTION, hypotheses
 from regard.training.checkpoints import write_atomically
+from regard.training.folder import RunFolder
 
 _USUAL: dict[str, Any] = {"train": {"patience": 0}}
 """Every run uses its whole budget, unless the user wants otherwise."""
@@ -95,10 +97,23 @@ def compare(
     say(f"{len(plan.jobs)} runs of {budget}, {plan.at_once} at a time, in {folder}")
     run_jobs(plan.jobs, num_at_once=plan.at_once, logs=folder / "logs", show_progress=show_progress)
     table = verdict(plan)
+    _note_selection(plan)
     write_atomically(folder / "compare.json", json.dumps(table, ensure_ascii=False).encode())
     write_comparison(folder / "compare.html", table)
     draw_curves(table, folder / "compare.png")
     return Comparison(folder, table)
+
+
+def _note_selection(plan: Plan) -> None:
+    """Whoever takes the best of these runs has chosen among them: the ledger of each says so, once."""
+    folders = [RunFolder(job.path) for job in plan.jobs]
+    lines = [folder.read_looks() for folder in folders]
+    judged = sum(len(hypotheses(some)) for some in lines)
+    for folder, some in zip(folders, lines, strict=True):
+        what = {"by": "test" if folder.has_test else "valid", "models": len(folders), "hypotheses": judged}
+        noted = [{name: line[name] for name in what} for line in some if line["what"] == SELECTION]
+        if what not in noted:
+            folder.ledger.add(what["by"], SELECTION, "", {}, **what)
 
 
 def _paths(data: Any) -> list[str]:

@@ -112,7 +112,7 @@ class Answers:
         first = results[plan.jobs[0].path]
         self._results, self._role = results, first["set"]
         self._task = find_task(plan.contenders[0].resolved().task)
-        self._rows = RunFolder(plan.jobs[0].path).read_held_out(self._role)
+        self._rows = RunFolder(plan.jobs[0].path).read_rows(self._role)
         self._targets = [row[-1] for row in self._rows]
         self._said = {output for result in results.values() for output in result.get("outputs", ())}
         self._bins = _length_bins(plan.data.tokenizer, [row[0] for row in self._rows])
@@ -160,7 +160,7 @@ class Stretches:
         self.metrics: tuple[str, ...] = ("bits_per_byte", "perplexity")
         self._plan, self._results = plan, results
         self._role = results[plan.jobs[0].path]["set"]
-        self._texts = [row[0] for row in RunFolder(plan.jobs[0].path).read_held_out(self._role)]
+        self._texts = [row[0] for row in RunFolder(plan.jobs[0].path).read_rows(self._role)]
         self._num_bytes = sum(len(text.encode()) for text in self._texts)
         self._ends = self._shared_ends([job for job in plan.jobs if job.train_rows is None])
         self.num_examples, self.num_training = len(self._ends), plan.data.train.num_documents

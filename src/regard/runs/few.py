@@ -185,7 +185,7 @@ def _size(few: int, num_rows: int, jobs: Sequence[Job]) -> dict[str, Any]:
     """What so few rows come to: over the draws, and in each."""
     results = [job.result() for job in jobs]
     metric, answers = results[0]["metric"], [result["outputs"] for result in results]
-    held_out = RunFolder(jobs[0].path).read_held_out(results[0]["set"])
+    held_out = RunFolder(jobs[0].path).read_rows(results[0]["set"])
     targets = [row[-1].strip() if jobs[0].settings["task"] == "classification" else row[-1] for row in held_out]
     scores = {name: score_over_seeds(tally_answers(name, answers, targets)) for name in metrics_beside(metric)}
     return {

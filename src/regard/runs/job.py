@@ -78,8 +78,8 @@ def run_job(job: Job) -> None:
         run = finetune(job.base, job.data, out=job.path, settings=job.settings, show_progress=False)
     else:
         run = train(job.data, out=job.path, settings=job.settings, show_progress=False)
-    role = "test" if run.folder.read_held_out("test") else "valid"
-    evaluation = run.test(**job.generation) if role == "test" else run.evaluate(**job.generation)
+    role = "test" if run.folder.has_test else "valid"
+    evaluation = run.test(why="comparison", **job.generation) if role == "test" else run.evaluate(**job.generation)
     lines = [line for line in run.folder.read_metrics() if "loss" in line]
     speeds = sorted(line["tokens_per_second"] for line in lines)
     assert run.settings.record is not None, "a run folder has a record"

@@ -4,7 +4,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,7 +40,9 @@ from regard.training.settings import Record, RunSettings
 from regard.training.vectors import take_vectors
 from regard.version import version
 
-_REPORT_ROWS = 1_000
+OnLook = Callable[[int, float], None]
+
+REPORT_ROWS = 1_000
 """Validation rows that the report's scores are computed on."""
 _MAY_CHANGE = {
     "data": ("train", "valid", "test"),
@@ -59,6 +61,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     show_progress: bool = True,
+    on_look: OnLook | None = None,
 ) -> Run:
     """Train a model on a file of pairs, labelled rows or text, and write a run folder.
 
@@ -71,6 +74,7 @@ def train(
         resume: Go on with the run in `out`.
         overwrite: Replace the run in `out`.
         show_progress: Show a progress line on stderr.
+        on_look: Is told the step and the loss of each look at the validation rows; what it raises ends the training.
     """
     settings = dict(settings or {})
     if minutes is not None:
@@ -83,13 +87,20 @@ def train(
     if resume:
         if out is None:
             raise RunError("to resume a run, name its folder")
-        return _resume(RunFolder(out), settings, rows, show_progress)
+        return _resume(RunFolder(out), settings, rows, show_progress, on_look)
     folder = RunFolder(out if out is not None else fresh_name(paths))
     folder.require_vacant(overwrite=overwrite)
-    return begin(folder, *set_up(settings, rows), show_progress)
+    return begin(folder, *set_up(settings, rows), show_progress, on_look)
 
 
-def begin(folder: RunFolder, prepared: Prepared, resolved: RunSettings, trainer: Trainer, show_progress: bool) -> Run:
+def begin(
+    folder: RunFolder,
+    prepared: Prepared,
+    resolved: RunSettings,
+    trainer: Trainer,
+    show_progress: bool,
+    on_look: OnLook | None = None,
+) -> Run:
     """Make the run folder, train, and report."""
     record = Record(
         version=version(),
@@ -103,12 +114,19 @@ def begin(folder: RunFolder, prepared: Prepared, resolved: RunSettings, trainer:
     resolved = resolved.changed(record=record)
     _require_space(folder, record.num_parameters)
     folder.create(resolved, prepared.tokenizer, prepared.held_out)
-    return _fit(folder, trainer, prepared, show_progress)
+    return _fit(folder, trainer, prepared, show_progress, on_look)
 
 
-def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, show_progress: bool) -> Run:
+def _resume(
+    folder: RunFolder,
+    changes: Mapping[str, Any],
+    rows: Rows | None,
+    show_progress: bool,
+    on_look: OnLook | None,
+) -> Run:
     before = folder.read_settings()
-    if folder.model_path.exists() and not folder.metrics_path.exists():
+    # One that was stopped within its first steps has a checkpoint, and no figures yet.
+    if folder.model_path.exists() and not (folder.metrics_path.exists() or folder.checkpoints.exists()):
         raise RunError(f"{folder.path} was imported or merged, and has no training to go on with: fine-tune it")
     settings = RunSettings.read(merge(before.model_dump(), changes))
     _require_same_run(before, settings)
@@ -127,7 +145,7 @@ def _resume(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None, sh
         say(f"going on from step {trainer.progress.step:,}")
     folder.rewind(trainer.progress.step)
     folder.write_settings(settings)
-    return _fit(folder, trainer, data, show_progress)
+    return _fit(folder, trainer, data, show_progress, on_look)
 
 
 def set_up(values: Mapping[str, Any], rows: Rows | None = None) -> tuple[Prepared, RunSettings, Trainer]:
@@ -180,7 +198,9 @@ def find_hardware(settings: RunSettings) -> Hardware:
     return choose_hardware(settings.train.device, settings.train.precision, width)
 
 
-def _fit(folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: bool) -> Run:
+def _fit(
+    folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: bool, on_look: OnLook | None = None
+) -> Run:
     def save(trainer: Trainer) -> None:
         save_checkpoint(folder.checkpoints, trainer.progress.step, trainer.tensors(), trainer.note())
         if not folder.model_path.exists():
@@ -195,10 +215,12 @@ def _fit(folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: boo
         folder.add_metrics(line)
         display.update(line, trainer.used())
         if "valid_loss" in line:
-            folder.add_look("valid", f"training, step {line['step']}", {"loss": line["valid_loss"]})
+            folder.ledger.add("valid", "training", f"step {line['step']}", {"loss": line["valid_loss"]})
         if writer is not None:
             for name in line.keys() - {"step"}:
                 writer.add_scalar(name, line[name], line["step"])
+        if "valid_loss" in line and on_look is not None:
+            on_look(line["step"], line["valid_loss"])
 
     curves = _tensorboard(folder, trainer)
     with (
@@ -227,9 +249,9 @@ def _fit(folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: boo
 
 def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     run = Run(folder.path, device=str(trainer.hardware.device))
-    rows = data.held_out["valid"][:_REPORT_ROWS]
+    rows = data.held_out["valid"][:REPORT_ROWS]
     evaluation = run.judge(rows)
-    folder.add_look("valid", "report", evaluation.to_json())
+    run.note("valid", "report", evaluation)
     path = write_run_report(run, evaluation)
     say(f"validation: {evaluation.scores[evaluation.headline]}")
     say(f"report: {path}")

@@ -43,15 +43,14 @@ def merge(path: str | os.PathLike[str], out: str | os.PathLike[str], *, overwrit
         data=run.settings.data.changed(tokenizer=folder.tokenizer_path.name),  # its own, where the base had one
         record=record.changed(**changes),
     )
-    held_out = {role: rows for role in ("valid", "test") if (rows := run.folder.read_held_out(role))}
+    held_out = {"valid": rows} if (rows := run.folder.read_held_out("valid")) else {}
     is_new, staged = not folder.path.exists(), folder.path / _STAGED
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
         # The large file first: where the disk is full, an old run stays what it is.
         write_tensors(staged, weights_of(run.model), {"step": 0})
         folder.create(settings, run.tokenizer, held_out)
-        if run.folder.ledger_path.exists():
-            write_atomically(folder.ledger_path, run.folder.ledger_path.read_bytes())
+        run.folder.copy_sealed_to(folder)
         if (template := run.folder.read_chat_template()) is not None:
             write_atomically(folder.chat_template_path, template.encode())
         os.replace(staged, folder.model_path)

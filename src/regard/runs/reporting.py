@@ -6,6 +6,7 @@ from typing import Any
 
 from regard.errors import DeviceError
 from regard.evaluation.classes import confusion
+from regard.explanation.certificate import report_part
 from regard.explanation.highlights import Highlights
 from regard.explanation.maps import AttentionMaps
 from regard.explanation.record import attends, explain_pair, explain_text
@@ -94,6 +95,7 @@ def write_run_report(run: Run, evaluation: Evaluation) -> Path:
         curves=run.folder.read_metrics(),
         settings=run.folder.settings_path.read_text(encoding="utf-8"),
         samples=_samples(run, evaluation),
+        certificate=report_part(run.certificate()),
         confusion=_confusion(run, evaluation),
         highlights=_judged(run, evaluation),
         attention=_drawable(run, evaluation),

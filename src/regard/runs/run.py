@@ -26,6 +26,10 @@ from regard.explanation.record import explain_pair, explain_reading, explain_tex
 from regard.generation.config import GenerationConfig
 from regard.generation.inference import ready
 from regard.progress import track, warn
+from regard.selection.bounds import DELTA
+from regard.selection.certificate import Certificate, certify
+from regard.selection.ledger import openings
+from regard.selection.sealed import without_sealed
 from regard.tasks import find_task
 from regard.tasks.aspects import Aspects
 from regard.tasks.blanks import has_blank
@@ -41,6 +45,7 @@ from regard.training.checkpoints import (
     copy_weights,
     load_checkpoint,
     load_weights,
+    note_of,
     read_tensors,
     trained_weights,
 )
@@ -179,15 +184,31 @@ class Run:
         """Score the model on rows in the form that a run folder holds them back in; that is not written down."""
         return self._evaluate(rows, None, **options)
 
-    def test(self, **options: Any) -> Evaluation:
-        """Score the model on the test rows, which nothing before has looked at, and write that down."""
-        rows = self.folder.read_held_out("test")
-        if not rows:
-            raise RunError(f"{self.path} has no test rows of its own: evaluate it on a file")
-        looks = sum(look["set"] == "test" for look in self.folder.read_looks())
-        if looks:
-            warn(f"the test rows were looked at {looks} time(s) before: a choice made since then spoils the score")
+    def test(self, *, why: str = "test", **options: Any) -> Evaluation:
+        """Open the sealed test set and score the model on its rows; both are written down, and `why`."""
+        before = len(openings(self.folder.read_looks()))
+        rows = self.folder.open_test(why, self.hypothesis(**options))
+        if before:
+            warn(
+                f"the test set was opened {before} time(s) before, and now once more: "
+                "a choice made in between spoils the score, and the certificate says so"
+            )
         return self._evaluate(rows, "test", **options)
+
+    def certificate(self, metric: str | None = None, *, delta: float = DELTA) -> Certificate:
+        """What can be promised of the headline score, or of another, and whether the test set is sealed."""
+        return certify(self.path.name, self.folder.read_looks(), metric, delta=delta)
+
+    def note(self, role: str, what: str, evaluation: Evaluation, **options: Any) -> None:
+        """Write to the ledger what was seen of a set."""
+        found, headline = evaluation.to_json(), evaluation.headline
+        rows = len(evaluation.rows)
+        self.folder.ledger.add(role, what, self.hypothesis(**options), found, rows=rows, headline=headline)
+
+    def hypothesis(self, **options: Any) -> str:
+        """What is judged when this run is: its weights, by their step, and how they are asked if not as usual."""
+        step = note_of(self.folder.model_path).get("step", 0)
+        return ", ".join([f"step {step}", *(f"{name} {value}" for name, value in sorted(options.items()))])
 
     def highlights(self, text: str, *, aspect: str | None = None) -> Highlights:
         """Of a run for aspects: which words of `text` mattered for `aspect`, or for each."""
@@ -318,7 +339,7 @@ class Run:
         headline = headline if headline in by_name else scores[0].name  # of several labels a row there is no accuracy
         result = Evaluation(by_name, headline, rows, outputs, likelihoods)
         if role is not None:
-            self.folder.add_look(role, "evaluation", result.to_json())
+            self.note(role, "evaluation", result, **options)
         return result
 
     def _likelihoods(self, rows: list[tuple[str, ...]], config: DataConfig) -> Likelihoods:
@@ -345,10 +366,21 @@ class Run:
             split_seed=own.split_seed + 1,  # of a built-in data set, rows that were not trained on
         )
         found, content_hash = self.task.read(config, rows)
+        found = self._unsealed(found)
         assert self.settings.record is not None, "a run folder has a record"
         if rows is None and content_hash in self.settings.record.data_hash:
             warn("these are the rows the model was trained on: the scores say nothing about new ones")
         return found
+
+    def _unsealed(self, rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """The rows that are not of the sealed test set, which only its test opens."""
+        marks = self.folder.test_marks()
+        kept = [tuple(row) for row in without_sealed(rows, marks)]
+        if rows and not kept:
+            raise RunError("these rows are the sealed test set of the run: its test opens them, and writes that down")
+        if len(kept) < len(rows):
+            warn(f"{len(rows) - len(kept):,} of {len(rows):,} rows are of the sealed test set, and were left out")
+        return kept
 
     def _weights(self) -> dict[str, torch.Tensor]:
         try:

@@ -95,6 +95,18 @@ def hash_of(path: Path) -> str:
     return found
 
 
+def note_of(path: Path) -> dict[str, Any]:
+    """The note of a file of tensors, none of which is read."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            header = _parsed((file.metadata() or {}).get(_HEADER, "{}"))
+        return json.loads(str(header.get("note", "{}")))
+    except FileNotFoundError:
+        raise CheckpointError(f"no weights at {path}") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from None
+
+
 def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
     """Write the checkpoint of a step, then forget all but the newest few, and what a crash left behind."""
     folder.mkdir(exist_ok=True)

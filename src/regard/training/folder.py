@@ -5,21 +5,23 @@ tokenizer.json       in the public layout
 model.safetensors    the best weights so far
 checkpoints/         what training goes on from
 metrics.jsonl        the figures of training, a line each
-ledger.jsonl         each look at held-out data, a line each
-held_out/            the validation and the test rows
+ledger.jsonl         each look at held-out data, a line each; ledger.head: how many, and the last link of their chain
+held_out/            the validation rows
+sealed/              the test rows, until they are opened, and marks by which they are known
 report.html          the page to look at
 """
 
 import json
 import os
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from regard.config import read_toml, to_toml
 from regard.errors import ConfigError, DeviceError, RunError, RunExistsError
+from regard.selection.ledger import OPENED, SEALED, Ledger
+from regard.selection.sealed import Marks, rows_digest, seal, unseal
 from regard.text.tokenizer import Tokenizer, load_tokenizer
 from regard.training.checkpoints import part_of, write_atomically
 from regard.training.settings import RunSettings
@@ -34,12 +36,14 @@ class RunFolder:
         self.model_path = self.path / "model.safetensors"
         self.checkpoints = self.path / "checkpoints"
         self.metrics_path = self.path / "metrics.jsonl"
-        self.ledger_path = self.path / "ledger.jsonl"
+        self.ledger = Ledger(self.path / "ledger.jsonl")
         self.report_path = self.path / "report.html"
         self.tensorboard_path = self.path / "tensorboard"
         self.tokenizer_path = self.path / "tokenizer.json"
         self.chat_template_path = self.path / "chat_template.jinja"
         self._held_out = self.path / "held_out"
+        self._sealed = self.path / "sealed"
+        self._rows_path, self._marks_path = self._sealed / "test.rows", self._sealed / "test.marks"
 
     @property
     def exists(self) -> bool:
@@ -58,7 +62,7 @@ class RunFolder:
             raise RunError(f"{self.path} is a file, a run needs a folder")
         if self.exists and not overwrite:
             raise RunExistsError(f"{self.path} already holds a run: resume it, overwrite it, or name another folder")
-        made_by_training = (self.checkpoints, self.model_path, self.metrics_path, self.ledger_path)
+        made_by_training = (self.checkpoints, self.model_path, self.metrics_path, self.ledger.path)
         if not self.exists and (found := [path.name for path in made_by_training if path.exists()]):
             raise RunError(f"{self.path} holds {', '.join(found)} but no run.toml: name another folder")
 
@@ -74,11 +78,10 @@ class RunFolder:
             raise RunError(f"cannot make a run in {self.path}: {error.strerror or error}") from None
         try:
             write_atomically(self.tokenizer_path, tokenizer.to_json().encode())
-            for role, rows in held_out.items():
-                lines = "".join(json.dumps(list(row), ensure_ascii=False) + "\n" for row in rows)
-                write_atomically(self._held_out / f"{role}.jsonl", lines.encode())
-            # Last: from here on the folder is a run.
+            self._write_held_out(held_out)
+            # From here on the folder is a run.
             self.write_settings(settings)
+            self._note_seal()
         except BaseException:
             if is_new:
                 shutil.rmtree(self.path, ignore_errors=True)
@@ -121,14 +124,77 @@ class RunFolder:
         return load_tokenizer(self.tokenizer_path)
 
     def read_held_out(self, role: str) -> list[tuple[str, ...]]:
-        """The rows of the `valid` or `test` set."""
+        """The rows of a set that is not sealed: `valid`."""
         return [tuple(row) for row in _json_lines(self._held_out / f"{role}.jsonl")]
+
+    @property
+    def has_test(self) -> bool:
+        """Whether there are test rows, sealed or opened."""
+        return self._rows_path.is_file()
+
+    @property
+    def num_test(self) -> int:
+        """How many test rows were sealed."""
+        return next((line["rows"] for line in self.read_looks() if line["what"] == SEALED), 0)
+
+    def open_test(self, why: str, hypothesis: str) -> list[tuple[str, ...]]:
+        """Break the seal of the test rows; that is written down before anybody sees one."""
+        rows = self._unsealed()
+        self.ledger.add("test", OPENED, hypothesis, {}, why=why)
+        return rows
+
+    def read_rows(self, role: str) -> list[tuple[str, ...]]:
+        """The rows of a set: of the `test` set once they were opened."""
+        if role != "test":
+            return self.read_held_out(role)
+        if not any(line["what"] == OPENED for line in self.read_looks()):
+            raise RunError(f"the test set of {self.path} is sealed: nothing reads it before it is opened")
+        return self._unsealed()
+
+    def test_marks(self) -> Marks:
+        """By which test rows are known when they turn up elsewhere."""
+        return Marks.read(self._marks_path.read_bytes()) if self._marks_path.is_file() else Marks(frozenset())
+
+    def copy_sealed_to(self, other: "RunFolder") -> None:
+        """Hand on the test set as it is, and the ledger that tells of it."""
+        if self._sealed.is_dir():
+            shutil.copytree(self._sealed, other._sealed, dirs_exist_ok=True)
+        self.ledger.copy_to(other.ledger)
+
+    def _write_held_out(self, held_out: Mapping[str, Sequence[Sequence[str]]]) -> None:
+        for role, rows in held_out.items():
+            if role == "test":
+                self._sealed.mkdir(exist_ok=True)
+                write_atomically(self._rows_path, seal(rows))
+                write_atomically(self._marks_path, Marks.of(rows).to_bytes())
+                continue
+            lines = "".join(json.dumps(list(row), ensure_ascii=False) + "\n" for row in rows)
+            write_atomically(self._held_out / f"{role}.jsonl", lines.encode())
+
+    def _note_seal(self) -> None:
+        """The first line of a ledger: what was sealed, before anything was looked at."""
+        if self._rows_path.is_file() and not self.read_looks():
+            rows = unseal(self._rows_path.read_bytes())
+            self.ledger.add("test", SEALED, "", {}, rows=len(rows), hash=rows_digest(rows))
+
+    def _unsealed(self) -> list[tuple[str, ...]]:
+        wanted = next((line["hash"] for line in self.read_looks() if line["what"] == SEALED), None)
+        if wanted is None or not self._rows_path.is_file():
+            raise RunError(f"{self.path} has no test rows of its own: evaluate it on a file")
+        try:
+            rows = unseal(self._rows_path.read_bytes())
+        except RunError as error:
+            raise RunError(f"the sealed test set {self._rows_path} cannot be opened: {error}") from None
+        if rows_digest(rows) != wanted:
+            raise RunError(f"the sealed test set {self._rows_path} was changed: it is not the one in the ledger")
+        return rows
 
     def read_metrics(self) -> list[dict[str, Any]]:
         return _json_lines(self.metrics_path)
 
     def rewind(self, step: int) -> None:
         """Drop the figures behind a checkpoint, which will be written again, and what a crash left half-written."""
+        self._note_seal()
         for path in (self.model_path, self.metrics_path, self.settings_path):
             part_of(path).unlink(missing_ok=True)
         kept = [line for line in self.read_metrics() if line["step"] <= step]
@@ -137,22 +203,19 @@ class RunFolder:
     def add_metrics(self, line: Mapping[str, Any]) -> None:
         _append(self.metrics_path, line)
 
-    def add_look(self, role: str, what: str, scores: Mapping[str, Any]) -> None:
-        """Write down that held-out data was looked at."""
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        _append(self.ledger_path, {"time": now, "set": role, "what": what, "scores": dict(scores)})
-
     def read_looks(self) -> list[dict[str, Any]]:
-        return _json_lines(self.ledger_path)
+        """The lines of the ledger, whose chain is whole."""
+        return self.ledger.read()
 
     def _remove(self) -> None:
         """Remove the run, and nothing else that lies here; its settings last, so that half a run is one still."""
         if not self.exists:
             return
-        for folder in (self.checkpoints, self.tensorboard_path, self._held_out):
+        for folder in (self.checkpoints, self.tensorboard_path, self._held_out, self._sealed):
             if folder.exists():
                 shutil.rmtree(folder)
-        files = (self.model_path, self.metrics_path, self.ledger_path, self.report_path, self.tokenizer_path)
+        self.ledger.remove()
+        files = (self.model_path, self.metrics_path, self.report_path, self.tokenizer_path)
         for path in (*files, self.chat_template_path, self.settings_path):
             path.unlink(missing_ok=True)
 

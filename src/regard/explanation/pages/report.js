@@ -6,6 +6,7 @@ const SAMPLES_AT_ONCE = 24;
 function showReport(root, data) {
   const sections = [
     ["notes", "Notes", data.notes.length, showNotes],
+    ["certificate", "Can this number be believed?", data.certificate, showCertificate],
     ["learning", "Learning", data.curves.length, showLearning],
     ["confusion", "What was taken for what", data.confusion, showConfusion],
     ["words", "Words that mattered", data.highlights.length, showWordsThatMattered],
@@ -95,6 +96,18 @@ const showSummary = (summary) => make("dl", { class: "tiles" },
   ...summary.map(([label, text]) => make("div", {}, make("dt", {}, label), make("dd", {}, text))));
 
 const showNotes = (section, { notes }) => section.append(make("ul", { class: "notes" }, ...notes.map((note) => make("li", {}, note))));
+
+/* What the score is worth: sentences, and a table of bounds with the one to report in bold. */
+function showCertificate(section, { certificate: { sentences, columns, rows, head } }) {
+  section.append(make("ul", { class: "notes" }, ...sentences.map((sentence) => make("li", {}, sentence))));
+  if (rows.length) {
+    section.append(make("div", { class: "scroll bounds" }, make("table", {},
+      make("thead", {}, make("tr", {}, ...columns.map((name) => make("th", {}, name)))),
+      make("tbody", {}, ...rows.map(({ cells, best }) => make("tr", { class: best ? "best" : null },
+        ...cells.map((cell) => make("td", {}, cell))))))));
+  }
+  section.append(make("p", { class: "chain" }, "Last link of the ledger: ", make("code", {}, head)));
+}
 
 /* A row for each label that was right, a column for each that was said; shades are shares of the row. */
 function showConfusion(section, { confusion: { labels, counts } }) {

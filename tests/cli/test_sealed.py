@@ -1,0 +1,87 @@
+"""The test set stays shut until it is opened, and who changes what was written is found out."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+def sentences_of(answer) -> str:
+    return " ".join(json.loads(answer.is_well().out.splitlines()[-1])["sentences"])
+
+
+@pytest.fixture(scope="module")
+def brought(regard, dates: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run whose test rows are a file of their own, and that file."""
+    folder = tmp_path_factory.mktemp("brought")
+    header, *rows = dates.read_text(encoding="utf-8").splitlines()
+    for name, some in (("train", rows[:-20]), ("test", rows[-20:])):
+        (folder / f"{name}.tsv").write_text("\n".join([header, *some]) + "\n", encoding="utf-8")
+    small = ["--set", "model.model_dim=16", "--set", "model.num_heads=2", "--steps", 3, "--quiet"]
+    regard("train", folder / "train.tsv", "--test", folder / "test.tsv", "--out", folder / "run", *small).is_well()
+    return folder / "run", folder / "test.tsv"
+
+
+@pytest.mark.parametrize("command", ["evaluate", "train", "finetune", "compare", "sweep"])
+def test_no_command_reads_the_sealed_file(regard, trained: Path, tmp_path: Path, command: str):
+    sealed = trained / "sealed" / "test.rows"
+    space = tmp_path / "space.toml"
+    space.write_text("[train.learning_rate]\nlow = 1e-4\nhigh = 1e-2\n", encoding="utf-8")
+    arguments = {
+        "evaluate": [trained, sealed],
+        "train": [sealed, "--out", tmp_path / "out"],
+        "finetune": [trained, sealed, "--out", tmp_path / "out"],
+        "compare": [sealed, "--models", "tiny,lstm", "--steps", 1, "--out", tmp_path / "out"],
+        "sweep": [sealed, space, "--trials", 1, "--out", tmp_path / "out"],
+    }
+    regard(command, *arguments[command]).says_no("is a sealed test set")
+    assert not list(tmp_path.rglob("run.toml"))
+
+
+def test_a_file_of_the_sealed_rows_is_known_under_any_name(regard, brought: tuple[Path, Path], tmp_path: Path):
+    run, file = brought
+    regard("evaluate", run, shutil.copy(file, tmp_path / "other.tsv"), "--quiet").says_no("sealed test set of the run")
+    assert "still sealed" in sentences_of(regard("certificate", run, "--json"))
+
+
+def test_the_certificate_counts_openings(regard, run: Path):
+    assert "still sealed" in sentences_of(regard("certificate", run, "--json"))
+    regard("test", run, "--quiet").is_well()
+    once = json.loads(regard("certificate", run, "--json").is_well().out)
+    assert "opened once" in " ".join(once["sentences"])
+    assert (once["is_sealed"], once["test"]["num_hypotheses"]) == (False, 1)
+    regard("test", run, "--quiet").is_well()
+    twice = json.loads(regard("certificate", run, "--json").is_well().out)
+    assert "opened twice" in " ".join(twice["sentences"])
+    assert twice["test"]["num_hypotheses"] == 2
+    assert twice["test"]["best"]["lower"] <= once["test"]["best"]["lower"]
+    assert twice["ledger"] != once["ledger"]
+
+
+def test_an_edited_ledger_is_detected_by_whoever_reads_it(regard, run: Path):
+    ledger = run / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"step 10"', '"step 20"'), encoding="utf-8")
+    for command in ("certificate", "test", "evaluate"):
+        regard(command, run).says_no("not as it was written", "line 2 does not fit the chain")
+
+
+def test_a_sealed_set_that_was_changed_is_detected(regard, run: Path, brought: tuple[Path, Path]):
+    (run / "sealed" / "test.rows").write_bytes((brought[0] / "sealed" / "test.rows").read_bytes())
+    regard("test", run).says_no("was changed: it is not the one in the ledger")
+    (run / "sealed" / "test.rows").write_bytes(b"rows")
+    regard("test", run).says_no("cannot be opened")
+    assert "still sealed" in sentences_of(regard("certificate", run, "--json"))
+
+
+@pytest.mark.parametrize(("name", "beginning"), [("c.html", b"<!"), ("c.png", b"\x89PNG"), ("c.svg", b"<?xml")])
+def test_a_certificate_is_drawn_to_a_file(regard, trained: Path, tmp_path: Path, name: str, beginning: bytes):
+    regard("certificate", trained, "--out", tmp_path / name).is_well()
+    assert (tmp_path / name).read_bytes().startswith(beginning)
+
+
+def test_what_cannot_be_certified_is_told(regard, trained: Path, tmp_path: Path):
+    regard("certificate", tmp_path / "nowhere").says_no("no run at")
+    regard("certificate", trained, "--metric", "beauty").says_no("no score called 'beauty'", "exact_match")
+    regard("certificate", trained, "--delta", 0).says_no("delta must lie between 0 and 1")
+    regard("certificate", trained, "--out", "c.docx").says_no("must end in .png, .svg or .html")

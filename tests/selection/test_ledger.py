@@ -1,0 +1,99 @@
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from regard.errors import RunError
+from regard.selection.ledger import OPENED, SEALED, Ledger, hypotheses, openings
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    made = Ledger(tmp_path / "ledger.jsonl")
+    made.add("test", SEALED, "", {}, rows=9, hash="ab")
+    for step in (10, 20, 30):
+        made.add("valid", "training", f"step {step}", {"loss": 1 / step})
+    made.add("valid", "report", "step 30", {"accuracy": 0.9}, rows=40)
+    return made
+
+
+def test_what_was_written_is_read(ledger: Ledger):
+    lines = ledger.read()
+    assert [line["what"] for line in lines] == [SEALED, "training", "training", "training", "report"]
+    assert lines[-1]["rows"] == 40
+    assert ledger.head == lines[-1]["chain"]
+
+
+def test_the_same_weights_count_once(ledger: Ledger):
+    assert hypotheses(ledger.read()) == {"step 10", "step 20", "step 30"}
+    assert hypotheses(ledger.read(), "test") == set()
+    ledger.add("test", OPENED, "step 30", {}, why="test")
+    ledger.add("test", "evaluation", "step 30", {"accuracy": 0.8})
+    assert hypotheses(ledger.read(), "test") == {"step 30"}
+    assert len(openings(ledger.read())) == 1
+
+
+def edited(line: bytes) -> bytes:
+    return line.replace(b'"step 20"', b'"step 10"')
+
+
+CHANGES = {
+    "a line is edited": (lambda lines: [edited(line) for line in lines], "line 3 does not fit"),
+    "a line is taken out": (lambda lines: lines[:2] + lines[3:], "line 3 does not fit"),
+    "lines change places": (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], "line 2 does not fit"),
+    "a line is repeated": (lambda lines: [*lines, lines[-1]], "line 6 does not fit"),
+    "the last line is taken away": (lambda lines: lines[:-1], "has 4 lines, and ledger.head tells of 5"),
+    "all lines are taken away": (lambda lines: [], "has 0 lines, and ledger.head tells of 5"),
+    "a line is no look": (lambda lines: [*lines, b"7"], "line 6 is no look"),
+    "a line is no JSON": (lambda lines: [b"{]", *lines], "damaged: line 1"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_change_is_seen_by_readers_and_writers(ledger: Ledger, change: str):
+    change_lines, told = CHANGES[change]
+    lines = ledger.path.read_bytes().splitlines()
+    ledger.path.write_bytes(b"".join(line + b"\n" for line in change_lines(lines)))
+    for act in (ledger.read, lambda: ledger.add("valid", "training", "step 40", {})):
+        with pytest.raises(RunError, match=told):
+            act()
+
+
+def test_a_ledger_that_is_gone_or_without_its_head_is_missed(ledger: Ledger):
+    whole = ledger.path.read_bytes()
+    ledger.path.unlink()
+    with pytest.raises(RunError, match="is gone"):
+        ledger.read()
+    ledger.path.write_bytes(whole)
+    (ledger.path.parent / "ledger.head").unlink()
+    with pytest.raises(RunError, match=r"ledger\.head is missing"):
+        ledger.read()
+
+
+def test_a_crash_between_the_two_files_or_inside_of_a_line_is_no_forgery(ledger: Ledger):
+    head = (ledger.path.parent / "ledger.head").read_bytes()
+    ledger.add("valid", "training", "step 40", {})
+    (ledger.path.parent / "ledger.head").write_bytes(head)
+    assert len(ledger.read()) == 6
+    ledger.path.write_bytes(ledger.path.read_bytes() + b'{"time": "2026-')
+    assert len(ledger.read()) == 6
+    ledger.add("valid", "training", "step 50", {})
+    assert [json.loads(line)["hypothesis"] for line in ledger.path.read_text().splitlines()][-2:] == [
+        "step 40",
+        "step 50",
+    ]
+
+
+def test_lines_of_several_writers_at_once_make_one_chain(tmp_path: Path):
+    writers = [
+        threading.Thread(
+            target=lambda: [Ledger(tmp_path / "ledger.jsonl").add("valid", "x", "y", {}) for _ in range(9)]
+        )
+        for _ in range(4)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(Ledger(tmp_path / "ledger.jsonl").read()) == 36
