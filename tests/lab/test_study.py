@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 
 import regard.lab
 from regard.errors import ConfigError
-from regard.lab.drawing import COLORS, by_night, label, panels, to_svg
+from regard.explanation.figure_page import COLORS, by_night, to_svg
+from regard.lab.drawing import label, panels
 from regard.lab.study import Study, Table
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)

@@ -1,10 +1,7 @@
 """A calculation of bounds as a person reads it: a table, sentences, a figure, a page."""
 
-import base64
-import io
 import math
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +14,6 @@ from rich.text import Text
 
 from regard.errors import ConfigError
 from regard.selection.bound_calculator import Calculation
-from regard.version import version
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -153,30 +149,18 @@ def _answer_sentences(c: Calculation) -> Iterator[str]:
 
 
 def _write_page(calculation: Calculation, figure: "Figure", path: Path, command: str) -> None:
-    from regard.explanation.templates import write_page
+    from regard.explanation.figure_page import write_figure_page
 
-    drawing = _to_svg(figure)
-    data = {
-        "title": title_of(calculation),
-        "claim": "What can still be said of a score that was chosen among many?",
-        "findings": list(sentences(calculation)),
-        "tables": [{"name": "bounds", "columns": COLUMNS, "rows": list(rows_of(calculation)), "note": ""}]
-        if calculation.bounds
-        else [],
-        "settings": [[name, value] for name, value in _given(calculation)],
-        "light": _as_uri(drawing),
-        "dark": _as_uri(_by_night(drawing)),
-        "command": command,
-        "time": "less than a second",
-        "version": version(),
-    }
-    write_page(
+    rows = list(rows_of(calculation))
+    write_figure_page(
         path,
-        "study.html",
+        figure,
         title=title_of(calculation),
-        data=data,
-        styles=["style.css", "report.css", "study.css"],
-        scripts=["common.js", "study.js", "study_start.js"],
+        claim="What can still be said of a score that was chosen among many?",
+        findings=list(sentences(calculation)),
+        tables=[{"name": "bounds", "columns": COLUMNS, "rows": rows, "note": ""}] if rows else [],
+        settings=list(_given(calculation)),
+        command=command,
     )
 
 
@@ -185,23 +169,3 @@ def _given(c: Calculation) -> Iterator[tuple[str, str]]:
     for name, value in values.items():
         if value is not None:
             yield name, f"{value:,}" if isinstance(value, int) else f"{value:g}"
-
-
-def _to_svg(figure: "Figure") -> str:
-    """On nothing, letters as outlines, so that it looks the same everywhere."""
-    import matplotlib
-
-    buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "regard"}):
-        figure.savefig(buffer, format="svg", transparent=True, bbox_inches="tight", metadata={"Date": None})
-    return buffer.getvalue()
-
-
-def _by_night(svg: str) -> str:
-    from regard.explanation.bounds_figure import BY_NIGHT
-
-    return re.sub("|".join(BY_NIGHT), lambda color: BY_NIGHT[color[0]], svg)
-
-
-def _as_uri(svg: str) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

@@ -10,13 +10,11 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from regard.errors import ConfigError
-from regard.explanation.comparison import PALETTE
+from regard.explanation.figure_page import COLORS, GRID
 from regard.explanation.figures import INK, MUTED
 from regard.selection.bound_calculator import Calculation
 from regard.selection.bound_means import hoeffding_epsilon
 
-GRID = "#e5e5e0"
-BY_NIGHT = {INK: "#e6e8ed", MUTED: "#9ba2af", GRID: "#2f343e", "#ffffff": "#1a1d24", **dict(PALETTE)}
 EXAMPLES = (100, 1_000, 10_000, 100_000)
 HYPOTHESES = (1, 1_000, 1_000_000, 1_000_000_000)
 MOST = 10**30
@@ -87,9 +85,7 @@ def _lines(
 ) -> None:
     """A line for each number, that of the given one in colour."""
     for shade, number in zip(np.linspace(0.75, 0.45, len(numbers)), numbers, strict=True):
-        look = (
-            {"color": PALETTE[0][0], "linewidth": 2.2} if number == given else {"color": str(shade), "linewidth": 1.3}
-        )
+        look = {"color": COLORS[0], "linewidth": 2.2} if number == given else {"color": str(shade), "linewidth": 1.3}
         text = name.format(number) if number < 10**12 else f"{name[:4]}{number:.1e}"
         axes.plot([float(x) for x in over], [compute(x, number) for x in over], label=text, **look)
 
@@ -97,13 +93,13 @@ def _lines(
 def _name_end(axes: Axes, text: str, y: float, *, is_given: bool) -> None:
     axes.annotate(
         text, (1.0, y), xycoords=axes.get_yaxis_transform(), xytext=(5, 0), textcoords="offset points", va="center",
-        fontsize=8.5, color=PALETTE[0][0] if is_given else MUTED,
+        fontsize=8.5, color=COLORS[0] if is_given else MUTED,
     )  # fmt: skip
 
 
 def _mark(axes: Axes, x: int, reached: float, wished: float | None) -> None:
     """Where one stands, and where one would like to."""
-    color, halo = PALETTE[1][0], [withStroke(linewidth=3, foreground="#ffffff")]
+    color, halo = COLORS[1], [withStroke(linewidth=3, foreground="#ffffff")]
     axes.plot([float(x)], [reached], "o", color=color, markersize=8, markeredgecolor="#ffffff", zorder=5)
     axes.annotate(
         f"{reached:.4f}", (float(x), reached), xytext=(7, 9), textcoords="offset points", fontsize=10, color=color,

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -12,6 +14,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from regard.explanation.comparison_words import is_finite
 from regard.explanation.figures import INK, MUTED
+
+Floats = Float[np.ndarray, " places"]
 
 MARKERS = ("o", "s", "^", "D")
 GRID = "#e8e8e4"
@@ -70,8 +74,10 @@ def compose(
 
 
 def _draw_learning(axes: Axes, models: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str, str]]) -> None:
-    """Validation loss over seconds: a thin line for each seed, with a sign at its end."""
-    axes.set_xlabel("seconds of training", fontsize=8.5, color=MUTED, loc="left")
+    """Validation loss over seconds: a thin line for each seed, with a sign at its end, and a band over all of them."""
+    has_bands = any(len(model["curves"]) > 1 for model in models)
+    words = "seconds of training" + ("; bands reach over all seeds" if has_bands else "")
+    axes.set_xlabel(words, fontsize=8.5, color=MUTED, loc="left")
     lines = [
         (look, [(p["seconds"], p["valid_loss"]) for p in curve["points"] if _is_positive(p["valid_loss"])])
         for model, look in zip(models, looks, strict=True)
@@ -84,10 +90,32 @@ def _draw_learning(axes: Axes, models: Sequence[Mapping[str, Any]], looks: Seque
     for look, points in lines:
         if points:
             axes.plot(*zip(*points, strict=True), **_line(look, width=1.1), markevery=[-1])
+    for model, look in zip(models, looks, strict=True):
+        curves = [[(p["seconds"], p["valid_loss"]) for p in curve["points"]] for curve in model["curves"]]
+        if (band := band_of([[p for p in some if _is_positive(p[1])] for some in curves])) is not None:
+            axes.fill_between(*band, color=look["color"], alpha=0.16, linewidth=0)
     _count_in_powers(axes)
     axes.set_xlim(left=0.0)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def band_of(curves: Sequence[Sequence[tuple[float, float]]]) -> tuple[Floats, Floats, Floats] | None:
+    """Places, and between which heights several curves lie there, where all of them have begun and none has ended.
+
+    Example:
+        >>> x, low, high = band_of([[(0.0, 1.0), (2.0, 3.0)], [(1.0, 1.0), (3.0, 1.0)]])
+        >>> x.tolist(), low.tolist(), high.tolist()
+        ([1.0, 2.0], [1.0, 1.0], [2.0, 3.0])
+    """
+    if len(curves) < 2 or min(map(len, curves)) < 2:
+        return None
+    first, last = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    places = np.array(sorted({x for curve in curves for x, _ in curve if first <= x <= last}))
+    if len(places) < 2:
+        return None
+    heights = [np.interp(places, *map(np.array, zip(*curve, strict=True))) for curve in curves]
+    return places, np.min(heights, axis=0), np.max(heights, axis=0)
 
 
 def _draw_scores(axes: Axes, models: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str, str]]) -> None:

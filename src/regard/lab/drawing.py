@@ -2,10 +2,8 @@
 
 import io
 import math
-import re
 from typing import Any
 
-import matplotlib
 import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
@@ -15,22 +13,12 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 from torch import Tensor
 
-from regard.explanation.comparison import PALETTE
+from regard.explanation.figure_page import COLORS as COLORS
+from regard.explanation.figure_page import GRID as GRID
 from regard.explanation.figures import INK, MUTED
 
-COLORS = tuple(by_day for by_day, _ in PALETTE)
-"""Of lines, in the order in which they are taken."""
-GRID = "#e5e5e0"
 DIVERGING = LinearSegmentedColormap.from_list("regard-signed", ["#a3440f", "#eeb48f", "#f6f5f1", "#9db1e6", "#2a3f9d"])
 """From -1 through 0 to 1."""
-
-_BY_NIGHT = {
-    INK: "#e6e8ed",
-    MUTED: "#9ba2af",
-    GRID: "#2f343e",
-    "#ffffff": "#1a1d24",
-    **dict(PALETTE),
-}
 
 
 def panels(*counts: int, width: float = 11.0, height: float = 3.3) -> tuple[Figure, list[Axes]]:
@@ -89,16 +77,3 @@ def to_png(figure: Figure) -> bytes:
     # Of 256 colours, which is as many as a drawing needs, and a third of the bytes.
     Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
     return small.getvalue()
-
-
-def to_svg(figure: Figure) -> str:
-    """The figure as drawing on nothing, its letters as outlines, so that it looks the same everywhere."""
-    buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "regard"}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
-
-
-def by_night(svg: str) -> str:
-    """The same drawing in colours for a dark page."""
-    return re.sub("|".join(_BY_NIGHT), lambda color: _BY_NIGHT[color[0]], svg)

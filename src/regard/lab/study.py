@@ -1,6 +1,5 @@
 """What a study gives back: findings, tables and a figure, and the files they are kept in."""
 
-import base64
 import json
 import math
 import os
@@ -76,46 +75,35 @@ class Study:
         All three are made before the first takes its place, so whoever
         interrupts leaves nothing half-written.
         """
-        from regard.explanation.templates import write_page
-        from regard.lab.drawing import by_night, to_png, to_svg
+        from regard.explanation.figure_page import write_figure_page
+        from regard.lab.drawing import to_png
 
         folder = Path(folder)
         names = [f"{self.name}.{ending}" for ending in ("png", "html", "json")]
-        picture, drawing = to_png(self.figure), to_svg(self.figure)
-        page = {**self._page(), "light": _as_uri(drawing), "dark": _as_uri(by_night(drawing))}
+        picture = to_png(self.figure)
         numbers = json.dumps(self.to_json(), ensure_ascii=False, indent=2) + "\n"
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{self.name}.", dir=folder) as place:
             unfinished = [Path(place) / name for name in names]
             unfinished[0].write_bytes(picture)
-            write_page(
+            write_figure_page(
                 unfinished[1],
-                "study.html",
+                self.figure,
                 title=self.title,
-                data=page,
-                styles=["style.css", "report.css", "study.css"],
-                scripts=["common.js", "study.js", "study_start.js"],
+                claim=self.claim,
+                findings=self.findings,
+                tables=[
+                    {"name": table.name, "columns": table.columns, "rows": table.texts(), "note": table.note}
+                    for table in self.tables
+                ],
+                settings=[(name.replace("_", " "), say_setting(value)) for name, value in self.settings.items()],
+                command=self.command,
+                time=self.time,
             )
             unfinished[2].write_text(numbers, encoding="utf-8")
             for path in unfinished:
                 path.replace(folder / path.name)
         return [folder / name for name in names]
-
-    def _page(self) -> dict[str, Any]:
-        """What the page tells beside the figure."""
-        return {
-            "title": self.title,
-            "claim": self.claim,
-            "findings": list(self.findings),
-            "tables": [
-                {"name": table.name, "columns": table.columns, "rows": table.texts(), "note": table.note}
-                for table in self.tables
-            ],
-            "settings": [[name.replace("_", " "), say_setting(value)] for name, value in self.settings.items()],
-            "command": self.command,
-            "time": self.time,
-            "version": version(),
-        }
 
 
 def say(cell: Cell) -> str:
@@ -151,7 +139,3 @@ def say_setting(value: Any) -> str:
             return ", ".join(map(say_setting, value))
         case _:
             return say(value)
-
-
-def _as_uri(svg: str) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
