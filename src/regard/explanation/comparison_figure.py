@@ -114,7 +114,7 @@ def band_of(curves: Sequence[Sequence[tuple[float, float]]]) -> tuple[Floats, Fl
     places = np.array(sorted({x for curve in curves for x, _ in curve if first <= x <= last}))
     if len(places) < 2:
         return None
-    heights = [np.interp(places, *map(np.array, zip(*curve, strict=True))) for curve in curves]
+    heights = [np.interp(places, [x for x, _ in curve], [y for _, y in curve]) for curve in curves]
     return places, np.min(heights, axis=0), np.max(heights, axis=0)
 
 
