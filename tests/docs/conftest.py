@@ -52,7 +52,8 @@ class Page:
     def short_commands(self) -> list[str]:
         """The same, with budgets of a few steps; without what runs until it is stopped."""
         commands = [command for command in self.commands() if not command.startswith("regard serve ")]
-        return [re.sub(r"--minutes \S+( --seeds \d+)?", "--steps 5", command) for command in commands]
+        short = [re.sub(r"--minutes \S+( --seeds \d+)?", "--steps 5", command) for command in commands]
+        return [re.sub(r"--trials \d+", "--trials 2 --steps 5 --again 1", command) for command in short]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -79,6 +80,7 @@ def workplace(tmp_path: Path) -> Path:
     rows = list(builtin("dates").generate(420, 0))
     _write(tmp_path / "pairs.tsv", rows[:400])
     _write(tmp_path / "test.tsv", rows[400:])
+    (tmp_path / "space.toml").write_text("[train.learning_rate]\nlow = 1e-4\nhigh = 1e-2\nlog = true\n")
     (tmp_path / "inputs.txt").write_text("4 March 2025\nle 3 mai 1999\n", encoding="utf-8")
     paragraphs = [text for name in PAGES for text in Page(ROOT / "docs" / name).text.split("\n\n") if text.strip()]
     (tmp_path / "essays").mkdir()

@@ -51,4 +51,4 @@ def test_the_errors_are_those_that_are_shown(readme, workplace: Path, run):
 def table_under(text: str, heading: str) -> list[str]:
     """The rows of the first table under a heading."""
     lines = text.partition(f"{heading}\n")[2].lstrip("\n").splitlines()
-    return [line for line in lines[2:10] if line.startswith("| `")]
+    return [line for line in lines[2:12] if line.startswith("| `")]
