@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from regard.selection.sealed import unseal
+
 
 def pairs(start: int, count: int) -> list[tuple[str, str]]:
     return [(f"ein {number} zwei", f"one {number} two") for number in range(start, start + count)]
@@ -24,6 +26,8 @@ def write(folder: Path, name: str, rows: list[tuple[str, str]]) -> tuple[Path, P
 
 
 def held_out(run: Path, role: str) -> list[list[str]]:
+    if role == "test":
+        return [list(row) for row in unseal((run / "sealed" / "test.rows").read_bytes())]
     return [json.loads(line) for line in (run / "held_out" / f"{role}.jsonl").read_text().splitlines()]
 
 

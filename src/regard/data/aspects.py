@@ -16,6 +16,7 @@ from regard.errors import DataError
 from regard.text.tokenizer import Tokenizer
 
 ROLES = ("text", "aspect", "label")
+_LABEL = ROLES.index("label")
 
 _ROWS_SEEN = 10_000
 """Rows that are looked at before it is said that some are ignored."""
@@ -45,6 +46,10 @@ class AspectCoding:
     def __init__(self, *, max_length: int) -> None:
         self._labels = LabelCoding(max_length=max_length)
         self._aspects: Counter[str] = Counter()
+
+    def labels(self, row: Row) -> list[str]:
+        """What is said of the aspect."""
+        return self._labels.labels(row)
 
     def see(self, row: Row) -> None:
         self._labels.see(row)
@@ -88,10 +93,10 @@ def require_known(rows: Sequence[Row], known: Sequence[str]) -> None:
 
 
 def _without(table: Table, ignored: frozenset[str]) -> Table:
-    found = sorted({values[-1].strip() for _, values, _ in islice(table.read(), _ROWS_SEEN) if values} & ignored)
+    found = sorted({values[_LABEL].strip() for _, values, _ in islice(table.read(), _ROWS_SEEN) if values} & ignored)
     guesses = [f"{table.name}: rows with the label {listing(found)} are ignored"] if found else []
     return replace(table, guesses=[*table.guesses, *guesses], read=partial(_read_without, table.read, ignored))
 
 
 def _read_without(read: Callable[[], Iterator[Record]], ignored: frozenset[str]) -> Iterator[Record]:
-    return (record for record in read() if not record[1] or record[1][-1].strip() not in ignored)
+    return (record for record in read() if not record[1] or record[1][_LABEL].strip() not in ignored)

@@ -109,24 +109,33 @@ def is_position(wanted: str) -> bool:
 
 
 def choose_columns(
-    names: Sequence[str], wanted: Sequence[str] | None, roles: Sequence[str], *, where: str
+    names: Sequence[str],
+    wanted: Sequence[str] | None,
+    roles: Sequence[str],
+    *,
+    where: str,
+    key: str | None = None,
 ) -> list[int]:
-    """The column for each role, as indices into `names`: those wanted, or a guess.
+    """The column for each role, as indices into `names`: those wanted, or a guess; and behind them that of the key.
 
     The guess takes for each role the column whose name is likeliest to mean it,
     and for the roles then left over the columns left over, in their order,
-    identifiers last.
+    identifiers last. It leaves the key out where there are columns enough.
     """
-    if wanted is None:
-        check_width(len(names), roles, where=where, names=names)
-        return _guess_columns(names, roles)
-    chosen: list[int] = []
-    for name in wanted:
-        index = find_column(name, names, where=where)
-        if index is None:
-            raise DataError(f"{where} has no column {name!r}; it has {listing(names)}{nearest(name, names)}")
-        chosen.append(index)
-    return chosen
+    keys = [] if key is None else [require_column(key, names, where=where)]
+    if wanted is not None:
+        return [require_column(name, names, where=where) for name in wanted] + keys
+    check_width(len(names), roles, where=where, names=names)
+    free = [index for index in range(len(names)) if index not in keys or len(names) == len(roles)]
+    return [free[index] for index in _guess_columns([names[index] for index in free], roles)] + keys
+
+
+def require_column(name: str, names: Sequence[str], *, where: str) -> int:
+    """Where a column stands among `names`, which must have it."""
+    index = find_column(name, names, where=where)
+    if index is None:
+        raise DataError(f"{where} has no column {name!r}; it has {listing(names)}{nearest(name, names)}")
+    return index
 
 
 def _guess_columns(names: Sequence[str], roles: Sequence[str]) -> list[int]:
@@ -160,6 +169,11 @@ def check_width(width: int, roles: Sequence[str], *, where: str, names: Sequence
         raise DataError(f"{where} has {count_of(width, 'column')}{named}, but {need}{advice}")
 
 
+def column_name(column: str) -> str:
+    """What to call a column in a sentence: its name, or `column 3`."""
+    return f"column {column}" if is_position(column) else column
+
+
 def listing(names: Sequence[str]) -> str:
     """Names for an error message, cut short when there are many."""
     more = ", …" if len(names) > _NAMES_TO_LIST else ""
@@ -182,3 +196,14 @@ def nearest(name: str, names: Sequence[str]) -> str:
     """The end of an error message, with the likeliest of the names if one is likely."""
     near = get_close_matches(name, names, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def plural(noun: str | None) -> str:
+    """What several of a thing are called, where the name of a column says what one is.
+
+    >>> plural("author"), plural("user id"), plural("address"), plural("3")
+    ('authors', 'user ids', 'values of address', 'values of column 3')
+    """
+    name = noun or "value"
+    is_regular = name.replace(" ", "").isalpha() and not name.endswith(("s", "x", "y", "z", "h"))
+    return f"{name}s" if is_regular else f"values of {column_name(name)}"

@@ -101,7 +101,8 @@ class DataConfig(Settings):
     num_rows: int | None = Field(default=None, ge=1)
     """Rows to generate of a built-in data set."""
     train_rows: int | None = Field(default=None, ge=1)
-    """Learn from so many of the training rows only, chosen by hash: fewer are always among more."""
+    """Learn from so many of the training rows only, chosen by hash, or with order the last of them: fewer are always
+    among more."""
     few: int | None = Field(default=None, ge=1)
     """Learn from so many of the training rows of each label only; where rows have no labels, from so many in all."""
     draw: int = Field(default=0, ge=0)
@@ -111,6 +112,14 @@ class DataConfig(Settings):
     characters of running text; with few, 40 % for the test."""
     split_seed: int = 0
     """Another number gives another split, and other rows of a built-in data set."""
+    group: str | int | None = None
+    """A column, by name or by position from 1: rows with the same value in it are all in one set, such as those of one
+    author; of SQuAD's questions title, of tagged sentences document. Unset, those with the same source are."""
+    stratify: bool = False
+    """Split within each label, so that its share is the same in every set; for rows with one label each."""
+    order: str | int | None = None
+    """Split by time: the first rows are for training, the next for validation, the last for the test. A column of
+    numbers, or of dates as 2024-05-31 or 2024-05-31T12:00; or rows, for the order of the file."""
     tokenizer: str | None = None
     """bpe, unigram, characters, bytes or words, learned from the training rows; or the path of a tokenizer.json.
     Unset: bpe, but characters for the built-in dates."""
@@ -140,6 +149,21 @@ class DataConfig(Settings):
             raise ConfigError(f"data.splits must be three shares that sum to 1, got {self.splits}")
         if self.splits and self.splits[0] <= 0:
             raise ConfigError(f"data.splits must leave rows to train on, got {self.splits}")
+        return self
+
+    @model_validator(mode="after")
+    def _ways_to_split_fit_together(self) -> Self:
+        if self.order is not None and (self.group is not None or self.stratify):
+            told = f"data.group = {self.group!r}" if self.group is not None else "data.stratify"
+            raise ConfigError(
+                "time alone decides where rows are split by it, and neither groups nor labels are kept together: "
+                f"got data.order = {self.order!r} and {told}"
+            )
+        if self.stratify and self.label_separator is not None:
+            raise ConfigError(
+                "data.stratify is for rows with one label each, and data.label_separator says that they may have "
+                f"several, got {self.label_separator!r}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -21,10 +21,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from regard.data.bad_rows import BadRows
 from regard.data.columns import choose_columns, count_of, listing
 from regard.data.fields import as_text, decode_json, kind_of
 from regard.data.files import AnyPath, open_text, plain_name
-from regard.data.tables import BadRows
 from regard.errors import BadRowsError, ConfigError, DataError
 
 FORMATS = {"columns": "columns", "conllu": "CoNLL-U", "jsonl": "JSON lines"}
@@ -38,6 +38,7 @@ _CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "depr
 _WORD_FIELDS = ("words", "tokens")
 _TAG_FIELDS = ("tags", "ner_tags", "labels", "pos_tags", "chunk_tags", "upos")
 _DOCUMENT_START = "-DOCSTART-"
+_STARTS = re.compile(r"-DOCSTART-|#\s*newdoc\b")
 _SPACES = re.compile(r"[ \t]+")
 _NO_WORD = re.compile(r"\d+[-.]\d+")  # a range of words, or a word that is not written
 _COMMENT = re.compile(r"#\s*(\w+\s*=|id\s)")
@@ -156,6 +157,11 @@ def open_tagged(
         skip_bad=skip_bad,
         read=layout.read,
     )
+
+
+def document_starts(path: AnyPath) -> list[int]:
+    """The lines at which documents begin: those of `-DOCSTART-`, or in CoNLL-U those of `# newdoc`."""
+    return [number for number, line in enumerate(open_text(path), 1) if _STARTS.match(line)]
 
 
 def tagged_from_rows(rows: Iterable[tuple[Sequence[str], Sequence[str]]], *, skip_bad: bool = False) -> TaggedSentences:

@@ -8,14 +8,15 @@ it has read. Few documents are divided by position, too, each of them.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, repeat
 
 from regard.data.columns import count_of
 from regard.data.config import DataConfig
 from regard.data.documents import Piece, Texts, TextSource, as_pieces, pieces_of
-from regard.data.splits import Split, default_share, held_out_shares, survey
+from regard.data.splits import Split, default_share, held_out_shares
+from regard.data.surveys import survey, way_of
 from regard.errors import ConfigError, DataError
 from regard.progress import track
 
@@ -40,6 +41,12 @@ class Division:
 
     A document of which only a part is in a set ends in that set where the part does.
     """
+    split: Split | None = None
+    """Where documents are dealt out whole, the set that each belongs to."""
+    notes: list[str] = field(default_factory=list)
+    """How they were dealt out, where that is not by their content."""
+    warnings: list[str] = field(default_factory=list)
+    """What could not be done."""
 
     def training_pieces(self) -> Iterator[Piece]:
         return (piece for role, piece in self.pieces() if role == "train")
@@ -49,6 +56,12 @@ def divide(source: TextSource, config: DataConfig) -> Division:
     """Count what there is and decide how it is divided, in a pass over the text and constant memory."""
     if source.is_isolated and (source.valid is not None or _are_many(source.train)):
         return _by_content(source, config)
+    if (way := way_of(config)) is not None:
+        kind = "few documents" if source.is_isolated else "a text that runs on"
+        raise ConfigError(
+            f"{way} is for many documents by themselves, such as the rows of a table, got {kind}: it is divided by "
+            "position, what comes first being for training"
+        )
     if config.train_rows is not None:
         kind = "few documents" if source.is_isolated else "a text that runs on"
         raise ConfigError(f"data.train_rows chooses among many documents, got {config.train_rows} for {kind}")
@@ -62,16 +75,26 @@ def _are_many(texts: Texts) -> bool:
 
 
 def _by_content(source: TextSource, config: DataConfig) -> Division:
-    documents = ((document,) for document in track(source.train.documents(), f"reading {source.train.name}"))
-    found = survey(documents, config, has_valid=source.valid is not None, has_test=source.test is not None)
-    if source.valid is None and found.split.valid_below == found.split.test_below:
+    column = source.train.column
+    if (way := way_of(config)) is not None and column is None and not config.stratify:
+        raise ConfigError(f"{way} is for documents that are rows of a table, got {source.train.name}")
+    texts = track(source.train.entries(), f"reading {source.train.name}")
+    found = survey(
+        (((document,), key) for document, key in texts),
+        config,
+        has_valid=source.valid is not None,
+        has_test=source.test is not None,
+        column=column,
+    )
+    if source.valid is None and not found.split.holds_back:
         raise _nothing_held_back(config, found.num_characters)
-    return Division(found.num_rows, found.num_characters, partial(_dealt_out, source.train, found.split))
+    pieces = partial(_dealt_out, source.train, found.split)
+    return Division(found.num_rows, found.num_characters, pieces, found.split, found.notes, found.warnings)
 
 
 def _dealt_out(texts: Texts, split: Split) -> Iterator[tuple[str, Piece]]:
-    for document in texts.documents():
-        yield from zip(repeat(split.role((document,))), as_pieces([document]), strict=False)
+    for document, key in texts.entries():
+        yield from zip(repeat(split.role((document,), key)), as_pieces([document]), strict=False)
 
 
 def _by_position(source: TextSource, config: DataConfig) -> Division:

@@ -8,7 +8,7 @@ file again, so a text of any size takes the same memory.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
@@ -17,8 +17,10 @@ from regard.data.columns import count_of
 from regard.data.config import DataConfig
 from regard.data.files import check_file, content_hash, cut_text, plain_name, read_text
 from regard.data.folders import TABLE_SUFFIXES, text_files
-from regard.data.sources import IN_MEMORY, hash_with_held_out, is_builtin, open_source, usual_tokenizer
-from regard.data.tables import Table, open_table, rows_hash, table_from_rows
+from regard.data.keys import key_column, ordered
+from regard.data.sources import IN_MEMORY, hash_with_held_out, is_builtin, open_source, rows_in_memory, usual_tokenizer
+from regard.data.tables import Table, open_table, rows_hash
+from regard.data.times import ROWS
 from regard.errors import ConfigError, DataError
 
 ROLES = ("text",)
@@ -81,6 +83,19 @@ class Texts:
         """Each document whole; the longest has to fit into memory."""
         return join_pieces(self)
 
+    def entries(self) -> Iterator[tuple[str, str]]:
+        """Each document whole, and what it is split by: itself, or a column of its table."""
+        for volume in self.volumes:
+            if isinstance(volume, Table):
+                yield from ((row.values[0], row.split_by) for row in volume)
+            else:
+                yield from ((document, document) for document in join_pieces(volume))
+
+    @property
+    def column(self) -> str | None:
+        """The column that documents are split by, if any."""
+        return next((table.key for table in self.tables), None)
+
     @property
     def paths(self) -> tuple[Path, ...]:
         return tuple(path for volume in self.volumes for path in _paths_of(volume))
@@ -123,14 +138,19 @@ def open_texts(config: DataConfig, rows: Iterable[Sequence[str]] | None = None) 
     guesses: list[str] = []
     if rows is not None:
         rows = list(rows)
-        train = Texts((table_from_rows(rows, ROLES, skip_bad=config.skip_bad),), "rows")
+        train = Texts((rows_in_memory(config, ROLES, rows),), "rows")
         hash_of_train = partial(rows_hash, rows)
     elif is_builtin(config):
         source = open_source(config.changed(valid=[], test=[]), ROLES)
         train, hash_of_train = Texts((source.train,), "rows"), source.content_hash
     else:
         config, guesses = _with_folder(config)
-        train = _open(config.train, config)
+        train = _open(config.train, config, key=key_column(config))
+        if train.form == "rows" and config.order == ROWS and len(train.volumes) > 1:
+            raise ConfigError(
+                f"data.order = {ROWS!r} is for the rows of one file, got {count_of(len(train.volumes), 'file')}"
+            )
+        train = replace(train, volumes=tuple(_ordered(volume, config) for volume in train.volumes))
         hash_of_train = partial(content_hash, train.paths)
     held_out = {role: _open(paths, config) for role in ("valid", "test") if (paths := getattr(config, role))}
     is_isolated = _is_isolated(train) if config.isolate is None else config.isolate
@@ -200,7 +220,12 @@ def _names(paths: Sequence[Path]) -> str:
     return " and ".join(path.name for path in paths)
 
 
-def _open(names: Sequence[str], config: DataConfig) -> Texts:
+def _ordered(volume: TextFile | Table, config: DataConfig) -> TextFile | Table:
+    # Lines of plain text run on; that they cannot be split by time is told where they are divided.
+    return ordered(volume, config) if isinstance(volume, Table) and volume.format != "lines" else volume
+
+
+def _open(names: Sequence[str], config: DataConfig, key: str | None = None) -> Texts:
     paths = [check_file(name) for name in names]
     # The first is looked into; the others are like it, or their names say that they are not.
     is_table = [_is_table(path, config, looks_inside=index == 0) for index, path in enumerate(paths)]
@@ -208,7 +233,7 @@ def _open(names: Sequence[str], config: DataConfig) -> Texts:
         if config.documents != "auto":
             told = f"got data.documents = {config.documents!r} for {_names(paths)}"
             raise ConfigError(f"data.documents is for plain text, each row of a table is a document, {told}")
-        return Texts(tuple(_open_table(path, config) for path in paths), "rows")
+        return Texts(tuple(_open_table(path, config, key) for path in paths), "rows")
     if any(is_table):
         table, plain = paths[is_table.index(True)], paths[is_table.index(False)]
         raise DataError(f"files read together must be of one kind, but {table.name} is a table and {plain.name} is not")
@@ -234,13 +259,14 @@ def _begins_with_brace(path: Path) -> bool:
         return next((block.lstrip().startswith("{") for block in blocks if not block.isspace()), False)
 
 
-def _open_table(path: Path, config: DataConfig) -> Table:
+def _open_table(path: Path, config: DataConfig, key: str | None = None) -> Table:
     return open_table(
         path,
         columns=config.columns or None,
         format=config.format,
         roles=ROLES,
         header=config.header,
+        key=key,
         skip_bad=config.skip_bad,
     )
 

@@ -7,6 +7,7 @@ texts lie one object deeper, as in `{"translation": {"en": "Hello", "de": "Hallo
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from datetime import date
 from numbers import Number
 from typing import Any, NoReturn
 
@@ -62,7 +63,7 @@ def texts_of(record: dict[str, Any], fields: Sequence[Field]) -> tuple[tuple[str
 
 
 def as_text(value: object) -> str | None:
-    """Text for text, and for a number or truth value what JSON writes; None for the rest.
+    """Text for text, for a number or truth value what JSON writes, for a date what ISO 8601 says; None for the rest.
 
     Text that no file of text can hold, with a NUL or half a surrogate pair, is none
     either, and neither is a number that is not one.
@@ -76,7 +77,7 @@ def as_text(value: object) -> str | None:
         return "true" if value else "false"
     if isinstance(value, Number) and not (isinstance(value, float) and math.isnan(value)):
         return str(value)
-    return None
+    return value.isoformat() if isinstance(value, date) else None
 
 
 def _is_writable(text: str) -> bool:

@@ -12,7 +12,15 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from regard.data.columns import check_width, choose_columns, is_position, listing, looks_like_header, nearest
+from regard.data.columns import (
+    check_width,
+    choose_columns,
+    column_name,
+    is_position,
+    listing,
+    looks_like_header,
+    nearest,
+)
 from regard.data.delimited import guess_delimiter, is_blank, split_csv, split_tsv
 from regard.data.fields import decode_json, field_name, fields_of
 from regard.data.files import check_file, open_text, plain_name
@@ -70,6 +78,8 @@ class Layout:
     """What was guessed, as a sentence."""
     names: tuple[str, ...] = ()
     """Of all columns that there are, where they have names."""
+    key: str | None = None
+    """The column that is read behind those of the roles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +90,13 @@ class Wish:
     columns: tuple[str, ...] | None
     format: str | None
     header: bool | None
+    key: str | None = None
+    """A column that is to be read beside those of the roles, if any."""
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """All columns that were asked for."""
+        return (*(self.columns or ()), *(() if self.key is None else (self.key,)))
 
 
 def file_layout(path: Path, wish: Wish) -> Layout:
@@ -130,17 +147,17 @@ def _delimited_layout(path: Path, wish: Wish, *, is_csv: bool, is_sniffed: bool)
         delimiter = (guess_delimiter(_first_lines(path)) or (",", 0.0))[0]
     rows = _first_rows(path, delimiter)
     first = [cell.strip() for cell in rows[0]]
-    is_named = wish.columns is not None and any(name in first and not is_position(name) for name in wish.columns)
+    is_named = any(name in first and not is_position(name) for name in wish.asked)
     has_header = wish.header if wish.header is not None else is_named or looks_like_header(rows)
     # Without a header the commonest width is right: the first row may be the broken one.
     width = len(first) if has_header else Counter(map(len, rows)).most_common(1)[0][0]
     positions = _positions(width)
     names = [name or position for name, position in zip(first, positions, strict=True)] if has_header else positions
     if not has_header:
-        _check_positions(wish.columns, first, path)
-    picks = choose_columns(names, wish.columns, wish.roles, where=path.name)
+        _check_positions(wish.asked, first, path)
+    picks = choose_columns(names, wish.columns, wish.roles, where=path.name, key=wish.key)
     read = partial(read_csv, path, delimiter=delimiter) if is_csv else partial(read_tsv, path)
-    columns = tuple(names[pick] for pick in picks)
+    columns, key = _named(names, picks, wish)
     guess = None
     if is_sniffed or wish.columns is None or (wish.header is None and not is_named):
         what = FORMATS["csv" if is_csv else "tsv"]
@@ -149,11 +166,17 @@ def _delimited_layout(path: Path, wish: Wish, *, is_csv: bool, is_sniffed: bool)
         guess = _sentence(path, what, wish.roles, columns, num_columns=width)
     read = partial(read, picks=tuple(picks), width=width, has_header=has_header)
     given = tuple(names) if has_header else ()
-    return Layout(format="csv" if is_csv else "tsv", columns=columns, read=read, guess=guess, names=given)
+    return Layout(format="csv" if is_csv else "tsv", columns=columns, read=read, guess=guess, names=given, key=key)
 
 
-def _check_positions(columns: Sequence[str] | None, first: Sequence[str], path: Path) -> None:
-    for name in columns or ():
+def _named(names: Sequence[str], picks: Sequence[int], wish: Wish) -> tuple[tuple[str, ...], str | None]:
+    """The columns of the roles, and that of the key."""
+    columns = tuple(names[pick] for pick in picks)
+    return columns[: len(wish.roles)], None if wish.key is None else columns[-1]
+
+
+def _check_positions(columns: Sequence[str], first: Sequence[str], path: Path) -> None:
+    for name in columns:
         if not is_position(name):
             reason = f"its first row is no header: {listing(first)}"
             raise DataError(f"{path.name} has no column {name!r}; {reason}{nearest(name, first)}")
@@ -166,7 +189,7 @@ def _jsonl_layout(path: Path, wish: Wish, *, is_sniffed: bool) -> Layout:
         raise DataError(f"{path.name} is not JSON lines: none of its first lines is an object, as {{...}} on one line")
     fields = fields_of(objects)
     names = [field_name(field) for field in fields]
-    picks = choose_columns(names, wish.columns, wish.roles, where=path.name)
+    picks = choose_columns(names, wish.columns, wish.roles, where=path.name, key=wish.key)
     read = partial(read_jsonl, path, fields=tuple(fields[pick] for pick in picks))
     return _named_layout(path, "jsonl", read, names, picks, wish, is_sniffed=is_sniffed)
 
@@ -175,7 +198,7 @@ def _parquet_layout(path: Path, wish: Wish, *, is_sniffed: bool) -> Layout:
     with closing(open_parquet(path)) as file:
         fields = parquet_fields(file)
     names = [field_name(field) for field in fields]
-    picks = choose_columns(names, wish.columns, wish.roles, where=path.name)
+    picks = choose_columns(names, wish.columns, wish.roles, where=path.name, key=wish.key)
     read = partial(read_parquet, path, fields=tuple(fields[pick] for pick in picks))
     return _named_layout(path, "parquet", read, names, picks, wish, is_sniffed=is_sniffed)
 
@@ -190,16 +213,16 @@ def _named_layout(
     *,
     is_sniffed: bool,
 ) -> Layout:
-    columns = tuple(names[pick] for pick in picks)
+    columns, key = _named(names, picks, wish)
     guess = None
     if is_sniffed or wish.columns is None:
         guess = _sentence(path, FORMATS[format], wish.roles, columns, num_columns=len(names))
-    return Layout(format=format, columns=columns, read=read, guess=guess, names=tuple(names))
+    return Layout(format=format, columns=columns, read=read, guess=guess, names=tuple(names), key=key)
 
 
 def _semeval_layout(path: Path, wish: Wish, format: str) -> Layout:
     require_aspects(path, format)
-    picks = choose_columns(COLUMNS, wish.columns, wish.roles, where=path.name)
+    picks = choose_columns(COLUMNS, wish.columns, wish.roles, where=path.name, key=wish.key)
     read = partial(read_semeval, path, format=format, picks=tuple(picks))
     return _named_layout(path, format, read, COLUMNS, picks, wish, is_sniffed=False)
 
@@ -250,7 +273,6 @@ def _positions(width: int) -> list[str]:
 
 
 def _sentence(path: Path, what: str, roles: Sequence[str], columns: Sequence[str], *, num_columns: int) -> str:
-    chosen = [f"column {column}" if column.isdigit() else column for column in columns]
-    told = ", ".join(f"{role} = {column}" for role, column in zip(roles, chosen, strict=True))
+    told = ", ".join(f"{role} = {column_name(column)}" for role, column in zip(roles, columns, strict=True))
     of_all = f" of {num_columns} columns" if num_columns > len(columns) else ""
     return f"read {path.name} as {what}; {told}{of_all}"

@@ -89,8 +89,13 @@ class Leaks:
                 example = next(each for each in self.examples if each.role == role)
                 sentences.append(
                     f"{found.num_near:,} of the {whole} are nearly training {what} ({self.threshold:.0%} or more of "
-                    f"their {PIECE}-grams are shared): scores on them may flatter the model; for example "
-                    f"{_shown(example.held_out)}, where training has {_shown(example.training)}"
+                    f"their {PIECE}-grams are shared): scores on them may flatter the model"
+                    # Nobody is to read a test row before the test.
+                    + (
+                        ""
+                        if role == "test"
+                        else f"; for example {_shown(example.held_out)}, where training has {_shown(example.training)}"
+                    )
                 )
         return sentences
 

@@ -17,7 +17,8 @@ from regard.data.picture_sources import ROLES, PictureSource
 from regard.data.picture_store import PictureStore, write_pictures
 from regard.data.pictures import read_picture
 from regard.data.preparation import HeldOut, Prepared, find_or_build, frequencies, settings_that_matter, write_record
-from regard.data.splits import draw_few, survey
+from regard.data.splits import draw_few
+from regard.data.surveys import survey
 from regard.data.tables import rows_hash
 from regard.errors import BadRowsError, ConfigError, DataError
 from regard.progress import track
@@ -35,18 +36,28 @@ def prepare_pictures(source: PictureSource, config: DataConfig) -> Prepared[Pict
         )
     config = config.changed(tokenizer="bytes")
     sets = [some.rows for some in (source.train, source.valid, source.test) if some is not None]
-    # The content alone does not do: held-out pictures are kept by where they lie.
+    # The content alone does not do: held-out pictures are kept by where they lie, and may be split by something else.
     places = rows_hash(row for rows in sets for row in rows)
     matters = settings_that_matter(config) | {"picture": config.picture.model_dump(), "places": places}
+    if source.train.keys is not None:
+        matters["keys"] = rows_hash([source.train.keys])
     return find_or_build(source, matters, ROLES, PictureStore, lambda folder: _build(folder, source, config))
 
 
 def _build(folder: Path, source: PictureSource, config: DataConfig) -> None:
     rows = [(key, *row) for key, row in zip(source.train.hashes, source.train.rows, strict=True)]
-    split = survey(rows, config, has_valid=source.valid is not None, has_test=source.test is not None).split
+    entries = list(zip(rows, source.train.keys or source.train.hashes, strict=True))
+    found = survey(
+        entries,
+        config,
+        has_valid=source.valid is not None,
+        has_test=source.test is not None,
+        column=source.train.column,
+        label_of=lambda row: row[-1],
+    )
     by_role: dict[str, list[Row]] = {"train": [], "valid": [], "test": [], "unused": []}
-    for row in rows:
-        by_role[split.role(row)].append(row)
+    for row, key in entries:
+        by_role[found.split.role(row, key)].append(row)
     if config.few is not None:
         by_role["train"] = list(draw_few(by_role["train"], config.few, config.draw, lambda row: row[-1:]))
     for role, some in (("valid", source.valid), ("test", source.test)):
@@ -69,12 +80,13 @@ def _build(folder: Path, source: PictureSource, config: DataConfig) -> None:
     notes = [
         f"{count_of(sum(map(len, by_role.values())), 'picture')}: {len(kept['train']):,} to train on, "
         f"{len(held_out['valid']):,} for validation, {len(held_out['test']):,} for the test",
+        *found.notes,
         f"each is brought to {config.picture.size} x {config.picture.size} pixels, and read in "
         f"{config.picture.num_positions - 1:,} patches",
         f"{count_of(len(learned.labels), 'label')}: {frequencies(learned.labels)}",
     ]
     warnings = [f"skipped: {_told(faults, source)}"] if faults else []
-    write_record(folder, notes, warnings + _leaks(by_role), held_out, learned)
+    write_record(folder, notes, warnings + found.warnings + _leaks(by_role), held_out, learned)
 
 
 def _write(folder: Path, rows: Sequence[Row], learned: Learned, config: PictureConfig, faults: list[str]) -> list[Row]:

@@ -17,7 +17,7 @@ from regard.data.files import content_hash
 from regard.data.pictures import is_picture
 from regard.data.sources import Rows, open_source
 from regard.data.tables import Table
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
 from regard.progress import track
 
 ROLES = ("picture", "label")
@@ -29,6 +29,10 @@ class Pictures:
     """Paths of pictures, and the label of each."""
 
     rows: list[tuple[str, str]]
+    keys: list[str] | None = None
+    """What each is split by, where that is not its content,"""
+    column: str | None = None
+    """and what that is called."""
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -63,6 +67,10 @@ def open_pictures(config: DataConfig, rows: Rows | None = None) -> PictureSource
     """Find the pictures that the settings name."""
     folder = Path(config.train[0]) if rows is None and len(config.train) == 1 else None
     if folder is not None and has_pictures(folder):
+        if config.group is not None or config.order is not None:
+            raise ConfigError(
+                f"data.group and data.order need a table that names pictures, and {folder.name} is a folder of them"
+            )
         splits = _splits(folder)
         held_out = {role: getattr(config, role) or splits.get(role, []) for role in ("valid", "test")}
         train, guesses = _by_folder(Path(splits["train"][0])), []
@@ -86,7 +94,8 @@ def _held_out(config: DataConfig, paths: Sequence[str]) -> Pictures | None:
         return None
     if len(paths) == 1 and has_pictures(Path(paths[0])):
         return _by_folder(Path(paths[0]))
-    return _by_table(open_source(config.changed(train=list(paths), valid=[], test=[]), ROLES).train)
+    plain = config.changed(train=list(paths), valid=[], test=[], group=None, order=None)
+    return _by_table(open_source(plain, ROLES).train)
 
 
 def _splits(folder: Path) -> dict[str, list[str]]:
@@ -113,7 +122,9 @@ def _by_folder(folder: Path) -> Pictures:
 
 def _by_table(table: Table) -> Pictures:
     base = table.paths[0].parent if table.paths else Path()
-    return Pictures([(str((base / path).absolute()), label.strip()) for path, label in (row.values for row in table)])
+    rows = list(table)
+    found = [(str((base / path).absolute()), label.strip()) for path, label in (row.values for row in rows)]
+    return Pictures(found, None if table.key is None else [row.split_by for row in rows], table.key)
 
 
 def _folders(folder: Path) -> list[Path]:

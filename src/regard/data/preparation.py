@@ -14,24 +14,28 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args
 
+from regard.data.aspects import AspectCoding
 from regard.data.coding import Coding, LabelCoding, Learned, TextCoding
 from regard.data.columns import count_of
 from regard.data.config import DataConfig
 from regard.data.divisions import Division, divide
 from regard.data.documents import ROLES, Piece, Texts, TextSource, as_pieces, join_pieces
+from regard.data.leaks import near_duplicates
 from regard.data.permutation import mix
 from regard.data.picture_sources import Pictures, PictureSource
 from regard.data.picture_store import PictureStore
 from regard.data.sources import Source, usual_tokenizer
-from regard.data.splits import Survey, draw_few, row_hash, survey
+from regard.data.splits import Entry, Split, Survey, draw_few, sample_of
 from regard.data.store import TokenStore, write_store
+from regard.data.strata import LabelOf
 from regard.data.stream import TokenStream, count_tokens, write_stream
-from regard.data.tables import Table
+from regard.data.surveys import survey
+from regard.data.tables import Row, Table
 from regard.errors import ConfigError, DataError, DeviceError
 from regard.progress import say, track, warn
 from regard.text.tokenizer import SPECIALS, Tokenizer, TokenizerKind, load_tokenizer, train_tokenizer
 
-_LAYOUT = 3
+_LAYOUT = 4
 """Changes when what lies in the cache changes its form."""
 _CHARACTERS_PER_TOKEN_KIND, _FEWEST_TOKENS, _MOST_TOKENS = 400, 512, 32_000
 _MOST_OF_ROWS = {"characters": _MOST_TOKENS}
@@ -168,9 +172,7 @@ def _build_whole(folder: Path, build: Callable[[Path], None]) -> None:
 
 
 def _build(folder: Path, source: Source, config: DataConfig, coding: Coding) -> None:
-    rows = (row.values for row in track(source.train, f"reading {source.train.name}"))
-    rows = _seen(rows, coding) if config.few is None else rows
-    found = survey(rows, config, has_valid=source.valid is not None, has_test=source.test is not None)
+    found = _survey(source, config, coding)
     held_out: HeldOut = {"valid": [], "test": []}
     training_rows = _route(track(source.train, "cutting into tokens", total=found.num_rows), found, held_out)
     drawing: list[str] = []
@@ -180,7 +182,8 @@ def _build(folder: Path, source: Source, config: DataConfig, coding: Coding) -> 
             found, sample=training_rows, num_characters=sum(len(text) for row in training_rows for text in row)
         )
     learned = coding.learned()
-    texts = (text for row in found.sample for text in coding.texts(row))
+    sample = found.sample if found.sample is not None else sample_of(_entries(source.train), found.split)
+    texts = (text for row in sample for text in coding.texts(row))
     vocab_size = _vocab_size(config, found.num_characters, _MOST_OF_ROWS)
     tokenizer, tokenizer_note = _make_tokenizer(config, texts, vocab_size, "rows")
     folder.mkdir(parents=True)
@@ -195,6 +198,7 @@ def _build(folder: Path, source: Source, config: DataConfig, coding: Coding) -> 
     notes = [
         f"{found.num_rows:,} rows: {len(train):,} to train on, {len(held_out['valid']):,} for validation, "
         f"{len(held_out['test']):,} for the test",
+        *found.notes,
         *drawing,
         tokenizer_note,
     ]
@@ -202,13 +206,35 @@ def _build(folder: Path, source: Source, config: DataConfig, coding: Coding) -> 
         notes.append(f"{count_of(len(learned.labels), 'label')}: {frequencies(learned.labels)}")
     if learned.aspects:
         notes.append(f"{count_of(len(learned.aspects), 'aspect')}: {frequencies(learned.aspects)}")
-    write_record(folder, notes, _warnings(source, train, held_out, config), held_out, learned)
+    write_record(folder, notes, _warnings(source, train, held_out, config, found), held_out, learned)
 
 
-def _seen(rows: Iterable[tuple[str, ...]], coding: Coding) -> Iterator[tuple[str, ...]]:
+def _survey(source: Source, config: DataConfig, coding: Coding) -> Survey:
+    """Read the training table once: count, decide the split, and show the coding every row, unless few are drawn."""
+    rows = track(source.train, f"reading {source.train.name}")
+    return survey(
+        _entries(_seen(rows, coding) if config.few is None else rows),
+        config,
+        has_valid=source.valid is not None,
+        has_test=source.test is not None,
+        column=source.train.key,
+        label_of=_label_of(coding),
+    )
+
+
+def _seen(rows: Iterable[Row], coding: Coding) -> Iterator[Row]:
     for row in rows:
-        coding.see(row)
+        coding.see(row.values)
         yield row
+
+
+def _entries(rows: Iterable[Row]) -> Iterator[Entry]:
+    return ((row.values, row.split_by) for row in rows)
+
+
+def _label_of(coding: Coding) -> LabelOf | None:
+    """What a row is called, where it has one label."""
+    return (lambda row: coding.labels(row)[0]) if isinstance(coding, LabelCoding | AspectCoding) else None
 
 
 def _draw(
@@ -257,9 +283,10 @@ def _build_text(folder: Path, source: TextSource, config: DataConfig) -> None:
         f"{count_of(found.num_characters, 'character')} in {count_of(found.num_documents, 'document')}: "
         f"{train.num_text_tokens:,} tokens to train on, {valid.num_text_tokens:,} for validation, "
         f"{count_tokens(as_pieces(documents['test']), tokenizer):,} for the test",
+        *found.notes,
         tokenizer_note,
     ]
-    write_record(folder, notes, _text_warnings(source, held_out), held_out)
+    write_record(folder, notes, _text_warnings(source, held_out, config, found), held_out)
 
 
 def write_record(
@@ -292,10 +319,10 @@ def _write_held_out(folder: Path, rows: list[tuple[str, ...]], tokenizer: Tokeni
     write_store(folder, rows, tokenizer, coding, max_length=longest + 1)
 
 
-def _route(table: Iterable, found: Survey, held_out: HeldOut) -> Iterator[tuple[str, ...]]:
+def _route(table: Iterable[Row], found: Survey, held_out: HeldOut) -> Iterator[tuple[str, ...]]:
     """Hand on the training rows, and keep the others."""
     for row in table:
-        role = found.split.role(row.values)
+        role = found.split.role(row.values, row.split_by)
         if role == "train":
             yield row.values
         elif role != "unused":
@@ -320,38 +347,44 @@ def _make_tokenizer(config: DataConfig, texts: Iterable[str], vocab_size: int, w
     return tokenizer, f"tokenizer {kind}: {tokenizer.vocab_size:,} tokens, learned from the training {what}"
 
 
-def _warnings(source: Source, train: TokenStore, held_out: HeldOut, config: DataConfig) -> list[str]:
+def _warnings(source: Source, train: TokenStore, held_out: HeldOut, config: DataConfig, found: Survey) -> list[str]:
     tables = [table for table in (source.train, source.valid, source.test) if table is not None]
     warnings = [f"skipped: {table.bad_rows}" for table in tables if table.bad_rows.total]
     if train.num_left_out:
         warnings.append(
             f"left out of training: {train.num_left_out:,} rows with more than {config.max_length} tokens on a side"
         )
-    given = {role: held_out[role] for role in held_out if getattr(source, role) is not None}
-    return warnings + _leaks((row.values for row in source.train), given, "rows")
+    looked_for, is_seen = _to_look_for(source, held_out, found.split)
+    trained = (row for row, key in _entries(source.train) if is_seen(row, key))
+    return warnings + found.warnings + _leaks(trained, looked_for, "rows")
 
 
-def _text_warnings(source: TextSource, held_out: HeldOut) -> list[str]:
+def _text_warnings(source: TextSource, held_out: HeldOut, config: DataConfig, found: Division) -> list[str]:
     texts = [texts for texts in (source.train, source.valid, source.test) if texts is not None]
     warnings = [f"skipped: {table.bad_rows}" for some in texts for table in some.tables if table.bad_rows.total]
+    warnings += found.warnings
     if not source.is_isolated:
         return warnings
-    given = {role: held_out[role] for role in held_out if getattr(source, role) is not None}
-    return warnings + _leaks(((document,) for document in source.train.documents()), given, "documents")
+    looked_for, is_seen = _to_look_for(source, held_out, found.split)
+    trained = ((document,) for document, key in source.train.entries() if is_seen((document,), key))
+    return warnings + _leaks(trained, looked_for, "documents")
+
+
+def _to_look_for(
+    source: Source | TextSource, held_out: HeldOut, split: Split | None
+) -> tuple[HeldOut, Callable[[Sequence[str], str], bool]]:
+    """The held-out rows that may be training rows too, and which rows of the training table are to be compared."""
+    if split is None:
+        given = {role: held_out[role] for role in held_out if getattr(source, role) is not None}
+        return given, lambda row, key: True
+    return held_out, lambda row, key: split.role(row, key) == "train"
 
 
 def _leaks(training_rows: Iterable[Sequence[str]], given: HeldOut, what: str) -> list[str]:
-    """Held-out rows that are training rows too; a split by content has none, a file of one's own may."""
-    if not given:
+    """What held-out rows have in common with training rows: some may be the same, more may be nearly."""
+    if not any(given.values()):
         return []
-    wanted = {row_hash(row) for rows in given.values() for row in rows}
-    seen = {key for row in training_rows if (key := row_hash(row)) in wanted}
-    counts = {role: sum(row_hash(row) in seen for row in rows) for role, rows in given.items()}
-    return [
-        f"{count:,} of the {len(given[role]):,} {role} {what} are training {what} too: scores on them flatter the model"
-        for role, count in counts.items()
-        if count
-    ]
+    return near_duplicates(track(training_rows, f"comparing {what} across sets"), given).told(what)
 
 
 def settings_that_matter(config: DataConfig) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from regard.data.columns import listing
 from regard.data.config import DataConfig
 from regard.data.files import content_hash
 from regard.data.folders import text_files
+from regard.data.keys import ordered, refuse_columns
 from regard.data.records import Record
 from regard.data.sources import IN_MEMORY, Source, hash_with_held_out
 from regard.data.squad import Answer, Question, Questions, open_questions
@@ -30,6 +31,8 @@ _HALF = 1 << 16
 _QUESTION_SHARE = 4
 """A question takes at most one of so many parts of a window."""
 _SHORTEST = 12
+_TITLE = "title"
+"""What questions can be grouped by: the article that their context is from."""
 
 
 class Window(NamedTuple):
@@ -147,8 +150,10 @@ def open_question_source(config: DataConfig, rows: Sequence[Any] | None = None) 
     list, an empty text or list where there is none, or what `write_answers` writes.
     """
     if rows is not None:
+        refuse_columns(config, "questions in memory")
         train = _table((), [], config.skip_bad, partial(_read_rows, list(rows)))
-        return _with_held_out(config, train, lambda: rows_hash(values for _, values, _ in train.read()))
+        hash_of_train = partial(_hash_of_rows, train)
+        return _with_held_out(config, ordered(train, config), hash_of_train)
     if not config.train:
         raise DataError("no data to train on: name a file of questions, or a folder of them")
     if config.train == [IN_MEMORY]:
@@ -159,30 +164,43 @@ def open_question_source(config: DataConfig, rows: Sequence[Any] | None = None) 
         config = config.changed(
             train=found["train"], **{role: paths or found.get(role, []) for role, paths in given.items()}
         )
-    train = _open(config, config.train)
+    refuse_columns(config, "a file of questions", group=_TITLE)
+    train = ordered(_open(config, config.train, has_titles=config.group is not None), config)
     return _with_held_out(config, train, lambda: content_hash(train.paths))
 
 
-def _open(config: DataConfig, paths: Sequence[str]) -> Table:
+def _hash_of_rows(table: Table) -> str:
+    return rows_hash(values for _, values, _ in table.read())
+
+
+def _open(config: DataConfig, paths: Sequence[str], *, has_titles: bool = False) -> Table:
     if len(paths) != 1:
         raise ConfigError(f"questions are read from one file, got {len(paths)}: {listing(paths)}")
     # Bad questions are counted by the table.
     questions = open_questions(paths[0], columns=config.columns or None, format=config.format)
-    return _table((questions.path,), questions.guesses, config.skip_bad, partial(_read, questions))
+    read = partial(_read, questions, has_titles=has_titles)
+    return _table((questions.path,), questions.guesses, config.skip_bad, read, key=_TITLE if has_titles else None)
 
 
-def _table(paths: tuple[Path, ...], guesses: list[str], skip_bad: bool, read: Callable[[], Iterator[Record]]) -> Table:
+def _table(
+    paths: tuple[Path, ...],
+    guesses: list[str],
+    skip_bad: bool,
+    read: Callable[[], Iterator[Record]],
+    key: str | None = None,
+) -> Table:
     columns = tuple(str(position) for position in range(1, len(ROLES) + 1))
     # Questions are counted, not the lines of a file: several may stand in one.
     return Table(
-        paths=paths, format="rows", roles=ROLES, columns=columns, guesses=guesses, skip_bad=skip_bad, read=read
+        paths=paths, format="rows", roles=ROLES, columns=columns, key=key, guesses=guesses, skip_bad=skip_bad, read=read
     )
 
 
-def _read(questions: Questions) -> Iterator[Record]:
+def _read(questions: Questions, *, has_titles: bool) -> Iterator[Record]:
     for number, (_, found) in enumerate(questions.read(), 1):
         if isinstance(found, Question):
-            yield number, (found.context, found.question, write_answers(found.answers)), ""
+            values = found.context, found.question, write_answers(found.answers)
+            yield number, (*values, found.title) if has_titles else values, ""
         else:
             yield number, (), found.removeprefix("has ").removeprefix("is ")
 

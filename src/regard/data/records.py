@@ -20,7 +20,7 @@ from regard.data.files import check_file, compression_of, open_text
 from regard.errors import DataError
 
 Record = tuple[int, tuple[str, ...], str]
-"""Line, values, fault: a row that is right has an empty fault."""
+"""Line, values, fault: a row that is right has an empty fault. Where a table has a key, it stands behind the values."""
 
 BLANK = "blank"
 
@@ -105,15 +105,16 @@ def read_jsonl(path: Path, *, fields: Sequence[Field]) -> Iterator[Record]:
             yield number, (), "a list or a single value instead of an object"
 
 
-def read_rows(rows: Iterable[Sequence[object]], *, width: int) -> Iterator[Record]:
+def read_rows(rows: Iterable[Sequence[object]], *, width: int, picks: Sequence[int] | None = None) -> Iterator[Record]:
     """Rows that lie in memory already. A lone string is a row of one value."""
+    columns = range(width) if picks is None else picks
     for number, row in enumerate(rows, 1):
         cells = (row,) if isinstance(row, str) else tuple(row)
         if len(cells) != width:
             yield number, (), f"{count_of(len(cells), 'value')} instead of {width}"
             continue
-        values = [as_text(cell) for cell in cells]
-        wrong = next((index for index, value in enumerate(values) if value is None), None)
+        values = [as_text(cells[column]) for column in columns]
+        wrong = next((column for column, value in zip(columns, values, strict=True) if value is None), None)
         if wrong is None:
             yield number, tuple(value for value in values if value is not None), ""
         else:

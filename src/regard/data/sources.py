@@ -10,6 +10,7 @@ from regard.data.builtin import builtin, builtin_names
 from regard.data.config import DataConfig
 from regard.data.files import content_hash
 from regard.data.folders import split_files
+from regard.data.keys import key_column, ordered
 from regard.data.tables import Table, open_table, rows_hash, table_from_rows
 from regard.errors import DataError
 
@@ -47,7 +48,7 @@ def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = No
     """Find the data that the settings name, and how to read it."""
     if rows is not None:
         rows = [tuple(row) for row in rows]
-        table = table_from_rows(rows, roles, skip_bad=config.skip_bad)
+        table = rows_in_memory(config, roles, rows)
         return _with_held_out(config, roles, table, lambda: rows_hash(rows))
     if not config.train:
         raise DataError("no data to train on: name a file, two aligned files, a folder or a built-in data set")
@@ -59,7 +60,7 @@ def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = No
     if len(config.train) == 1 and Path(name).is_dir():
         config = _with_folder(config, Path(name))
     try:
-        table = _open(config, config.train, roles)
+        table = ordered(_open(config, config.train, roles, key=key_column(config)), config)
     except DataError as error:
         if len(config.train) == 1 and not Path(name).exists():
             raise DataError(f"{error}; built-in data sets: {', '.join(builtin_names())}") from None
@@ -67,13 +68,22 @@ def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = No
     return _with_held_out(config, roles, table, lambda: content_hash(table.paths))
 
 
-def _open(config: DataConfig, paths: Sequence[str], roles: Sequence[str]) -> Table:
+def rows_in_memory(config: DataConfig, roles: Sequence[str], rows: Rows) -> Table:
+    """The table of rows that a program has; where they are split by a column, `data.columns` are those of the roles."""
+    table = table_from_rows(
+        rows, roles, columns=config.columns or None, key=key_column(config), skip_bad=config.skip_bad
+    )
+    return ordered(table, config)
+
+
+def _open(config: DataConfig, paths: Sequence[str], roles: Sequence[str], key: str | None = None) -> Table:
     return open_table(
         cast("Sequence[str | Path]", paths),
         columns=config.columns or None,
         format=config.format,
         roles=roles,
         header=config.header,
+        key=key,
         skip_bad=config.skip_bad,
     )
 
@@ -100,7 +110,7 @@ def _builtin_source(config: DataConfig, roles: Sequence[str]) -> Source:
         raise DataError(f"{data.name} has the columns {', '.join(data.columns)}, the task needs {', '.join(roles)}")
     num_rows = config.num_rows or data.num_rows
     rows = _GeneratedRows(lambda: list(data.generate(num_rows, config.split_seed)))
-    table = table_from_rows(rows, roles)
+    table = rows_in_memory(config.changed(columns=[]), roles, rows)
     return _with_held_out(config, roles, table, lambda: data.content_hash(num_rows, config.split_seed))
 
 

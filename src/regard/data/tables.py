@@ -14,15 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.columns import choose_columns, count_of
+from regard.data.bad_rows import BadRows
+from regard.data.columns import choose_columns, column_name, count_of
 from regard.data.files import AnyPath, as_paths, plain_name
 from regard.data.folders import split_files
 from regard.data.layouts import FORMATS, Layout, Wish, aligned_layout, file_layout
-from regard.data.records import BLANK, Record, read_rows
+from regard.data.records import Record, read_rows
 from regard.errors import BadRowsError, ConfigError, DataError
-
-_LINES_TO_LIST = 5
-_REASONS_TO_LIST = 5
 
 
 class Row(NamedTuple):
@@ -32,51 +30,13 @@ class Row(NamedTuple):
     """Where it starts, counted from 1: the line of a text file, the row of a Parquet file or a list."""
     values: tuple[str, ...]
     """Its texts in the order of the roles, exactly as they stand; none is empty or white space."""
-
-
-@dataclass(kw_only=True)
-class BadRows:
-    """The rows that a pass over a table could not use: how many, why, and where the first of them are."""
-
-    where: str
-    unit: str = "line"
-    num_good: int = 0
-    """Rows of the same pass that could be used."""
-    counts: dict[str, int] = field(default_factory=dict)
-    """Rows by reason. The reason `blank` is no fault: such lines are passed over."""
-    first_lines: dict[str, list[int]] = field(default_factory=dict)
-    """The first few lines of each reason."""
-
-    def add(self, reason: str, line: int) -> None:
-        """Count one row."""
-        self.counts[reason] = self.counts.get(reason, 0) + 1
-        lines = self.first_lines.setdefault(reason, [])
-        if len(lines) < _LINES_TO_LIST:
-            lines.append(line)
+    key: str | None = None
+    """What it is split by, where that is not its first text; no task is handed this."""
 
     @property
-    def total(self) -> int:
-        """How many rows are bad; blank lines are not."""
-        return sum(count for reason, count in self.counts.items() if reason != BLANK)
-
-    def __str__(self) -> str:
-        """One sentence, as `3 of 1,000 rows of pairs.tsv have 1 column instead of 2: lines 4, 9, 17`."""
-        reasons = sorted((reason for reason in self.counts if reason != BLANK), key=lambda key: -self.counts[key])
-        share = f"{self.total:,} of {count_of(self.total + self.num_good, 'row')} of {self.where}"
-        if len(reasons) == 1:
-            return f"{share} {self._has(reasons[0])}: {self._lines(reasons[0])}"
-        if not reasons:
-            return f"no bad rows in {self.where}"
-        told = [f"{self.counts[key]:,} {self._has(key)} ({self._lines(key)})" for key in reasons[:_REASONS_TO_LIST]]
-        more = "; …" if len(reasons) > _REASONS_TO_LIST else ""
-        return f"{share} are bad: {'; '.join(told)}{more}"
-
-    def _has(self, reason: str) -> str:
-        return f"{'has' if self.counts[reason] == 1 else 'have'} {reason}"
-
-    def _lines(self, reason: str) -> str:
-        count, lines = self.counts[reason], ", ".join(f"{line:,}" for line in self.first_lines[reason])
-        return f"{self.unit if count == 1 else self.unit + 's'} {lines}{', …' if count > _LINES_TO_LIST else ''}"
+    def split_by(self) -> str:
+        """Rows that have this in common belong into the same set."""
+        return self.values[0] if self.key is None else self.key
 
 
 @dataclass(kw_only=True, eq=False)
@@ -95,6 +55,8 @@ class Table:
     """The column for each role: its name, or its position from 1 where columns have no names."""
     names: tuple[str, ...] = ()
     """Of all columns of the file, where they have names."""
+    key: str | None = None
+    """The column that rows are split by, where it is not the first; what `read` yields ends with its text."""
     guesses: list[str]
     """What was not given but concluded from the file, in sentences."""
     skip_bad: bool
@@ -123,7 +85,7 @@ class Table:
                 bad.add(fault, line)
             else:
                 num_good += 1
-                yield Row(line, values)
+                yield Row(line, values) if self.key is None else Row(line, values[:-1], values[-1])
         bad.num_good = num_good
         self.bad_rows = bad
         if bad.total and not num_good:
@@ -145,7 +107,8 @@ class Table:
         return BadRows(where=self.name, unit="row" if self.format in ("parquet", "rows") else "line")
 
     def _emptiness(self, values: tuple[str, ...]) -> str:
-        return "an empty " + next(role for role, value in zip(self.roles, values, strict=True) if not value.strip())
+        names = self.roles if self.key is None else (*self.roles, column_name(self.key))
+        return "an empty " + next(name for name, value in zip(names, values, strict=True) if not value.strip())
 
 
 def open_table(
@@ -155,6 +118,7 @@ def open_table(
     format: str | None = None,
     roles: Sequence[str] = ("source", "target"),
     header: bool | None = None,
+    key: str | None = None,
     skip_bad: bool = False,
 ) -> Table:
     """Find out how to read a table, from its name and its first rows; what is given is not guessed.
@@ -171,6 +135,7 @@ def open_table(
         format: One of `tsv csv jsonl parquet aligned lines`, if the name does not say it.
         roles: What a row must give.
         header: Whether the first row of TSV or CSV names the columns.
+        key: A column that each row is to bring along besides, by name or by position from 1.
         skip_bad: Pass over bad rows, where otherwise the pass ends in an error.
 
     Raises:
@@ -178,7 +143,7 @@ def open_table(
         ConfigError: If the arguments do not fit one another.
     """
     paths = as_paths(path_or_paths)
-    wish = _checked_wish(roles, columns, format, header)
+    wish = _checked_wish(roles, columns, format, header, key)
     guesses: list[str] = []
     if len(paths) == 1 and os.path.isdir(paths[0]):
         layout, paths, guesses = _folder_layout(paths[0], wish)
@@ -188,6 +153,9 @@ def open_table(
         layout, paths = _aligned(paths, wish)
     if header is not None and layout.format not in ("tsv", "csv"):
         raise ConfigError(f"only TSV and CSV may have a header, got {header=} for {FORMATS[layout.format]}")
+    if key is not None and layout.key is None:
+        told = " and ".join(path.name for path in paths)
+        raise DataError(f"{told} has no column {key!r} to split by: it is read as {FORMATS[layout.format]}")
     if layout.guess:
         guesses.append(layout.guess)
     return Table(
@@ -196,6 +164,7 @@ def open_table(
         roles=wish.roles,
         columns=layout.columns,
         names=layout.names,
+        key=layout.key,
         guesses=guesses,
         skip_bad=skip_bad,
         read=layout.read,
@@ -203,9 +172,17 @@ def open_table(
 
 
 def table_from_rows(
-    rows: Iterable[Sequence[str]], roles: Sequence[str] = ("source", "target"), *, skip_bad: bool = False
+    rows: Iterable[Sequence[str]],
+    roles: Sequence[str] = ("source", "target"),
+    *,
+    columns: Sequence[str] | None = None,
+    key: str | None = None,
+    skip_bad: bool = False,
 ) -> Table:
     """A table over rows in memory. An iterator is drained into a list first, to be read again.
+
+    Rows have a value for each role; with a `key`, the position of a column from 1, they have more, of which `columns`
+    are the roles', or all but the key in their order.
 
     >>> table = table_from_rows([("Hallo", "Hello"), ("Welt", "world")])
     >>> [row.values for row in table]
@@ -213,14 +190,23 @@ def table_from_rows(
     """
     kept = rows if isinstance(rows, Sequence) else list(rows)
     roles = _names(roles, "roles")
+    width = len(kept[0]) if key is not None and kept and not isinstance(kept[0], str) else len(roles)
+    positions = tuple(str(position) for position in range(1, width + 1))
+    picks = range(width)
+    if key is not None:
+        if width == len(roles):
+            told = f"rows have {count_of(width, 'column')}, and {', '.join(roles)} take all: data.columns says which do"
+            raise ConfigError(f"column {key} to split by must stand beside those of the texts, but {told}")
+        picks = choose_columns(positions, columns, roles, where="the table in memory", key=key)
     return Table(
         paths=(),
         format="rows",
         roles=roles,
-        columns=tuple(str(position) for position in range(1, len(roles) + 1)),
+        columns=tuple(positions[pick] for pick in picks[: len(roles)]),
+        key=None if key is None else positions[picks[-1]],
         guesses=[],
         skip_bad=skip_bad,
-        read=partial(read_rows, kept, width=len(roles)),
+        read=partial(read_rows, kept, width=width, picks=tuple(picks)),
     )
 
 
@@ -240,7 +226,9 @@ def rows_hash(rows: Iterable[Sequence[str]]) -> str:
     return digest.hexdigest()
 
 
-def _checked_wish(roles: Sequence[str], columns: Sequence[str] | None, format: str | None, header: bool | None) -> Wish:
+def _checked_wish(
+    roles: Sequence[str], columns: Sequence[str] | None, format: str | None, header: bool | None, key: str | None
+) -> Wish:
     roles = _names(roles, "roles")
     if not roles or len(set(roles)) < len(roles):
         raise ConfigError(f"roles must be distinct and at least one, got {roles}")
@@ -251,7 +239,7 @@ def _checked_wish(roles: Sequence[str], columns: Sequence[str] | None, format: s
         if len(columns) != len(roles):
             told = f"got {count_of(len(columns), 'column')} ({', '.join(columns)})"
             raise ConfigError(f"one column is needed for each of {', '.join(roles)}, {told}")
-    return Wish(roles=roles, columns=columns, format=format, header=header)
+    return Wish(roles=roles, columns=columns, format=format, header=header, key=key)
 
 
 def _names(names: Sequence[str], what: str) -> tuple[str, ...]:

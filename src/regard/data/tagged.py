@@ -4,8 +4,10 @@ A row is a row of a table like any other, so it is split, hashed and kept like o
 space inside a word becomes a no-break space.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ from typing import Any
 from regard.data.coding import Columns, Learned, Row
 from regard.data.columns import count_of, listing
 from regard.data.config import DataConfig
-from regard.data.conll import ROLES, TaggedSentences, open_tagged, tagged_from_rows
+from regard.data.conll import ROLES, TaggedSentences, document_starts, open_tagged, tagged_from_rows
 from regard.data.files import content_hash
 from regard.data.folders import text_files
+from regard.data.keys import ordered, refuse_columns
 from regard.data.records import Record
 from regard.data.sources import IN_MEMORY, Source, hash_with_held_out
 from regard.data.tables import Table, rows_hash
@@ -25,6 +28,8 @@ from regard.text.tokenizer import Tokenizer
 Words = Sequence[str]
 
 _NO_BREAK_SPACE = "\u00a0"
+_DOCUMENT = "document"
+"""What sentences can be grouped by."""
 NUM_FORMS = 9
 """Ways to write a word that `form_of` tells apart."""
 _TWO_WORDS = ("a", "b")
@@ -39,8 +44,10 @@ def open_sentences(config: DataConfig, rows: Sequence[Any] | None = None) -> Sou
     """
     if rows is not None:
         sentences = tagged_from_rows([tuple(map(_cut, row)) for row in rows], skip_bad=config.skip_bad)
+        refuse_columns(config, "sentences in memory")
         train = _table(sentences)
-        return _with_held_out(config, train, lambda: rows_hash(values for _, values, _ in train.read()))
+        hash_of_train = partial(_hash_of_rows, train)
+        return _with_held_out(config, ordered(train, config), hash_of_train)
     if not config.train:
         raise DataError("no data to train on: name a file of tagged sentences, or a folder of them")
     if config.train == [IN_MEMORY]:
@@ -51,7 +58,9 @@ def open_sentences(config: DataConfig, rows: Sequence[Any] | None = None) -> Sou
         config = config.changed(
             train=found["train"], **{role: paths or found.get(role, []) for role, paths in given.items()}
         )
-    train = _open(config, config.train)
+    refuse_columns(config, "a file of tagged sentences", group=_DOCUMENT)
+    train = ordered(_open(config, config.train), config)
+    train = train if config.group is None else _by_document(train)
     return _with_held_out(config, train, lambda: content_hash(train.paths))
 
 
@@ -223,6 +232,27 @@ def _read(sentences: TaggedSentences) -> Iterator[Record]:
             yield line, (), fault
         else:
             yield line, (" ".join(word.replace(" ", _NO_BREAK_SPACE) for word in words), " ".join(tags)), ""
+
+
+def _by_document(table: Table) -> Table:
+    """The table with the number of its document for the key of each sentence."""
+    (path,) = table.paths
+    starts = [] if table.format == "jsonl" else document_starts(path)
+    if not starts:
+        raise DataError(
+            f"data.group = {_DOCUMENT!r} needs lines that say where documents begin, -DOCSTART- or # newdoc, "
+            f"and {path.name} has none"
+        )
+    return replace(table, key=_DOCUMENT, read=partial(_with_documents, table.read, starts))
+
+
+def _with_documents(read: Callable[[], Iterator[Record]], starts: Sequence[int]) -> Iterator[Record]:
+    for line, values, fault in read():
+        yield line, values if fault else (*values, str(bisect_right(starts, line))), fault
+
+
+def _hash_of_rows(table: Table) -> str:
+    return rows_hash(values for _, values, _ in table.read())
 
 
 def _with_held_out(config: DataConfig, train: Table, hash_of_train: Callable[[], str]) -> Source:
