@@ -40,6 +40,7 @@ def demo(
                 **result.evaluation.to_json(),
                 "seconds": round(result.seconds, 1),
                 "report": str(result.report),
+                "certificate": result.run.certificate().to_json(),
                 "comparison": {key: table[key] for key in ("metric", "budget", "models", "pairs")},
             }
         )
@@ -53,6 +54,7 @@ def _print(result: "Demo", console: "Console") -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from regard.explanation.certificate import CertificateText
     from regard.explanation.comparison import draw_comparison
     from regard.explanation.drawings import draw_terminal
 
@@ -68,6 +70,8 @@ def _print(result: "Demo", console: "Console") -> None:
     console.print()
     for score in result.evaluation.scores.values():
         console.print(str(score), markup=False, highlight=False, soft_wrap=True)
+    console.print()
+    console.print(CertificateText(result.run.certificate()), highlight=False)
     console.print("\nhow its forerunners do, in a few seconds each:\n")
     console.print(draw_comparison(result.comparison.table))
     last = f"\n{result.seconds:.0f} s in all; the report: {result.report}; the comparison: {result.comparison.page}"

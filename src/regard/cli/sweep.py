@@ -21,7 +21,7 @@ def sweep(
     pruner: Annotated[str, typer.Option(help="none, or hyperband, which ends trials that fall behind.")] = "none",
     objective: Annotated[Given, option("A score, or loss, parameters, seconds; more than once for several.")] = None,
     minutes: Annotated[float | None, option("Train each trial for so many minutes.")] = None,
-    steps: Annotated[int | None, option("Train each trial for so many steps. Unset: 200, on a GPU 2,000.")] = None,
+    steps: Annotated[int | None, option("Train each trial for so many steps. Unset: 160, on a GPU 2,000.")] = None,
     again: Annotated[int, typer.Option(help="Train the winner's settings with so many other seeds.")] = 3,
     storage: Annotated[str | None, option("A database that machines share: postgresql://user@host/name")] = None,
     workers: Annotated[int | None, option("Trials at a time. Unset: one a core, or one on a GPU.")] = None,

@@ -4,14 +4,11 @@ A sweep is what `result.json` holds: its `trials`, best first, the `winner` besi
 seeds, the `importance` of each setting, and N, M and the bound.
 """
 
-import base64
-import io
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -19,12 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.explanation.sweep_words import columns_of, command_of, findings_of, lead_of, rows_of, title_of
-from regard.explanation.templates import write_page
 from regard.progress import duration
-from regard.version import version
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MOST_SHOWN = 12
 """Trials that the terminal shows; the page has all."""
@@ -65,10 +57,9 @@ def draw_sweep(table: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
 
 def write_sweep(path: str | os.PathLike[str], table: Mapping[str, Any]) -> None:
     """Write the sweep as one HTML file that needs nothing else."""
-    from regard.explanation.sweep_figure import BY_NIGHT, compose
+    from regard.explanation.figure_page import write_figure_page
+    from regard.explanation.sweep_figure import compose
 
-    drawing = _to_svg(compose(table))
-    by_night = re.sub("|".join(BY_NIGHT), lambda color: BY_NIGHT[color[0]], drawing)
     trials = {"name": "trials, best first", "columns": columns_of(table), "rows": list(rows_of(table)), "note": ""}
     shares = sorted(table["importance"].items(), key=lambda item: -item[1])
     importance = {
@@ -77,25 +68,16 @@ def write_sweep(path: str | os.PathLike[str], table: Mapping[str, Any]) -> None:
         "rows": [[name, f"{100 * share:.1f} %"] for name, share in shares],
         "note": "How much it decides whether a trial is among the best quarter (PED-ANOVA).",
     }
-    data = {
-        "title": title_of(table),
-        "claim": lead_of(table),
-        "findings": list(findings_of(table)),
-        "tables": [trials, *([importance] if shares else [])],
-        "settings": [[name, str(value)] for name, value in _facts(table).items()],
-        "light": _as_uri(drawing),
-        "dark": _as_uri(by_night),
-        "command": command_of(table, Path(path).parent),
-        "time": f"{duration(sum(trial['seconds'] or 0.0 for trial in table['trials']))} of training",
-        "version": version(),
-    }
-    write_page(
-        path,
-        "study.html",
+    write_figure_page(
+        Path(path),
+        compose(table),
         title=title_of(table),
-        data=data,
-        styles=["style.css", "report.css", "study.css"],
-        scripts=["common.js", "study.js", "study_start.js"],
+        claim=lead_of(table),
+        findings=list(findings_of(table)),
+        tables=[trials, *([importance] if shares else [])],
+        settings=[(name, str(value)) for name, value in _facts(table).items()],
+        command=command_of(table, Path(path).parent),
+        time=f"{duration(sum(trial['seconds'] or 0.0 for trial in table['trials']))} of training",
     )
 
 
@@ -110,17 +92,3 @@ def _facts(table: Mapping[str, Any]) -> dict[str, Any]:
         "seed": table["seed"],
         "last link of the ledger": table["ledger"][:16],
     }
-
-
-def _to_svg(figure: "Figure") -> str:
-    """On nothing, letters as outlines, so that it looks the same everywhere."""
-    import matplotlib
-
-    buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "regard"}):
-        figure.savefig(buffer, format="svg", transparent=True, bbox_inches="tight", metadata={"Date": None})
-    return buffer.getvalue()
-
-
-def _as_uri(svg: str) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

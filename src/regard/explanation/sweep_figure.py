@@ -12,17 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from regard.explanation.comparison import PALETTE
 from regard.explanation.comparison_words import is_finite, metric_name
+from regard.explanation.figure_page import COLORS, GRID
 from regard.explanation.figures import INK, MUTED
 from regard.explanation.sweep_words import digits_of, lead_of, say_setting, say_value, title_of
 
-GRID, LOST = "#e5e5e0", "#b9b9b2"
-SHADES = (("#cdd6f2", "#2c3554"), ("#a5b5e8", "#3d4c80"), ("#7b93dc", "#5166ad"), ("#5570cb", "#6f88de"))
-"""From the worst trials to those behind the winner, by day and by night."""
-WINNER = PALETTE[1][0]
-BY_NIGHT = {INK: "#e6e8ed", MUTED: "#9ba2af", GRID: "#2f343e", LOST: "#4a4f5a", "#ffffff": "#1a1d24",
-            **dict(SHADES), **dict(PALETTE)}  # fmt: skip
+WINNER, OTHERS = COLORS[1], COLORS[0]
+SHADES = (0.24, 0.42, 0.62, 0.85)
+"""How much of the colour shows, from the worst trials to those behind the winner."""
 WIDTH, TOP, BOTTOM, GAP, HEAD = 11.0, 3.6, 2.3, 0.95, 0.95
 """In inches: the whole, the lines, the panels below them, what lies between, and the title."""
 SPREAD = 0.07
@@ -64,15 +61,16 @@ def _draw_lines(axes: Axes, table: Mapping[str, Any]) -> None:
         heights = [
             height - SPREAD if scale.is_choice else height for scale, height in zip(scales, heights, strict=False)
         ]
-        axes.plot(range(len(heights)), heights, color=LOST, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+        axes.plot(range(len(heights)), heights, color=MUTED, alpha=0.5, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
     for place, trial in reversed(list(enumerate(finished))):
         values = [trial["settings"].get(scale.name) for scale in scales[: -len(goals)]]
         heights = [scale.height(v) for scale, v in zip(scales, [*values, *trial["values"].values()], strict=True)]
         beside = SPREAD * (0.5 - place / len(finished))
         heights = [height + beside * scale.is_choice for scale, height in zip(scales, heights, strict=True)]
         is_winner = trial["number"] == table["winner"]["number"]
-        shade = SHADES[len(SHADES) - 1 - place * len(SHADES) // max(1, len(finished))][0]
-        look = {"color": WINNER, "linewidth": 2.4} if is_winner else {"color": shade, "linewidth": 1.3}
+        shade = SHADES[len(SHADES) - 1 - place * len(SHADES) // len(finished)]
+        others = {"color": OTHERS, "alpha": shade, "linewidth": 1.3}
+        look = {"color": WINNER, "linewidth": 2.4} if is_winner else others
         axes.plot(range(len(heights)), heights, zorder=4 if is_winner else 3 - place / len(finished), **look)
     for place, scale in enumerate(scales):
         is_goal = place >= len(scales) - len(goals)
@@ -148,7 +146,7 @@ def _draw_axis(axes: Axes, place: int, scale: _Scale, *, is_goal: bool, is_last:
 
 def _draw_importance(axes: Axes, table: Mapping[str, Any]) -> None:
     shares = sorted(table["importance"].items(), key=lambda item: item[1])
-    axes.barh(range(len(shares)), [share for _, share in shares], color=PALETTE[0][0], height=0.55)
+    axes.barh(range(len(shares)), [share for _, share in shares], color=OTHERS, height=0.55)
     for place, (_, share) in enumerate(shares):
         axes.annotate(f"{100 * share:.0f} %", (share, place), xytext=(4, 0), textcoords="offset points", va="center",
                       fontsize=8.5, color=MUTED)  # fmt: skip
@@ -170,9 +168,9 @@ def _draw_winner(axes: Axes, table: Mapping[str, Any]) -> None:
     if winner["again"]:
         places.append("again, other seeds")
         if winner["interval"] is not None:
-            axes.hlines(-1, *winner["interval"], color=PALETTE[0][0], linewidth=1.4, alpha=0.6)
-        axes.plot(winner["again"], [-1] * len(winner["again"]), "o", color=PALETTE[0][0], markersize=4.5, alpha=0.8)
-        axes.plot([winner["mean"]], [-1], "D", color=PALETTE[0][0], markersize=7, markeredgecolor="#ffffff", zorder=4)
+            axes.hlines(-1, *winner["interval"], color=OTHERS, linewidth=1.4, alpha=0.6)
+        axes.plot(winner["again"], [-1] * len(winner["again"]), "o", color=OTHERS, markersize=4.5, alpha=0.8)
+        axes.plot([winner["mean"]], [-1], "D", color=OTHERS, markersize=7, markeredgecolor="#ffffff", zorder=4)
     for place, (name, value) in enumerate(zip(places, (winner["value"], winner["mean"]), strict=False)):
         axes.annotate(
             f"{name}: {say_value(value, goal, digits_of(table))}", (value, -place), xytext=(0, 11), ha="center",
@@ -181,7 +179,7 @@ def _draw_winner(axes: Axes, table: Mapping[str, Any]) -> None:
     axes.set(yticks=[], ylim=(-len(places) + 0.35, 0.75))
     axes.margins(x=0.18)
     axes.grid(visible=False, axis="y")
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
     bars = [f"bar above: bound for all M = {table['hypotheses']:,} looks"] if bound is not None else []
     bars += ["bar below: 95 % interval of the mean over seeds"] if winner["interval"] is not None else []
     axes.set_xlabel("\n".join([metric_name(goal), *bars]), fontsize=8.5, color=MUTED, loc="left")
@@ -193,11 +191,9 @@ def _draw_front(axes: Axes, table: Mapping[str, Any]) -> None:
     first, second = (goal["name"] for goal in table["objectives"][:2])
     finished = [trial for trial in table["trials"] if trial["state"] == "finished"]
     places = [(trial["values"][second], trial["values"][first]) for trial in finished]
-    axes.plot(*zip(*places, strict=True), "o", color=SHADES[1][0], markersize=4.5)
+    axes.plot(*zip(*places, strict=True), "o", color=OTHERS, alpha=SHADES[1], markersize=4.5)
     front = sorted(place for place, trial in zip(places, finished, strict=True) if trial["is_front"])
-    axes.plot(
-        *zip(*front, strict=True), "o-", color=PALETTE[0][0], markersize=6, linewidth=1.3, markeredgecolor="#ffffff"
-    )
+    axes.plot(*zip(*front, strict=True), "o-", color=OTHERS, markersize=6, linewidth=1.3, markeredgecolor="#ffffff")
     for axis, goal, most in ((axes.xaxis, second, 4), (axes.yaxis, first, 5)):
         axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10]))
         axis.set_major_formatter(FuncFormatter(lambda v, _, goal=goal: say_value(v, goal, 2)))

@@ -65,12 +65,14 @@ def luck_of(table: Mapping[str, Any]) -> str | None:
         return None
     count = len(winner["again"])
     reached = say_score(winner["mean"], winner["interval"], digits)
-    seeds = "one other seed" if count == 1 else f"{count} other seeds, on average"
-    says = f"Trained again with {seeds}, its settings reach {reached}"
-    luck = winner["luck"]
+    seeds = "one other seed" if count == 1 else f"{count} other seeds"
+    says = f"Trained again with {seeds}, its settings reach {reached}{'' if count == 1 else ' on average'}"
+    luck, interval = winner["luck"], winner["interval"]
     if luck <= 0:
         return f"{says}: no worse than what won."
-    return f"{says}: {say(luck, digits)} of what won was luck (the winner's curse)."
+    is_sure = interval is not None and not interval[0] <= winner["value"] <= interval[1]
+    doubt = "" if is_sure else f"; {'one seed' if count == 1 else f'{count} seeds'} cannot say how much of it is chance"
+    return f"{says}: what won is {say(luck, digits)} better than that (the winner's curse){doubt}."
 
 
 def columns_of(table: Mapping[str, Any]) -> list[str]:

@@ -259,7 +259,7 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
 
 
 def _require_same_run(before: RunSettings, after: RunSettings) -> None:
-    old, new = (_flat(settings.model_dump()) for settings in (before, after))
+    old, new = (flat(settings.model_dump()) for settings in (before, after))
     free = [f"{section}.{name}" for section, names in _MAY_CHANGE.items() for name in names]
     for name, value in new.items():
         if value != old.get(name) and name not in free:
@@ -269,11 +269,11 @@ def _require_same_run(before: RunSettings, after: RunSettings) -> None:
             )
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as one, with names like `train.seed`."""
     result: dict[str, Any] = {}
     for name, value in values.items():
-        result |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        result |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return result
 
 

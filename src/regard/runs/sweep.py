@@ -25,7 +25,7 @@ from regard.config import merge, to_toml
 from regard.data.sources import Rows
 from regard.errors import ConfigError, DataError, RunError, RunExistsError
 from regard.progress import say
-from regard.runs.launch import find_hardware, paths_or_rows
+from regard.runs.launch import find_hardware, flat, paths_or_rows
 from regard.runs.sweep_plan import SweepPlan, Wishes, forewarning, make_plan
 from regard.runs.sweep_worker import Order, open_study
 from regard.selection.space import nested
@@ -80,7 +80,7 @@ def sweep(
         pruner: none, or hyperband: ends trials early that fall behind.
         objectives: Names of scores, or loss, parameters, seconds. Unset: the task's first score, or the loss.
         minutes: The budget of each trial. Trials by time are not the same on another machine.
-        steps: The budget, in steps instead. Unset: 200 on a CPU, 2,000 on a GPU.
+        steps: The budget, in steps instead. Unset: 160 on a CPU, 2,000 on a GPU.
         model: The name of a preset.
         settings: What all trials share, nested as in `run.toml`.
         again: How often the winner's settings are trained with other seeds.
@@ -154,13 +154,8 @@ def _keep(plan: SweepPlan, storage: str | None, rows: Rows | None, *, overwrite:
     before = _read_asked(path)
     shown = None if storage is None else without_password(storage)
     if before is not None and not overwrite:
-        asked = {**plan.asked, "storage": shown}
-        changed = [name for name, value in asked.items() if before["asked"].get(name) != value]
-        if changed:
-            what = "data" if changed[0] == "data_hash" else changed[0]
-            raise RunExistsError(
-                f"{folder} holds another sweep (its {what} differs): overwrite it, or name another folder"
-            )
+        if (difference := _difference(before["asked"], {**plan.asked, "storage": shown})) is not None:
+            raise RunExistsError(f"{folder} holds another sweep: {difference}; overwrite it, or name another folder")
         if plan.num_trials < before["trials"]:
             raise ConfigError(f"{folder} holds a sweep of {before['trials']} trials, and cannot have {plan.num_trials}")
     elif before is None and any((folder / name).exists() for name in _OWN):
@@ -180,6 +175,17 @@ def _keep(plan: SweepPlan, storage: str | None, rows: Rows | None, *, overwrite:
     except OSError as error:
         raise RunError(f"cannot write a sweep to {folder}: {error.strerror or error}") from None
     return replace(plan, owner=owner, storage=storage or f"sqlite:///{(folder / 'study.db').absolute()}")
+
+
+def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    """The first thing in which two sweeps differ, in words."""
+    old, new = ({**flat(asked.pop("settings")), **asked} for asked in (dict(before), dict(after)))
+    for name in [*new, *old]:
+        if old.get(name) != new.get(name):
+            is_short = name not in ("data_hash", "space")
+            what = {"data_hash": "its data", "space": "its space"}.get(name, name)
+            return f"{what} was {old.get(name)!r}, and would be {new.get(name)!r}" if is_short else f"{what} is another"
+    return None
 
 
 def _require_same_winner(plan: SweepPlan, number: int) -> None:

@@ -25,14 +25,14 @@ from regard.training.settings import RunSettings
 
 SAMPLERS, PRUNERS = ("random", "tpe", "grid"), ("none", "hyperband")
 USUAL_TRIALS = 50
-_USUAL_STEPS = {"cpu": 200, "cuda": 2_000}
+_USUAL_STEPS = {"cpu": 160, "cuda": 2_000}
 """Of a trial, so that fifty of them take some ten minutes."""
 _LOOKS, _LOOKS_TO_PRUNE = 3, 9
 """At the validation rows in each trial; Hyperband halves twice with a factor of three."""
 _SAME_ROWS, _SAME_BUDGET = "all trials are judged by the same rows", "all trials have the same budget"
 _ROWS = ("train", "valid", "test", "columns", "format", "header", "skip_bad", "documents", "isolate", "labels",
          "label_separator", "aspects", "ignored_labels", "center", "spread", "num_rows", "few", "draw", "splits",
-         "split_seed")  # fmt: skip
+         "split_seed", "group", "stratify", "order")  # fmt: skip
 _FIXED = {
     "task": "all trials are for the same task",
     "record": "it is written, not set",

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from regard.errors import RunError, StoppedError
 from regard.explanation.comparison_words import metric_name
 from regard.progress import say
+from regard.runs.sweep_machines import Machines
 from regard.runs.sweep_objectives import best_loss, figures, looks_of
 from regard.runs.sweep_plan import SweepPlan
 from regard.runs.sweep_study import FACTS, FAILURE, LOOKS, OWNER, trials_of
@@ -117,17 +118,19 @@ def run_search(
         watch = _Watch(study, plan, ledger, progress)
         try:
             watch.note(is_new=False)
-            if watch.num_finished < plan.num_trials:
+            taken = list(unfinished)
+            while watch.num_finished < plan.num_trials:
                 for number in range(workers):
-                    pool.start(Order(plan.to_json(), unfinished=list(unfinished[number::workers])))
-            while pool.are_busy:
-                _wait(interruption, pool)
+                    pool.start(Order(plan.to_json(), unfinished=taken[number::workers]))
+                while pool.are_busy:
+                    _wait(interruption, pool)
+                    watch.note()
                 watch.note()
-            watch.note()
-            while watch.num_finished < plan.num_trials:  # on other machines
-                watch.wait_for_others()
-                _wait(interruption, pool)
-                watch.note()
+                taken = []
+                while watch.num_finished < plan.num_trials and not taken:
+                    taken = watch.wait_for_others()
+                    _wait(interruption, pool)
+                    watch.note()
         finally:
             pool.stop()
 
@@ -170,6 +173,7 @@ class _Watch:
         self._ended: set[int] = set()
         self._whole = progress.add_task("trials", total=plan.num_trials)
         self._bars: dict[int, TaskID] = {}
+        self._machines = Machines(study, plan.owner)
         self._is_waiting = False
 
     @property
@@ -178,6 +182,7 @@ class _Watch:
 
     def note(self, *, is_new: bool = True) -> None:
         """See what has changed."""
+        self._machines.beat()
         trials = trials_of(self._study)
         for trial in trials:
             if trial.state.is_finished() and trial.number not in self._ended:
@@ -189,10 +194,14 @@ class _Watch:
             say(f"{len(self._ended)} of {self._plan.num_trials} trials are there already")
         self._show([trial for trial in trials if not trial.state.is_finished()])
 
-    def wait_for_others(self) -> None:
+    def wait_for_others(self) -> list[int]:
+        """The trials of machines that are gone; none while those that train the rest are there."""
         if not self._is_waiting:
             say("waiting for trials that run on other machines")
             self._is_waiting = True
+        if taken := self._machines.take_over():
+            say(f"taking over {len(taken)} trials of a machine that is gone")
+        return taken
 
     def _show(self, running: Sequence["FrozenTrial"]) -> None:
         shares = {}

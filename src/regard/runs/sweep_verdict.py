@@ -10,6 +10,7 @@ from optuna.trial import TrialState
 from scipy.stats import t as student
 
 from regard.errors import RunError
+from regard.runs.launch import flat
 from regard.runs.sweep_objectives import Goal, best_loss, counted, measure
 from regard.runs.sweep_plan import SweepPlan
 from regard.runs.sweep_study import FACTS, FAILURE, LOOKS, REPORT, importance_of, trials_of
@@ -70,13 +71,11 @@ def verdict(study: "Study", plan: SweepPlan) -> dict[str, Any]:
 
 def _shared(plan: SweepPlan) -> dict[str, Any]:
     """What all trials have been told, by full names, but where the data lies."""
-    flat = {f"{section}.{name}": value for section, values in plan.settings.items() if isinstance(values, dict)
-            for name, value in values.items() if f"{section}.{name}" != "data.train"}  # fmt: skip
-    return {name: value for name, value in plan.settings.items() if not isinstance(value, dict)} | flat
+    return {name: value for name, value in flat(plan.settings).items() if name != "data.train"}
 
 
 def _rank(trial: "FrozenTrial", goals: Sequence[Goal]) -> tuple[int, float, float, int]:
-    """Finished ones by their first objective, equals by their loss; then pruned ones, the longest first; then failures."""
+    """Finished ones by their first objective, equals by their loss; then pruned ones, longest first; then others."""
     loss = best_loss(trial.user_attrs.get(LOOKS, []))
     if trial.state == TrialState.COMPLETE:
         return 0, -trial.values[0] if goals[0].is_maximized else trial.values[0], loss, trial.number

@@ -114,7 +114,8 @@ def finish(study: "Study", trial: "Trial", plan: SweepPlan) -> None:
         state = TrialState.FAIL
     trial.set_user_attr(LOOKS, looks_of(folder))
     trial.set_user_attr("steps", figures(folder)["step"])
-    study.tell(trial, values, state=state)
+    # One that was away for so long that another machine took over comes too late.
+    study.tell(trial, values, state=state, skip_if_finished=True)
 
 
 def train_in(path: Path, data: Sequence[str], settings: dict[str, Any], on_look: "OnLook | None" = None) -> None:
