@@ -53,7 +53,7 @@ class Ledger:
                 file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
-                self._head_path.write_text(f"{len(lines) + 1} {line['chain']}\n", encoding="utf-8")
+                self._write_head(len(lines) + 1, line["chain"])
         except OSError as error:
             raise DeviceError(f"cannot write {self.path}: {error.strerror or error}; what was there stays") from None
         return line
@@ -83,6 +83,12 @@ class Ledger:
         if self.path.exists():
             other.path.write_bytes(self.path.read_bytes())
             other._head_path.write_bytes(self._head_path.read_bytes())
+
+    def _write_head(self, count: int, chain: str) -> None:
+        """All of it or none: a crash leaves the head before."""
+        part = self._head_path.with_name(f"{self._head_path.name}.part")
+        part.write_text(f"{count} {chain}\n", encoding="utf-8")
+        os.replace(part, self._head_path)
 
     def _checked(self, file: BinaryIO) -> list[Line]:
         file.seek(0)
