@@ -10,7 +10,7 @@ from regard.data.documents import open_texts
 from regard.data.files import plain_name
 from regard.data.picture_sources import has_pictures
 from regard.data.pictures import is_picture
-from regard.data.sources import Rows, open_source
+from regard.data.sources import Rows, is_builtin, open_source
 from regard.data.tables import Table
 from regard.errors import ConfigError, DataError, RegardError
 from regard.tasks.answering import Answering
@@ -71,6 +71,8 @@ def guess_task(config: DataConfig, rows: Rows | None = None) -> str:
         if rows and all(is_picture(row[0]) for row in rows[:_ROWS_SEEN]):
             return Recognition.name
         return Classification.name if _are_labels([row[-1] for row in rows[:_ROWS_SEEN]]) else Translation.name
+    if is_builtin(config):
+        return Translation.name  # all of them are pairs
     if len(config.train) > len(ROLES):
         return Language.name
     if len(config.train) == 1 and has_pictures(Path(config.train[0])):
