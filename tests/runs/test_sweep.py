@@ -20,6 +20,7 @@ from regard.runs.sweep_study import left_behind, make_sampler, open_storage, tak
 from regard.runs.sweep_verdict import _front, mean_interval
 from regard.runs.sweep_worker import work
 from regard.selection.bounds import Scores, tightest
+from regard.selection.certificate import certify
 from regard.selection.ledger import Ledger, hypotheses
 from regard.selection.space import Range, Space
 from regard.training.folder import RunFolder
@@ -298,3 +299,17 @@ def test_the_interval_of_a_mean_is_students():
     wanted = stats.t.interval(0.95, 3, loc=sum(values) / 4, scale=stats.sem(values))
     assert mean_interval(values) == pytest.approx(list(wanted))
     assert mean_interval([0.8]) is None
+
+
+def test_the_certificate_of_the_winner_knows_what_it_was_chosen_from(tmp_path: Path):
+    found = swept(tmp_path / "sweep")
+    judged = len(hypotheses(Ledger(tmp_path / "sweep" / "ledger.jsonl").read()))
+    winner = tmp_path / "sweep" / "trials" / f"{found.table['winner']['number']:04d}"
+    swept(tmp_path / "sweep")
+    for folder in (winner, tmp_path / "sweep" / "again" / "1"):
+        lines = RunFolder(folder).read_looks()
+        assert sum(line["what"] == "selection" for line in lines) == 1
+        certificate = certify("winner", lines)
+        assert certificate.validation is not None
+        assert (certificate.validation.num_hypotheses, certificate.chosen_among) == (judged, 3)
+        assert certificate.is_sealed

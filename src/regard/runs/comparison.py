@@ -17,7 +17,7 @@ from regard.runs.launch import with_task
 from regard.runs.plan import Budget, Plan, make_plan, read_contenders, read_seeds
 from regard.runs.pool import run_jobs
 from regard.runs.verdict import verdict
-from regard.selection.ledger import SELECTION, hypotheses
+from regard.selection.ledger import hypotheses
 from regard.training.checkpoints import write_atomically
 from regard.training.folder import RunFolder
 
@@ -105,15 +105,11 @@ def compare(
 
 
 def _note_selection(plan: Plan) -> None:
-    """Whoever takes the best of these runs has chosen among them: the ledger of each says so, once."""
+    """Whoever takes the best of these runs has chosen among them: the ledger of each says so."""
     folders = [RunFolder(job.path) for job in plan.jobs]
-    lines = [folder.read_looks() for folder in folders]
-    judged = sum(len(hypotheses(some)) for some in lines)
-    for folder, some in zip(folders, lines, strict=True):
-        what = {"by": "test" if folder.has_test else "valid", "models": len(folders), "hypotheses": judged}
-        noted = [{name: line[name] for name in what} for line in some if line["what"] == SELECTION]
-        if what not in noted:
-            folder.ledger.add(what["by"], SELECTION, "", {}, **what)
+    judged = sum(len(hypotheses(folder.read_looks())) for folder in folders)
+    for folder in folders:
+        folder.note_selection(by="test" if folder.has_test else "valid", models=len(folders), hypotheses=judged)
 
 
 def _paths(data: Any) -> list[str]:

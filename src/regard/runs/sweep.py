@@ -28,8 +28,10 @@ from regard.progress import say
 from regard.runs.launch import find_hardware, flat, paths_or_rows
 from regard.runs.sweep_plan import SweepPlan, Wishes, forewarning, make_plan
 from regard.runs.sweep_worker import Order, open_study
+from regard.selection.ledger import Ledger, hypotheses
 from regard.selection.space import nested
 from regard.training.checkpoints import write_atomically
+from regard.training.folder import RunFolder
 from regard.training.resolution import usual_preset, with_preset
 
 _OWN = ("study.db", "space.toml", "trials", "again", "ledger.jsonl", "ledger.head", "result.json", "sweep.html",
@@ -140,6 +142,7 @@ def _run(plan: SweepPlan, *, workers: int, show_progress: bool) -> Sweep:
             run_again(plan, orders, lock=lock, show_progress=show_progress)
         note_again(plan, winner.number)
         table = verdict(study, plan)
+        _note_selection(plan, winner.number)
     write_atomically(plan.path / "result.json", json.dumps(table, ensure_ascii=False).encode())
     draw_sweep(table, plan.path / "sweep.png")
     write_sweep(plan.path / "sweep.html", table)
@@ -186,6 +189,15 @@ def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | No
             what = {"data_hash": "its data", "space": "its space"}.get(name, name)
             return f"{what} was {old.get(name)!r}, and would be {new.get(name)!r}" if is_short else f"{what} is another"
     return None
+
+
+def _note_selection(plan: SweepPlan, winner: int) -> None:
+    """The certificate of the winner, and of those trained like it, is to know from how many it was chosen."""
+    judged = len(hypotheses(Ledger(plan.path / "ledger.jsonl").read()))
+    paths = [plan.trial_path(winner), *(plan.again_path(number) for number in range(1, plan.again + 1))]
+    for folder in map(RunFolder, paths):
+        if folder.exists:  # the winner of several machines may lie on another one
+            folder.note_selection(by="valid", models=plan.num_trials, hypotheses=judged)
 
 
 def _require_same_winner(plan: SweepPlan, number: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from regard.config import read_toml, to_toml
 from regard.errors import ConfigError, DeviceError, RunError, RunExistsError
-from regard.selection.ledger import OPENED, SEALED, Ledger
+from regard.selection.ledger import OPENED, SEALED, SELECTION, Ledger
 from regard.selection.sealed import Marks, rows_digest, seal, unseal
 from regard.text.tokenizer import Tokenizer, load_tokenizer
 from regard.training.checkpoints import part_of, write_atomically
@@ -206,6 +206,13 @@ class RunFolder:
     def read_looks(self) -> list[dict[str, Any]]:
         """The lines of the ledger, whose chain is whole."""
         return self.ledger.read()
+
+    def note_selection(self, *, by: str, models: int, hypotheses: int) -> None:
+        """Write down, once, that a set has judged this run beside others: whoever takes the best has chosen."""
+        what = {"by": by, "models": models, "hypotheses": hypotheses}
+        noted = [{name: line[name] for name in what} for line in self.read_looks() if line["what"] == SELECTION]
+        if what not in noted:
+            self.ledger.add(by, SELECTION, "", {}, **what)
 
     def _remove(self) -> None:
         """Remove the run, and nothing else that lies here; its settings last, so that half a run is one still."""
