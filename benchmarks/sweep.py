@@ -1,6 +1,6 @@
 """How long a sweep takes, with one worker and with several.
 
-    python benchmarks/sweep.py [--trials 50] [--workers 1,2] [--steps 160] [--json]
+    python benchmarks/sweep.py [--trials 8] [--workers 1,2] [--steps 160] [--json]
 
 Each sweep is over `dates` with a space of three settings, random and from one seed, so that all of them train the
 same trials; the winner is not trained again. Run it on a machine that has nothing else to do.
@@ -39,7 +39,7 @@ def timed(trials: int, workers: int, steps: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--json", action="store_true")
