@@ -216,7 +216,13 @@ def test_a_figure_is_written_and_not_blank(
         return
     words = {"".join(text.itertext()) for text in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")}
     assert {*scores, "validation loss", "exact match by source length", "exact match by training rows"} <= words
-    assert {"3\N{EN DASH}9", "10\N{EN DASH}31", "1,000", "10,000", "seconds of training; bands reach over all seeds"} <= words
+    assert {
+        "3\N{EN DASH}9",
+        "10\N{EN DASH}31",
+        "1,000",
+        "10,000",
+        "seconds of training; bands reach over all seeds",
+    } <= words
 
 
 def test_a_figure_of_text_shows_bits_per_byte(of_text: dict[str, Any], tmp_path: Path):

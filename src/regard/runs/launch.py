@@ -236,7 +236,8 @@ def _fit(
                 raise
             wanted = f"a smaller train.batch_tokens than {trainer.config.batch_tokens:,} may help"
             raise DeviceError(f"{trainer.hardware.device} ran out of memory: {wanted}") from None
-    if not outcome.is_finished:
+    # A signal that came with the last step, when nobody asked for it any more, is heard all the same.
+    if not outcome.is_finished or interruption:
         assert interruption.signal is not None, "nothing else stops training early"
         raise StoppedError(
             f"stopped at step {outcome.progress.step:,}; everything is saved in {folder.path}, "
