@@ -56,7 +56,7 @@ def verdict(study: "Study", plan: SweepPlan) -> dict[str, Any]:
         "space": plan.space,
         "num_trials": len(done),
         "trials": [_described(trial, plan, is_front=trial.number in front) for trial in done],
-        "winner": _won(winner, plan),
+        "winner": _won(winner, plan, is_share=bound is not None),
         "importance": importance_of(study, is_maximized=plan.goals[0].is_maximized),
         "rows": rows,
         "hypotheses": len(looked),
@@ -117,19 +117,21 @@ def _described(trial: "FrozenTrial", plan: SweepPlan, *, is_front: bool) -> dict
     }
 
 
-def _won(winner: "FrozenTrial", plan: SweepPlan) -> dict[str, Any]:
+def _won(winner: "FrozenTrial", plan: SweepPlan, *, is_share: bool) -> dict[str, Any]:
     """The winner, beside what its settings reach with other seeds: what is lost there was luck of the seed."""
     goal, facts = plan.goals[0], winner.user_attrs[FACTS]
     folders = [RunFolder(plan.again_path(number)) for number in range(1, plan.again + 1)]
     again = [measure(folder)[goal.name] for folder in folders]
-    mean = statistics.fmean(again) if again else None
+    mean, interval = statistics.fmean(again) if again else None, mean_interval(again)
+    if is_share and interval is not None:
+        interval = [min(1.0, max(0.0, end)) for end in interval]
     return {
         "number": winner.number,
         "settings": dict(winner.params),
         "value": facts[goal.name],
         "again": again,
         "mean": mean,
-        "interval": mean_interval(again),
+        "interval": interval,
         "luck": None if mean is None else (facts[goal.name] - mean) * (1 if goal.is_maximized else -1),
         "runs": [str(folder.path) for folder in folders],
     }
