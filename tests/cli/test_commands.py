@@ -238,7 +238,7 @@ def test_demo_trains_judges_and_shows(regard, jobs_inside, tmp_path: Path, monke
     assert f"regard predict {tmp_path / 'run'}" in answer.out
     found = last_object(again.out)
     check_scores(found)
-    assert set(found) == {*SCORES, "rows", "seconds", "report", "comparison"}
+    assert set(found) == {*SCORES, "rows", "seconds", "report", "certificate", "comparison"}
     assert [model["name"] for model in found["comparison"]["models"]] == ["lstm", "transformer"]
 
 

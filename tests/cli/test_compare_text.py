@@ -191,7 +191,7 @@ def test_what_cannot_be_compared_is_told_before_any_training(
 
 def test_too_many_documents_are_asked_for(regard, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rows = [json.dumps({"text": f"{number} {story(9)}"}) for number in range(80)]
+    rows = [json.dumps({"text": " ".join(random.Random(number).choices(WORDS, k=12))}) for number in range(80)]
     Path("posts.jsonl").write_text("\n".join(rows) + "\n")
     options = ["--models", "gpt,llama", "--steps", 2, "--quiet", "--tokenizer", "bytes", "--set", "data.window=8"]
     regard("compare", "posts.jsonl", *options, "--sizes", 999).says_no("1 to 72 documents here, got 999")

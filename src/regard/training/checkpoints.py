@@ -148,12 +148,11 @@ def trained_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Give a model that has exactly these names and shapes its weights; they are its own from here on."""
-    own = weights_of(model)
-    _require_fit(own, tensors)
-    for name, weight in own.items():
-        # What was read from a file is used where it lies: a copy would take as long as all else.
-        weight.data = tensors[name].to(weight)
+    """Copy weights into a model that has exactly these names and shapes.
+
+    Where they lie in a file they are not aligned as a model's are, and products would differ in their last bits.
+    """
+    copy_weights(weights_of(model), tensors)
 
 
 class Undrawn(TorchFunctionMode):
@@ -169,12 +168,6 @@ class Undrawn(TorchFunctionMode):
 @torch.no_grad()
 def copy_weights(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
     """Copy `tensors` into `own`, which has exactly these names and shapes."""
-    _require_fit(own, tensors)
-    for name, tensor in own.items():
-        tensor.copy_(tensors[name])
-
-
-def _require_fit(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
     if own.keys() != tensors.keys():
         missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
         raise CheckpointError(f"the weights do not fit the model: missing {missing[:3]}, not expected {extra[:3]}")
@@ -184,6 +177,7 @@ def _require_fit(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> No
                 f"the weights do not fit the model: {name} has shape {tuple(tensors[name].shape)}, "
                 f"the model's is {tuple(tensor.shape)}"
             )
+        tensor.copy_(tensors[name])
 
 
 def _parsed(header: str) -> dict[str, Any]:
