@@ -26,7 +26,6 @@ import argparse
 import json
 import logging
 import lzma
-import math
 import random
 import statistics
 import subprocess
@@ -38,7 +37,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import t as student
+from regard.evaluation.means import mean_interval
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 TESTED_ARTICLES = 10
@@ -255,11 +254,8 @@ def summary(found: list[Found]) -> dict[str, tuple[float, float]]:
     """For each score its mean over the seeds, and half the width of Student's 95 % interval."""
     result = {}
     for name in found[0]:
-        values = [each[name] for each in found]
-        half = math.nan
-        if len(values) > 1:
-            half = float(student.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
-        result[name] = (statistics.fmean(values), half)
+        mean, _, high = mean_interval([each[name] for each in found])
+        result[name] = (mean, high - mean)
     return result
 
 

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from regard.evaluation.means import mean_interval
 from regard.lab.bias_variance import Sizes, investigate, misses
 from regard.lab.bias_variance_risks import Parts, Problem, legendre, measure_parts, polynomial, random_features
 from regard.lab.bias_variance_selection import FAMILIES, FLIPPED, choose, power, slope
-from regard.lab.random_features import draw_features, kernel, mean_around, median_around, ridge, ridgeless
+from regard.lab.random_features import draw_features, kernel, median_around, ridge, ridgeless
 
 TINY = Sizes(num_rows=11, degrees=(0, 3), strengths=(1.0, 0.1), feature_rows=7, widths=(3, 13), num_draws=5,
              num_points=17, num_functions=(2, 11), num_examples=(13, 31), num_choices=19)  # fmt: skip
@@ -36,7 +37,7 @@ def test_the_mean_has_the_variance_that_one_works_out():
         (parts.variance, (1 / 3 + 0.25) / 7),
         (parts.risk, 1 / 3 + (1 / 3 + 0.25) / 7 + 0.25),
     ):
-        middle, low, high = mean_around(measured)
+        middle, low, high = mean_interval(measured)
         # Twice the interval of 95 %, which a right measurement leaves once in a thousand times.
         assert abs(middle - expected) < high - low
 
@@ -130,7 +131,7 @@ def test_thresholds_are_counted_as_one_counts_them():
 def test_the_bounds_hold(family: Any):
     for k, n in ((2, 31), (101, 31), (101, 311)):
         choice = choose(family, k, n, num_draws=500, rng=seeded())
-        assert mean_around(choice.optimism)[1] <= choice.bound
+        assert mean_interval(choice.optimism)[1] <= choice.bound
         # Of 500 draws 5 % are to be left at most; 8 % would be three standard deviations above.
         assert choice.violations <= 0.08
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from regard.errors import DataError
 from regard.lab.curvature import flat_gradient, hessian_product, put_weights, top_curvature, weights_of
 from regard.lab.descent import Sizes, investigate
 from regard.lab.descent_networks import (
@@ -16,7 +15,6 @@ from regard.lab.descent_networks import (
     draw_networks,
     log_losses,
     looking_back,
-    mean_interval,
     regression,
 )
 from regard.lab.descent_noise import NARROW as CLASSES
@@ -218,14 +216,6 @@ def test_whole_batches_are_plain_gradient_descent():
     small_batches, whole = compare_batches((3, 512), CLASSES, steps=3, runs=2, seed=5)
     assert torch.equal(whole.losses, twice[0].losses)
     assert not torch.equal(small_batches.losses, whole.losses)
-
-
-def test_an_interval_needs_two_runs():
-    with pytest.raises(DataError, match="two runs"):
-        mean_interval([1.0])
-    draws = torch.randn(2000, 4, generator=rng())
-    covered = sum(low <= 0 <= high for _, low, high in map(mean_interval, draws))
-    assert covered / 2000 == pytest.approx(0.95, abs=0.02)
 
 
 @pytest.mark.slow

@@ -13,11 +13,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from regard.evaluation.means import mean_interval
 from regard.lab import STUDIES
 from regard.lab.bias_variance_figure import compose
 from regard.lab.bias_variance_risks import Parts, Problem, measure_curve, polynomial, random_features
 from regard.lab.bias_variance_selection import DELTA, Choice, Family, choose_all, power, slope
-from regard.lab.random_features import mean_around
 from regard.lab.study import Study, Table
 from regard.progress import say
 
@@ -131,7 +131,7 @@ def measure_curves(sizes: Sizes, *, rng: torch.Generator) -> dict[str, list[Part
 
 def misses(parts: Parts) -> bool:
     """Whether the parts and the measured risk differ by more than their draws explain, at 95 %."""
-    _, low, high = mean_around(parts.total - parts.risk)
+    _, low, high = mean_interval(parts.total - parts.risk)
     return low > 0 or high < 0
 
 
@@ -150,7 +150,7 @@ def _curve_finding(name: str, curve: Sequence[Parts]) -> str:
 def _peak_finding(curve: Sequence[Parts], sizes: Sizes) -> str:
     top = max(curve, key=lambda parts: float(parts.variance.mean()))
     last = curve[-1]
-    bias = sum(bool(mean_around(after.bias - before.bias)[2] < 0) for before, after in pairwise(curve))
+    bias = sum(bool(mean_interval(after.bias - before.bias)[2] < 0) for before, after in pairwise(curve))
     return (
         f"Of random features the variance is largest, {float(top.variance.mean()):.3g}, at {_number(top.capacity)} "
         f"features for {sizes.feature_rows} rows, and {float(last.variance.mean()):.3g} at {_number(last.capacity)}; "
@@ -171,7 +171,7 @@ def _sum_finding(curves: Mapping[str, Sequence[Parts]]) -> str:
 
 def _choice_findings(choices: Mapping[Family, Sequence[Choice]]) -> list[str]:
     coins, thresholds = choices["coins"], choices["thresholds"]
-    above = sum(mean_around(choice.optimism)[1] > choice.bound for choice in (*coins, *thresholds))
+    above = sum(mean_interval(choice.optimism)[1] > choice.bound for choice in (*coins, *thresholds))
     most = max(choice.num_functions for choice in coins)
     worst = max(choice.violations for choice in (*coins, *thresholds))
 
@@ -201,7 +201,7 @@ def _table(name: str, curve: Sequence[Parts]) -> Table:
         rows=[
             [
                 parts.capacity, float(parts.bias.mean()), float(parts.variance.mean()), parts.noise,
-                float(parts.total.mean()), float(parts.risk.mean()), _spell(mean_around(parts.total - parts.risk)),
+                float(parts.total.mean()), float(parts.risk.mean()), _spell(mean_interval(parts.total - parts.risk)),
             ]
             for parts in curve
         ],
@@ -215,7 +215,7 @@ def _choice_table(choices: Sequence[Choice]) -> Table:
         columns=["K", "n", "√(ln K / n)", "risk - error on the examples", "bound", "risk - least risk", "passes δ"],
         rows=[
             [
-                choice.num_functions, choice.num_examples, choice.scale, _spell(mean_around(choice.optimism)),
+                choice.num_functions, choice.num_examples, choice.scale, _spell(mean_interval(choice.optimism)),
                 choice.bound, float(choice.excess.mean()), choice.violations,
             ]
             for choice in choices

@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from regard.evaluation.means import mean_interval
 from regard.lab.bias_variance_risks import Parts
 from regard.lab.bias_variance_selection import Choice, Family
 from regard.lab.drawing import COLORS, INK, MUTED, label, legend, panels
-from regard.lab.random_features import mean_around
 
 
 def compose(
@@ -60,7 +60,7 @@ def _draw_parts(axes: Axes, curve: Sequence[Parts]) -> None:
 
 def _draw_line(axes: Axes, places: Sequence[float], batches: Sequence[Tensor], color: str, name: str) -> None:
     """A line where the interval lies above 0, and the interval as a band."""
-    middle, low, high = zip(*map(mean_around, batches), strict=True)
+    middle, low, high = zip(*map(mean_interval, batches), strict=True)
     sure = [value if end > 0 else math.nan for value, end in zip(middle, low, strict=True)]
     axes.plot(places, sure, color=color, linewidth=1.4, label=name)
     axes.fill_between(places, [max(value, 1e-9) for value in low], high, color=color, alpha=0.2, linewidth=0)
@@ -71,7 +71,7 @@ def _draw_sums(axes: Axes, curves: Mapping[str, Sequence[Parts]]) -> None:
     place = 0
     for (name, curve), color, marker in zip(curves.items(), COLORS, "osD", strict=False):
         places = range(place, place + len(curve))
-        around = [mean_around((parts.total - parts.risk) / parts.risk.mean()) for parts in curve]
+        around = [mean_interval((parts.total - parts.risk) / parts.risk.mean()) for parts in curve]
         middle, low, high = zip(*around, strict=True)
         reach = [[m - a for m, a in zip(middle, low, strict=True)], [b - m for m, b in zip(middle, high, strict=True)]]
         axes.errorbar(places, middle, yerr=reach, fmt=marker, color=color, markersize=3.5, elinewidth=0.9, label=name)
@@ -88,7 +88,7 @@ def _draw_choices(axes: Axes, choices: Sequence[Choice], title: str) -> None:
     sizes = sorted({choice.num_examples for choice in choices})
     for n, color, marker in zip(sizes, COLORS, "osD^vP", strict=False):
         line = [choice for choice in choices if choice.num_examples == n]
-        middle, low, high = zip(*(mean_around(choice.optimism) for choice in line), strict=True)
+        middle, low, high = zip(*(mean_interval(choice.optimism) for choice in line), strict=True)
         reach = [[m - a for m, a in zip(middle, low, strict=True)], [b - m for m, b in zip(middle, high, strict=True)]]
         scales = [choice.scale for choice in line]
         axes.errorbar(scales, middle, yerr=reach, fmt=f"{marker}-", color=color, markersize=4, linewidth=1.1,

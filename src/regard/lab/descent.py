@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from regard.evaluation.means import Around, mean_interval
 from regard.lab import STUDIES
 from regard.lab.descent_figure import Measured, Noise, compose
-from regard.lab.descent_networks import Interval, Problem, looking_back, mean_interval, regression
+from regard.lab.descent_networks import Problem, looking_back, regression
 from regard.lab.descent_noise import (
     NARROW,
     WIDE,
@@ -181,7 +182,7 @@ def _escape(sizes: Sizes, seed: int) -> Escapes:
     return leave_saddle(tanh_network(sizes, rng), sizes.scales, rate=sizes.saddle_rate, most_steps=10_000, rng=rng)
 
 
-def _floors(sizes: Sizes, seed: int) -> dict[tuple[float, int], tuple[Interval, float]]:
+def _floors(sizes: Sizes, seed: int) -> dict[tuple[float, int], tuple[Around, float]]:
     rng = torch.Generator().manual_seed(seed)
     return {
         (rate, batch): (measure_floor(rate, batch, runs=sizes.floor_runs, rng=rng), noise_floor(rate, batch))

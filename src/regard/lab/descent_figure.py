@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from regard.lab.descent_networks import Interval, mean_interval
+from regard.evaluation.means import Around, mean_interval
 from regard.lab.descent_noise import NARROW, WIDE, Outcome
 from regard.lab.descent_rates import Escapes, OneStep, Sharpening, Switch, expected_changes
 from regard.lab.drawing import COLORS, INK, MUTED, label, legend, panels
@@ -20,11 +20,11 @@ class Noise:
 
     rate: float
     batch_size: int
-    added: Interval
+    added: Around
     expected: float
 
     @property
-    def ratio(self) -> Interval:
+    def ratio(self) -> Around:
         """Measured over expected."""
         mean, low, high = self.added
         return mean / self.expected, low / self.expected, high / self.expected
@@ -42,7 +42,7 @@ class Measured:
     steps: Mapping[tuple[float, bool], tuple[int, float]]
     """Steps taken and expected, by condition number and whether there is momentum."""
     escapes: Escapes
-    floors: Mapping[tuple[float, int], tuple[Interval, float]]
+    floors: Mapping[tuple[float, int], tuple[Around, float]]
     """Measured and expected, by rate and batch size."""
     noise: Sequence[Noise]
     narrow: Sequence[Outcome]
@@ -119,7 +119,7 @@ def _draw_saddle(axes: Axes, escapes: Escapes) -> None:
     legend(axes, loc="upper right")
 
 
-def _draw_floors(axes: Axes, floors: Mapping[tuple[float, int], tuple[Interval, float]]) -> None:
+def _draw_floors(axes: Axes, floors: Mapping[tuple[float, int], tuple[Around, float]]) -> None:
     for batch, color in zip(sorted({batch for _, batch in floors}), COLORS, strict=False):
         rates = [rate for rate, size in floors if size == batch]
         found = [floors[rate, batch][0] for rate in rates]
@@ -163,7 +163,7 @@ def _draw_batches(axes: Axes, measured: Measured) -> None:
 
 
 def _with_bars(
-    axes: Axes, x: Sequence[float], found: Sequence[Interval], *, color: str, label: str, linestyle=""
+    axes: Axes, x: Sequence[float], found: Sequence[Around], *, color: str, label: str, linestyle=""
 ) -> None:
     """Means with their intervals."""
     middle, low, high = zip(*found, strict=True)

@@ -7,7 +7,7 @@ Dimensions:
     width   hidden units
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import DataError
 from regard.lab.exercises import NOT_ASKED, Batch, look_back
 from regard.models.transformer import Transformer, TransformerConfig
 
@@ -159,26 +158,3 @@ def log_losses(scores: Float[Tensor, "runs rows"], examples: Examples) -> Float[
 def errors(scores: Float[Tensor, "runs rows"], examples: Examples) -> Float[Tensor, " runs"]:
     """The share of rows with the wrong sign."""
     return ((scores > 0) != (examples.labels > 0.5)).to(scores.dtype).mean(dim=1)
-
-
-Interval = tuple[float, float, float]
-"""A mean, and the ends of its 95 % interval."""
-
-
-def mean_interval(values: Tensor | Sequence[float]) -> Interval:
-    r"""The mean of independent runs with its 95 % interval, $\bar x \pm t_{n-1} s / \sqrt n$ (Student).
-
-    It holds where the runs are independent draws and their mean is about normal.
-
-    Example:
-        >>> mean_interval([1.0, 2.0, 3.0])
-        (2.0, -0.4841..., 4.4841...)
-    """
-    from scipy.special import stdtrit
-
-    values = torch.as_tensor(values, dtype=torch.float64)
-    if len(values) < 2:
-        raise DataError(f"an interval needs two runs at least, got {len(values)}")
-    mean = float(values.mean())
-    around = float(stdtrit(len(values) - 1, 0.975) * values.std() / len(values) ** 0.5)
-    return mean, mean - around, mean + around

@@ -20,18 +20,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.evaluation.means import Around, mean_interval
 from regard.lab.curvature import flat_gradient, hessian_product, put_weights, weights_of
-from regard.lab.descent_networks import (
-    Examples,
-    Interval,
-    Networks,
-    Problem,
-    draw_examples,
-    draw_networks,
-    errors,
-    log_losses,
-    mean_interval,
-)
+from regard.lab.descent_networks import Examples, Networks, Problem, draw_examples, draw_networks, errors, log_losses
 from regard.progress import track
 
 
@@ -57,7 +48,7 @@ def noise_of_a_step(
     *,
     num_draws: int,
     rng: torch.Generator,
-) -> Interval:
+) -> Around:
     """How much higher a step with a random batch leaves the loss than one with all examples, on average.
 
     Each batch is used twice, once with its noise turned round: what is linear in

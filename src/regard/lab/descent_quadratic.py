@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.lab.descent_networks import Interval, mean_interval
+from regard.evaluation.means import Around, mean_interval
 
 
 class Pace(NamedTuple):
@@ -86,7 +86,7 @@ def noise_floor(rate: float, batch_size: int, *, sigma: float = 1.0, curvature: 
     return rate * sigma**2 / batch_size / (2 * (2 - rate * curvature))
 
 
-def measure_floor(rate: float, batch_size: int, *, runs: int, rng: torch.Generator, sigma: float = 1.0) -> Interval:
+def measure_floor(rate: float, batch_size: int, *, runs: int, rng: torch.Generator, sigma: float = 1.0) -> Around:
     """The mean loss after so many steps that the start is forgotten, over independent runs.
 
     The loss is $\\tfrac12 (x - \\mu)^2$ for the mean $\\mu = 0$ of examples drawn from a

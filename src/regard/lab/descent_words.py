@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from regard.evaluation.means import Around, mean_interval
 from regard.lab.descent_figure import Measured
-from regard.lab.descent_networks import Interval, mean_interval
 from regard.lab.descent_noise import NARROW, WIDE, Classes, Outcome
 from regard.lab.descent_rates import Escapes, OneStep, Sharpening, Switch
 from regard.lab.study import Cell, Table
@@ -110,7 +110,7 @@ def _batch_finding(classes: Classes, outcomes: Sequence[Outcome]) -> str:
     )
 
 
-def _differs(size: int, found: Interval) -> str:
+def _differs(size: int, found: Around) -> str:
     return f"{size} ({found[0]:+.1f} [{found[1]:.1f}, {found[2]:.1f}] points)"
 
 

@@ -19,12 +19,13 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from regard.evaluation.means import mean_interval
 from regard.lab import STUDIES
 from regard.lab.double_descent_features import FeatureRisks, measure_features
 from regard.lab.double_descent_figure import compose
 from regard.lab.double_descent_networks import NetworkRisks, measure_perceptrons, measure_transformers
 from regard.lab.double_descent_shape import describe
-from regard.lab.random_features import Kind, mean_around, median_around
+from regard.lab.random_features import Kind, median_around
 from regard.lab.study import Cell, Study, Table
 
 NOISES = (0.0, 0.1, 0.2)
@@ -212,7 +213,7 @@ def _network_table(risks: NetworkRisks) -> Table:
         columns=[*_headings(["width", "weights"]), *(f"learnt, {100 * noise:.0f} %" for noise in NOISES)],
         rows=[
             [
-                width, risks.num_parameters[place], *(mean_around(draws) for draws in risks.fresh[:, place, -1]),
+                width, risks.num_parameters[place], *(mean_interval(draws) for draws in risks.fresh[:, place, -1]),
                 *risks.trained[:, place, -1].mean(dim=-1).tolist(),
             ]
             for place, width in enumerate(risks.widths)
@@ -227,7 +228,7 @@ def _epoch_table(risks: NetworkRisks) -> Table:
         name=f"{risks.name} {risks.widths[-1]} wide: squared error on fresh rows by epochs",
         columns=_headings(["epochs"]),
         rows=[
-            [epoch, *(mean_around(draws) for draws in risks.fresh[:, -1, place])]
+            [epoch, *(mean_interval(draws) for draws in risks.fresh[:, -1, place])]
             for place, epoch in enumerate(risks.epochs)
         ],
         note="The learning rate rises over the first tenth of the epochs, and then falls to 0 as a cosine.",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.lab.double_descent_features import FeatureRisks
 from regard.lab.double_descent_networks import NetworkRisks
-from regard.lab.double_descent_shape import MEAN, MEDIAN, Around
+from regard.lab.double_descent_shape import MEAN, MEDIAN, Middle
 from regard.lab.drawing import COLORS, INK, MUTED, label, panels
 from regard.lab.random_features import Kind
 
@@ -62,7 +62,7 @@ def _draw_lines(
     axes: Axes,
     places: Sequence[int],
     curves: Float[Tensor, "noise capacity draw"],
-    around: Around,
+    around: Middle,
     noises: Sequence[float],
 ) -> None:
     """The middle of each curve, and its interval as a band."""

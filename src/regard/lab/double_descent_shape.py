@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.lab.random_features import mean_around, median_around
+from regard.evaluation.means import Around, mean_interval
+from regard.lab.random_features import median_around
 
-Around = Callable[[Tensor], tuple[float, float, float]]
+Middle = Callable[[Tensor], Around]
 """What draws come to, and an interval of it."""
 
 
@@ -49,7 +50,7 @@ class Shape:
 
     capacities: Sequence[int]
     risks: Float[Tensor, "capacity draw"]
-    around: Around
+    around: Middle
 
     @property
     def middles(self) -> Float[Tensor, " capacity"]:
@@ -95,5 +96,5 @@ def describe(shape: Shape, what: str, *, digits: int = 3) -> str:
     )
 
 
-MEAN: Around = mean_around
-MEDIAN: Around = median_around
+MEAN: Middle = mean_interval
+MEDIAN: Middle = median_around

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.lab.descent_networks import mean_interval
+from regard.evaluation.means import mean_interval
 from regard.lab.optimizers_figure import Results, Tuned
 from regard.lab.study import Cell, Table
 

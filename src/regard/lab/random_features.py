@@ -23,6 +23,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.evaluation.means import Around
+
 Kind = Literal["fourier", "relu"]
 
 
@@ -90,25 +92,7 @@ def ridge(
     return transposed @ torch.linalg.solve(features @ transposed + penalty, targets)
 
 
-def mean_around(values: Float[Tensor, " draw"] | Sequence[float]) -> tuple[float, float, float]:
-    """The mean, and Student's 95 % interval of it: exact for normal draws, and wide for few.
-
-    Example:
-        >>> middle, low, high = mean_around([1.0, 2.0, 3.0])
-        >>> f"{middle:.2f} [{low:.2f}, {high:.2f}]"
-        '2.00 [-0.48, 4.48]'
-    """
-    from scipy.special import stdtrit
-
-    drawn = torch.as_tensor(values, dtype=torch.float64)
-    mean = float(drawn.mean())
-    if len(drawn) < 2:
-        return mean, math.nan, math.nan
-    reach = float(stdtrit(len(drawn) - 1, 0.975) * drawn.std()) / len(drawn) ** 0.5
-    return mean, mean - reach, mean + reach
-
-
-def median_around(values: Float[Tensor, " draw"] | Sequence[float]) -> tuple[float, float, float]:
+def median_around(values: Float[Tensor, " draw"] | Sequence[float]) -> Around:
     """The median, and between which draws that of all draws lies with 95 % or more, whatever their distribution.
 
     For risks that are now and then enormous, so that they have no mean to speak

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from regard.lab.descent_networks import Interval, mean_interval
+from regard.evaluation.means import Around, mean_interval
 from regard.lab.drawing import COLORS, MUTED, label, legend, panels
 from regard.lab.stability_twins import Path
 
@@ -23,7 +23,7 @@ class Bounded:
     lipschitz: float | None = None
     smoothness: float | None = None
 
-    def at_end(self, what: Tensor) -> Interval:
+    def at_end(self, what: Tensor) -> Around:
         """The mean over the pairs after the last step, with its interval."""
         return mean_interval(what[-1])
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from regard.lab.descent_networks import mean_interval
+from regard.evaluation.means import mean_interval
 from regard.lab.stability_figure import Bounded, Measured
 from regard.lab.study import Cell, Table
 

@@ -1,15 +1,14 @@
 """What a sweep comes to: its trials in order, its winner, and how much of the winner's score was luck."""
 
-import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optuna.trial import TrialState
-from scipy.stats import t as student
 
 from regard.errors import RunError
+from regard.evaluation.means import mean_interval
 from regard.runs.launch import flat
 from regard.runs.sweep_objectives import Goal, best_loss, counted, measure
 from regard.runs.sweep_plan import SweepPlan
@@ -122,7 +121,8 @@ def _won(winner: "FrozenTrial", plan: SweepPlan, *, is_share: bool) -> dict[str,
     goal, facts = plan.goals[0], winner.user_attrs[FACTS]
     folders = [RunFolder(plan.again_path(number)) for number in range(1, plan.again + 1)]
     again = [measure(folder)[goal.name] for folder in folders]
-    mean, interval = statistics.fmean(again) if again else None, mean_interval(again)
+    mean = statistics.fmean(again) if again else None
+    interval = list(mean_interval(again)[1:]) if len(again) > 1 else None
     if is_share and interval is not None:
         interval = [min(1.0, max(0.0, end)) for end in interval]
     return {
@@ -135,25 +135,6 @@ def _won(winner: "FrozenTrial", plan: SweepPlan, *, is_share: bool) -> dict[str,
         "luck": None if mean is None else (facts[goal.name] - mean) * (1 if goal.is_maximized else -1),
         "runs": [str(folder.path) for folder in folders],
     }
-
-
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> list[float] | None:
-    """Where the mean over all seeds lies, by Student's t; None of fewer than two seeds.
-
-    It holds for values that spread about like a normal distribution, and speaks of these rows: that other rows would
-    give another score is what the bound is about.
-
-    Example:
-        >>> [round(end, 3) for end in mean_interval([0.8, 0.9, 0.85]) or []]
-        [0.726, 0.974]
-    """
-    if len(values) < 2:
-        return None
-    reach = (
-        float(student.ppf(0.5 + confidence / 2, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
-    )
-    mean = statistics.fmean(values)
-    return [mean - reach, mean + reach]
 
 
 def _bounded(winner: "FrozenTrial", plan: SweepPlan, num_looked: int) -> tuple[int, Bound | None]:

@@ -46,7 +46,7 @@ class Ledger:
             with open(self.path, "a+b") as file:
                 # Two processes that look at once must not forge the same link.
                 fcntl.flock(file, fcntl.LOCK_EX)
-                _cut_to_whole_lines(file)
+                cut_to_whole_lines(file)
                 lines = self._checked(file)
                 line["chain"] = link(lines[-1]["chain"] if lines else _START, line)
                 file.seek(0, os.SEEK_END)
@@ -153,7 +153,7 @@ def openings(lines: Iterable[Line]) -> list[Line]:
     return [line for line in lines if line["what"] == OPENED]
 
 
-def _cut_to_whole_lines(file: BinaryIO) -> None:
+def cut_to_whole_lines(file: BinaryIO) -> None:
     """Drop a last line that a crash cut short, or the next one would be joined to it."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - 1))

@@ -16,11 +16,11 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from regard.config import read_toml, to_toml
 from regard.errors import ConfigError, DeviceError, RunError, RunExistsError
-from regard.selection.ledger import OPENED, SEALED, SELECTION, Ledger
+from regard.selection.ledger import OPENED, SEALED, SELECTION, Ledger, cut_to_whole_lines
 from regard.selection.sealed import Marks, rows_digest, seal, unseal
 from regard.text.tokenizer import Tokenizer, load_tokenizer
 from regard.training.checkpoints import part_of, write_atomically
@@ -230,20 +230,10 @@ class RunFolder:
 def _append(path: Path, line: Mapping[str, Any]) -> None:
     try:
         with open(path, "a+b") as file:
-            _cut_to_whole_lines(file)
+            cut_to_whole_lines(file)
             file.write(json.dumps(line).encode() + b"\n")
     except OSError as error:
         raise DeviceError(f"cannot write {path}: {error.strerror or error}; what was there stays") from None
-
-
-def _cut_to_whole_lines(file: BinaryIO) -> None:
-    """Drop a last line that a crash cut short, or the next one would be joined to it."""
-    end = file.seek(0, os.SEEK_END)
-    file.seek(max(0, end - 1))
-    if file.read(1) in (b"", b"\n"):
-        return
-    file.seek(0)
-    file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _json_lines(path: Path) -> list[Any]:
