@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+SMALL = ("--set", "model.model_dim=16", "--set", "model.num_heads=2", "--steps", 3, "--quiet")
+
 
 def sentences_of(answer) -> str:
     return " ".join(json.loads(answer.is_well().out.splitlines()[-1])["sentences"])
@@ -18,8 +20,7 @@ def brought(regard, dates: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     header, *rows = dates.read_text(encoding="utf-8").splitlines()
     for name, some in (("train", rows[:-20]), ("test", rows[-20:])):
         (folder / f"{name}.tsv").write_text("\n".join([header, *some]) + "\n", encoding="utf-8")
-    small = ["--set", "model.model_dim=16", "--set", "model.num_heads=2", "--steps", 3, "--quiet"]
-    regard("train", folder / "train.tsv", "--test", folder / "test.tsv", "--out", folder / "run", *small).is_well()
+    regard("train", folder / "train.tsv", "--test", folder / "test.tsv", "--out", folder / "run", *SMALL).is_well()
     return folder / "run", folder / "test.tsv"
 
 
@@ -63,7 +64,7 @@ def test_an_edited_ledger_is_detected_by_whoever_reads_it(regard, run: Path):
     ledger = run / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"step 10"', '"step 20"'), encoding="utf-8")
     for command in ("certificate", "test", "evaluate"):
-        regard(command, run).says_no("not as it was written", "line 2 does not fit the chain")
+        regard(command, run).says_no("not as it was written", "line 3 does not fit the chain")
 
 
 def test_a_sealed_set_that_was_changed_is_detected(regard, run: Path, brought: tuple[Path, Path]):
@@ -85,3 +86,37 @@ def test_what_cannot_be_certified_is_told(regard, trained: Path, tmp_path: Path)
     regard("certificate", trained, "--metric", "beauty").says_no("no score called 'beauty'", "exact_match")
     regard("certificate", trained, "--delta", 0).says_no("delta must lie between 0 and 1")
     regard("certificate", trained, "--out", "c.docx").says_no("must end in .png, .svg or .html")
+
+
+@pytest.fixture(scope="module")
+def beside(regard, dates: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two runs on the same file, of which the first has opened its test set."""
+    folder = tmp_path_factory.mktemp("beside")
+    for seed, name in enumerate(("first", "second")):
+        regard("train", dates, "--out", folder / name, "--set", f"train.seed={seed}", *SMALL).is_well()
+    regard("test", folder / "first", "--quiet").is_well()
+    return folder
+
+
+def test_runs_on_the_same_file_know_of_each_other(regard, beside: Path):
+    found = json.loads(regard("certificate", beside / "second", "--json").is_well().out)
+    assert found["neighbours"]["others"] == found["neighbours"]["openers"] == ["first"]
+    assert found["validation"]["num_hypotheses"] == 2  # each looked at one set of weights, twice
+    assert not found["is_sealed"]
+    told = " ".join(found["sentences"])
+    assert "has not opened its test set" in told
+    assert "opened by first beside it" in told
+    third = shutil.copytree(beside / "second", beside / "third")
+    assert "first beside it has opened the same test rows" in regard("test", third).is_well().err
+    shutil.rmtree(third)
+
+
+def test_overwriting_a_run_does_not_undo_its_looks(regard, beside: Path, dates: Path):
+    before = json.loads(regard("certificate", beside / "first", "--json").is_well().out)
+    for seed, more in ((0, 0), (7, 1)):  # the same training again, and another one
+        again = ["--set", f"train.seed={seed}", "--overwrite", *SMALL]
+        regard("train", dates, "--out", beside / "first", *again).is_well()
+        after = json.loads(regard("certificate", beside / "first", "--json").is_well().out)
+        assert after["validation"]["num_hypotheses"] == before["validation"]["num_hypotheses"] + more
+        assert (after["replaced_openings"], after["is_sealed"], after["openings"]) == (1, False, [])
+        assert "overwritten opened the same rows once" in " ".join(after["sentences"])

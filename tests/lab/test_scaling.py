@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy import stats
 
 from regard.errors import DataError
 from regard.lab.scaling import Sizes, flops_per_step, investigate
 from regard.lab.scaling_language import Language, make_language
-from regard.lab.scaling_laws import Law, fit_law, fit_power, frontier, interval, resampled
+from regard.lab.scaling_laws import Law, fit_law, fit_power, frontier, interval, misfit, resampled
 from regard.models.transformer import Transformer, TransformerConfig
 
 TINY = Sizes(widths=(4, 8, 12), steps=(2, 4, 8), larger_width=16, larger_steps=(8, 11), num_seeds=1, length=17,
@@ -72,6 +73,39 @@ def test_a_law_is_found_again_from_points_on_it():
     # The search ends where the Huber loss no longer falls, which is flat along a valley of all five.
     assert found == pytest.approx([1.3, 41.0, 0.45, 130.0, 0.31], rel=2e-2)
     assert law.loss(2e5, 4e6) == pytest.approx(LAW.loss(2e5, 4e6), rel=1e-3)
+
+
+def test_what_a_law_leaves_is_held_against_what_seeds_leave():
+    law = Law(1.0, 1.0, 1.0, 1.0, 1.0)
+    cells = [(float(n), float(d)) for n in (1, 2, 4) for d in (1, 2)]
+    shift = dict(zip(cells, (0.1, 0.0, 0.0, 0.0, 0.0, 0.0), strict=True))
+    runs = [(*cell, law.loss(*cell) * math.exp(shift[cell] + luck)) for cell in cells for luck in (-0.02, 0.02)]
+    found = misfit(runs, law)
+    assert found is not None
+    assert found.off == pytest.approx(math.sqrt(0.1**2 / 6))
+    assert found.spread == pytest.approx(math.sqrt(2) * 0.02)
+    # F = (2 * 0.1^2 / (6 - 5)) / (12 * 0.02^2 / (12 - 6)) = 25, with 1 and 6 degrees of freedom.
+    assert found.p_value == pytest.approx(float(stats.f.sf(25, 1, 6)))
+
+
+def test_a_form_that_holds_is_seldom_rejected_and_one_that_does_not_is():
+    rng = np.random.default_rng(0)
+    parameters, tokens, losses = (np.repeat(values, 3) for values in grid())
+
+    def p_value(truth: np.ndarray) -> float:
+        seen = truth * np.exp(rng.normal(scale=3e-4, size=len(truth)))
+        found = misfit(list(zip(parameters, tokens, seen, strict=True)), fit_law(parameters, tokens, seen, start=LAW))
+        assert found is not None
+        return found.p_value
+
+    rejected = sum(p_value(losses) < 0.05 for _ in range(200))
+    assert stats.binomtest(rejected, 200, 0.05).pvalue > 1e-3
+    assert p_value(losses * (1 + 0.01 * (parameters > tokens / 20))) < 1e-6
+
+
+def test_without_other_seeds_nothing_is_said_of_the_form():
+    assert misfit(list(zip(*grid(), strict=True)), LAW) is None
+    assert misfit([(1.0, 1.0, 3.0)] * 4, LAW) is None
 
 
 def test_one_bad_run_decides_nothing():

@@ -33,4 +33,4 @@ def test_a_signal_at_the_last_look_stops_the_run_and_resuming_ends_it(tmp_path: 
     assert not (out / "report.html").exists()
     run = regard.train(ROWS, out=out, resume=True, show_progress=False)
     assert (out / "report.html").exists()
-    assert [line["what"] for line in run.folder.read_looks()] == ["sealed", "training", "report"]
+    assert [line["what"] for line in run.folder.read_looks()] == ["sealed", "held out", "training", "report"]

@@ -27,12 +27,11 @@ def certificate(
       regard certificate runs/de-en --delta 0.01 --json
     """
     from regard.explanation.certificate import CertificateText, draw_certificate
-    from regard.selection.certificate import certify
     from regard.training.folder import RunFolder
 
     folder = RunFolder(run)
     folder.require()
-    found = certify(folder.path.resolve().name, folder.read_looks(), metric, delta=delta)
+    found = folder.certificate(metric, delta=delta)
     if out is not None:
         more = [] if metric is None else ["--metric", metric]
         draw_certificate(found, out, command=shlex.join(["regard", "certificate", run, *more]))

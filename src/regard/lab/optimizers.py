@@ -61,7 +61,7 @@ class Sizes:
 
 
 QUICK = Sizes(rates=tuple(10 ** (k / 2) for k in range(-7, 3)), num_seeds=4, quadratic_steps=200, steps=100)
-FULL = Sizes(rates=tuple(10 ** (k / 4) for k in range(-18, 5)), num_seeds=10, quadratic_steps=1000, steps=500,
+FULL = Sizes(rates=tuple(10 ** (k / 4) for k in range(-18, 5)), num_seeds=10, quadratic_steps=1000, steps=200,
              length=24, batch_size=32, model_dim=64)  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def findings(results: Results, lengths: Mapping[str, Sequence[float]], *, chance
 
 def _order(tuned: Mapping[str, Tuned]) -> str:
     ordered = sorted(tuned, key=lambda name: float(tuned[name].ends.mean()))
-    parts = [f"{name} {float(tuned[name].ends.mean()):.2f} (rate {tuned[name].rate:.2g})" for name in ordered]
+    parts = [f"{name} {float(tuned[name].ends.mean()):.3g} (rate {tuned[name].rate:.2g})" for name in ordered]
     num_seeds, steps = next(iter(tuned.values())).losses.shape
     return f"The Transformer's loss after {steps} steps, in nats, mean of {num_seeds} seeds: {', '.join(parts)}."
 
@@ -42,7 +42,7 @@ def _best_against_rest(tuned: Mapping[str, Tuned]) -> str:
         if name != best:
             # Seed by seed: the same first weights and the same batches.
             _, low, high = mean_interval(found.ends - tuned[best].ends)
-            (beaten if low > 0 else open_).append(f"{name} [{low:.2f}, {high:.2f}]")
+            (beaten if low > 0 else open_).append(f"{name} [{low:.2g}, {high:.2g}]")
     return (
         f"{best} has the lowest; seed by seed it is ahead by more than chance (95 % interval, nats) of "
         f"{', '.join(beaten) or 'none'}; undecided: {', '.join(open_) or 'none'}."

@@ -26,7 +26,7 @@ from regard.lab import STUDIES
 from regard.lab.exercises import Batch, fit, loss_of
 from regard.lab.scaling_figure import compose
 from regard.lab.scaling_language import Language, Sample, make_language
-from regard.lab.scaling_laws import Law, PowerLaw, fit_law, fit_power, frontier, interval, resampled
+from regard.lab.scaling_laws import Law, PowerLaw, fit_law, fit_power, frontier, interval, misfit, resampled
 from regard.lab.study import Cell, Study, Table
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.progress import say
@@ -76,6 +76,7 @@ FULL = Sizes(
 class Trained:
     """One run: what it had, and what came of it."""
 
+    seed: int
     width: int
     parameters: int
     characters: int
@@ -131,6 +132,7 @@ def investigate(sizes: Sizes, *, seed: int) -> Study:
         claim=STUDIES["scaling"],
         findings=[
             *_findings(laws, drawn, test.entropy),
+            *_form_findings(laws, runs),
             *_extrapolations(laws, drawn, runs, larger, test.entropy),
             _compute_finding([*runs, *larger]),
         ],
@@ -159,7 +161,7 @@ def train(language: Language, test: Sample, sizes: Sizes, width: int, steps: int
     say(f"{what}, seed {seed + number}: loss {loss:.3f}, of which {test.entropy:.3f} is the language's")
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     operations = steps * flops_per_step(model, sizes.batch_size, sizes.length)
-    return Trained(width, num_parameters, text.inputs.numel(), operations, loss)
+    return Trained(seed + number, width, num_parameters, text.inputs.numel(), operations, loss)
 
 
 def flops_per_step(model: nn.Module, num_rows: int, length: int) -> float:
@@ -236,6 +238,22 @@ def _findings(laws: Laws, drawn: Sequence[Laws], entropy: float) -> list[str]:
     ]
 
 
+def _form_findings(laws: Laws, runs: Sequence[Trained]) -> list[str]:
+    """Whether the law is of the right form, where seeds tell."""
+    found = misfit([(run.parameters, run.characters, run.loss) for run in runs], laws.whole)
+    if found is None:
+        return []
+    verdict = (
+        "the form of the law does not hold here, and intervals that suppose it are too narrow"
+        if found.p_value < 0.05
+        else "no more than luck explains"
+    )
+    return [
+        f"Losses of runs that differ in their seed alone spread by {100 * found.spread:.2g} %, and their means lie "
+        f"{100 * found.off:.2g} % off the law (F test of its form, p = {found.p_value:.2g}): {verdict}."
+    ]
+
+
 def _foretold(laws: Laws, drawn: Sequence[Laws], run: Trained) -> list[tuple[float, float, float]]:
     """What the law of size and data, and that of compute alone, say of a run."""
     both = [lambda of: of.whole.loss(run.parameters, run.characters), lambda of: of.by_compute.loss(run.compute)]
@@ -303,11 +321,11 @@ def _larger_table(laws: Laws, drawn: Sequence[Laws], larger: Sequence[Trained]) 
 
 def _run_table(runs: Sequence[Trained], laws: Laws) -> Table:
     rows: list[list[Cell]] = [
-        [run.width, run.parameters, run.characters, run.operations, run.loss,
+        [run.seed, run.width, run.parameters, run.characters, run.operations, run.loss,
          run.loss / laws.whole.loss(run.parameters, run.characters) - 1]
         for run in runs
     ]  # fmt: skip
-    columns = ["width", "parameters", "characters", "operations", "loss", "off the fit"]
+    columns = ["seed", "width", "parameters", "characters", "operations", "loss", "off the fit"]
     return Table(
         name="runs that the laws are fitted to", columns=columns, rows=rows, note="Off the fit: loss / fitted - 1."
     )

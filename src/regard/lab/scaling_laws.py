@@ -149,6 +149,40 @@ def frontier(compute: Numbers, losses: Numbers) -> list[int]:
     return order[is_better].tolist()
 
 
+@dataclass(frozen=True)
+class Misfit:
+    """How far runs lie from a law, beside how far they lie from each other."""
+
+    off: float
+    """The root mean square of what the law leaves of the mean log loss of runs that differ in their seed alone."""
+    spread: float
+    """The standard deviation of the log loss among such runs."""
+    p_value: float
+    """How probable as much is if the law holds."""
+
+
+def misfit(runs: Sequence[tuple[float, float, float]], law: Law) -> Misfit | None:
+    """The F test of lack of fit (Fisher 1922), from parameters, tokens and loss of each run.
+
+    Runs of the same size and data tell how much is luck, whatever the law; None
+    without such runs, or with no more sizes and amounts than the law has numbers.
+    The test supposes normal errors, as wide everywhere, and a fit of least squares.
+    """
+    from scipy.stats import f as fisher
+
+    alike: dict[tuple[float, float], list[float]] = {}
+    for parameters, tokens, loss in runs:
+        alike.setdefault((parameters, tokens), []).append(float(np.log(loss)))
+    num_repeated, num_left = len(runs) - len(alike), len(alike) - 5
+    if num_repeated < 1 or num_left < 1:
+        return None
+    within = sum(len(logs) * float(np.var(logs)) for logs in alike.values()) / num_repeated
+    lacks = [(len(logs), float(np.mean(logs) - np.log(law.loss(*of)))) for of, logs in alike.items()]
+    between = sum(count * lack**2 for count, lack in lacks) / num_left
+    off = float(np.sqrt(np.mean([lack**2 for _, lack in lacks])))
+    return Misfit(off, float(np.sqrt(within)), float(fisher.sf(between / within, num_left, num_repeated)))
+
+
 def resampled(
     fit: Callable[[Sequence[int]], Fitted],
     num_runs: int,

@@ -112,6 +112,8 @@ def say(cell: Cell) -> str:
     Example:
         >>> say(0.123456), say(0.5), say(0.99999), say((0.5, 0.25, 1.0)), say(float("inf")), say(None)
         ('0.1235', '0.5', '1.000', '0.50 [0.25, 1.00]', '∞', '-')
+        >>> say((0.0042, 0.0031, 0.0053))
+        '0.0042 [0.0031, 0.0053]'
     """
     match cell:
         case None:
@@ -119,7 +121,7 @@ def say(cell: Cell) -> str:
         case str() | int():
             return str(cell)
         case tuple():
-            return "{:.2f} [{:.2f}, {:.2f}]".format(*cell)
+            return say_around(*cell)
         case _ if math.isnan(cell):
             return "-"
         case _ if math.isinf(cell):
@@ -128,6 +130,13 @@ def say(cell: Cell) -> str:
             short = f"{cell:.4g}"
             # A rounded number keeps its zeros: 0.99999 is 1.000, while 1.0 is 1.
             return short if float(short) == cell else f"{cell:#.4g}".rstrip(".")
+
+
+def say_around(middle: float, low: float, high: float) -> str:
+    """A number and the ends around it, to as many digits as the ends are known: two at least behind the point."""
+    width = high - low
+    digits = 2 if not 0 < width < 0.1 else min(9, 1 - math.floor(math.log10(width)))
+    return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def say_setting(value: Any) -> str:

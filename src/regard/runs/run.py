@@ -27,8 +27,9 @@ from regard.generation.config import GenerationConfig
 from regard.generation.inference import ready
 from regard.progress import track, warn
 from regard.selection.bounds import DELTA
-from regard.selection.certificate import Certificate, certify
+from regard.selection.certificate import Certificate
 from regard.selection.ledger import openings
+from regard.selection.neighbours import look_around
 from regard.selection.sealed import without_sealed
 from regard.tasks import find_task
 from regard.tasks.aspects import Aspects
@@ -186,18 +187,23 @@ class Run:
 
     def test(self, *, why: str = "test", **options: Any) -> Evaluation:
         """Open the sealed test set and score the model on its rows; both are written down, and `why`."""
-        before = len(openings(self.folder.read_looks()))
+        before, others = len(openings(self.folder.read_looks())), look_around(self.path).openers
         rows = self.folder.open_test(why, self.hypothesis(**options))
         if before:
             warn(
                 f"the test set was opened {before} time(s) before, and now once more: "
                 "a choice made in between spoils the score, and the certificate says so"
             )
+        elif others:
+            warn(
+                f"{others[0]} beside it has opened the same test rows: "
+                "to keep the better of them is a choice by these rows, and the certificate says so"
+            )
         return self._evaluate(rows, "test", **options)
 
     def certificate(self, metric: str | None = None, *, delta: float = DELTA) -> Certificate:
         """What can be promised of the headline score, or of another, and whether the test set is sealed."""
-        return certify(self.path.name, self.folder.read_looks(), metric, delta=delta)
+        return self.folder.certificate(metric, delta=delta)
 
     def note(self, role: str, what: str, evaluation: Evaluation, **options: Any) -> None:
         """Write to the ledger what was seen of a set."""

@@ -11,7 +11,7 @@ from regard.config import nearest
 from regard.data.preparation import Prepared
 from regard.errors import ConfigError, RunError
 from regard.selection.bounds import Scores
-from regard.selection.ledger import SELECTION
+from regard.selection.ledger import scored
 from regard.tasks import find_task
 from regard.tasks.task import Likelihoods, Prediction
 from regard.training.folder import RunFolder
@@ -110,11 +110,10 @@ def figures(folder: RunFolder) -> dict[str, Any]:
 def looks_of(folder: RunFolder) -> list[dict[str, Any]]:
     """Each look at the validation rows, once: a step that was trained again after a crash gives the same weights."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for line in folder.read_looks():
-        if line["set"] == "valid" and line["what"] != SELECTION:
-            scores = {n: s["value"] if isinstance(s, dict) else s for n, s in line["scores"].items() if n != "rows"}
-            kept = {"time": line["time"], "what": line["what"], "hypothesis": line["hypothesis"], "scores": scores}
-            found.setdefault((line["what"], line["hypothesis"]), kept)
+    for line in scored(folder.read_looks(), "valid"):
+        scores = {n: s["value"] if isinstance(s, dict) else s for n, s in line["scores"].items() if n != "rows"}
+        kept = {"time": line["time"], "what": line["what"], "hypothesis": line["hypothesis"], "scores": scores}
+        found.setdefault((line["what"], line["hypothesis"]), kept)
     return list(found.values())
 
 

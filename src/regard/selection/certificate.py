@@ -1,7 +1,7 @@
 """The certificate of a run: its score, how often somebody looked, what can be promised, and whether the test is sealed.
 
-All of it is read off the ledger, so whoever has the run folder can make it again. What is promised is promised of rows
-that are drawn as those of the set were; of other rows nothing can be.
+All of it is read off ledgers, the run's own and those of the runs beside it, so whoever has the folder can make it
+again. What is promised is promised of rows that are drawn as those of the set were; of other rows nothing can be.
 """
 
 import math
@@ -11,12 +11,15 @@ from typing import Any
 
 from regard.errors import RunError
 from regard.selection.bounds import DELTA, Bound, Scores, applicable, tightest
-from regard.selection.ledger import OPENED, SEALED, SELECTION, Line, hypotheses, openings
+from regard.selection.ledger import SEALED, SELECTION, Line, judged_keys, openings, replaced_openings, scored, tested
+from regard.selection.neighbours import Neighbours
 
 REPORT = "report"
 """What the line says that tells of the score of a run when it ended."""
 _MEANS = ("answer_f1", "mean_reciprocal_rank")
 """Scores that are means over examples, each in [0, 1], and no proportions."""
+_NAMED = 3
+"""So many of the runs beside one are called by name."""
 _EXACT = "interval:clopper-pearson"
 """What the signature of a proportion of examples says."""
 
@@ -59,14 +62,19 @@ class Certificate:
     num_looks: int
     """Lines that tell of scores on validation rows."""
     chosen_among: int
-    """Models that this one was chosen from by hand, by a comparison or by a sweep; 1 where nobody wrote down others."""
+    """Models that this one was chosen from by a comparison or by a sweep; 1 where none wrote down others."""
+    neighbours: Neighbours
+    """What lies beside the run, and was judged by the same rows."""
+    replaced_openings: int
+    """How often a run that this one has overwritten opened the same test rows."""
     head: str
     """The last link of the ledger's chain."""
     delta: float = DELTA
 
     @property
     def is_sealed(self) -> bool:
-        return bool(self.num_test) and not self.openings
+        """Whether nobody here has read these test rows: neither this run, nor one beside it or before it."""
+        return bool(self.num_test) and not (self.openings or self.neighbours.openers or self.replaced_openings)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -78,6 +86,8 @@ class Certificate:
             "openings": [{key: line.get(key) for key in ("time", "why", "hypothesis")} for line in self.openings],
             "num_looks": self.num_looks,
             "chosen_among": self.chosen_among,
+            "neighbours": vars(self.neighbours),
+            "replaced_openings": self.replaced_openings,
             "delta": self.delta,
             "ledger": self.head,
             "sentences": self.sentences(),
@@ -85,67 +95,95 @@ class Certificate:
 
     def sentences(self) -> list[str]:
         """The same for someone who has never heard of a bound."""
-        return [*self._of_test(), *self._of_validation()]
+        return [*self._of_test(), *self._of_validation(), *self._of_unread()]
 
     def _of_test(self) -> list[str]:
         times = len(self.openings)
         if not self.num_test:
             return ["No rows were held back for a test, so nothing here comes from rows that nobody had looked at."]
-        if not times:
+        if self.is_sealed:
             return [
                 f"The test set of {self.num_test:,} rows is still sealed: nothing has read it yet. "
                 "Opening it, once, gives a number that owes nothing to choice."
             ]
-        told = [f"The test set of {self.num_test:,} rows was opened {_times(times)}, first on {self._first_day()}."]
+        told = [f"This run has not opened its test set of {self.num_test:,} rows."]
+        if times:
+            first = str(self.openings[0]["time"])[:10]
+            told = [f"The test set of {self.num_test:,} rows was opened {_times(times)}, first on {first}."]
         if times > 1:
             told.append(
                 f"Because it was opened {_times(times)}, its score is no longer that of rows nobody had seen: "
                 "whoever changed the model in between has chosen by it."
             )
-        return told if self.test is None else [*told, *_told(self.test, self.delta)]
+        return [*told, *self._of_openers(), *([] if self.test is None else _told(self.test, self.delta))]
+
+    def _of_openers(self) -> list[str]:
+        """That others have read the same test rows."""
+        told = []
+        if self.replaced_openings:
+            told.append(f"A run that this one has overwritten opened the same rows {_times(self.replaced_openings)}.")
+        if openers := self.neighbours.openers:
+            told.append(f"The same rows were opened by {_named(openers)} beside it.")
+        if told:
+            told[-1] += " Whoever has kept the better of them has chosen by these rows."
+        return told
 
     def _of_validation(self) -> list[str]:
         if self.validation is None:
             return ["There is no score on validation rows."]
         told = _told(self.validation, self.delta)
         if self.validation.num_hypotheses > 1:
-            among = f", {self.chosen_among:,} models among them" if self.chosen_among > 1 else ""
+            among = f", of {self.chosen_among:,} models" if self.chosen_among > 1 else ""
+            others = self.neighbours.others
+            beside = f", those of {_named(others)} beside this run among them" if others else ""
             told.append(
-                f"The validation rows judged {self.validation.num_hypotheses:,} hypotheses{among}, and the best was "
-                "kept: that flatters its score, and the promise above allows for it."
+                f"The validation rows judged {self.validation.num_hypotheses:,} hypotheses{among}{beside}, and the "
+                "best was kept: that flatters its score, and the promise above allows for it."
             )
         return told
 
-    def _first_day(self) -> str:
-        return str(self.openings[0]["time"])[:10]
+    def _of_unread(self) -> list[str]:
+        if not self.neighbours.unread:
+            return []
+        return [f"What {_named(self.neighbours.unread)} saw is not counted: the ledger cannot be read."]
 
 
-def certify(name: str, lines: Sequence[Line], metric: str | None = None, *, delta: float = DELTA) -> Certificate:
-    """What the ledger of a run has to say, of its headline score or of another."""
-    scored = [line for line in lines if line["set"] == "valid" and line["what"] in (REPORT, "evaluation")]
-    tested = [line for line in lines if line["set"] == "test" and line["what"] not in (SEALED, OPENED, SELECTION)]
+def certify(
+    name: str,
+    lines: Sequence[Line],
+    metric: str | None = None,
+    *,
+    neighbours: Neighbours | None = None,
+    delta: float = DELTA,
+) -> Certificate:
+    """What the ledger of a run, and those beside it, have to say of its headline score or of another."""
+    neighbours = Neighbours() if neighbours is None else neighbours
+    seen = [line for line in scored(lines, "valid") if line["what"] in (REPORT, "evaluation")]
+    tests = tested(lines)
     chosen = [line for line in lines if line["what"] == SELECTION]
     if metric is None:
-        metric = next((line["headline"] for line in (*reversed(tested), *reversed(scored)) if "headline" in line), None)
-    report = next((line for line in reversed(scored) if line["what"] == REPORT), scored[-1] if scored else None)
+        metric = next((line["headline"] for line in (*reversed(tests), *reversed(seen)) if "headline" in line), None)
+    report = next((line for line in reversed(seen) if line["what"] == REPORT), seen[-1] if seen else None)
     among = max((line["hypotheses"] for line in chosen), default=0)
     return Certificate(
         name=name,
-        validation=_judged(report, metric, max(1, among, len(hypotheses(lines))), delta),
-        test=_judged(tested[-1] if tested else None, metric, _num_tested(tested, chosen), delta),
+        validation=_judged(report, metric, max(1, among, len(judged_keys(lines)), neighbours.num_hypotheses), delta),
+        test=_judged(tests[-1] if tests else None, metric, max(_num_tested(lines), neighbours.num_tested), delta),
         num_test=next((line["rows"] for line in lines if line["what"] == SEALED), 0),
         openings=openings(lines),
-        num_looks=sum(line["set"] == "valid" and line["what"] != SELECTION for line in lines),
+        num_looks=len(scored(lines, "valid")),
         chosen_among=max((line["models"] for line in chosen), default=1),
+        neighbours=neighbours,
+        replaced_openings=replaced_openings(lines)[0],
         head=lines[-1]["chain"] if lines else "",
         delta=delta,
     )
 
 
-def _num_tested(tested: Sequence[Line], chosen: Sequence[Line]) -> int:
+def _num_tested(lines: Sequence[Line]) -> int:
     """How many were judged by the test rows: each opening may have been followed by a choice."""
-    among = max((line["models"] for line in chosen if line.get("by") == "test"), default=1)
-    return max(1, len(tested)) * among
+    among = max((line["models"] for line in lines if line["what"] == SELECTION and line["by"] == "test"), default=1)
+    return max(1, len(tested(lines)) + replaced_openings(lines)[1]) * among
 
 
 def _judged(line: Line | None, metric: str | None, num_hypotheses: int, delta: float) -> Judged | None:
@@ -201,6 +239,14 @@ def _told(judged: Judged, delta: float) -> list[str]:
 
 def _share(delta: float) -> str:
     return f"{100 * delta:g} %"
+
+
+def _named(names: Sequence[str]) -> str:
+    """A few by their names, and of many how many."""
+    shown, rest = list(names[:_NAMED]), len(names) - _NAMED
+    if rest > 0:
+        return f"{', '.join(shown)} and {rest:,} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
 
 
 def _times(count: int) -> str:

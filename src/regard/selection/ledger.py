@@ -25,8 +25,10 @@ from regard.errors import DeviceError, RunError
 
 Line = dict[str, Any]
 
-SEALED, OPENED, SELECTION = "sealed", "opened", "selection"
-"""What a line says that tells of no score: of the test set itself, and of the many that a run was chosen from."""
+SEALED, HELD_OUT, OPENED, SELECTION, REPLACED = "sealed", "held out", "opened", "selection", "replaced"
+"""What a line says that tells of no score: of the two sets themselves, of the many that a run was chosen from, and of
+what a run had seen that was overwritten by this one."""
+_NO_SCORES = (SEALED, HELD_OUT, OPENED, SELECTION, REPLACED)
 _START = ""
 """The link before the first line."""
 
@@ -65,6 +67,8 @@ class Ledger:
                 raise RunError(f"{self.path} is gone: {self._head_path.name} tells of lines in it")
             return []
         with open(self.path, "rb") as file:
+            # Whoever writes now has written the line, and not yet the head.
+            fcntl.flock(file, fcntl.LOCK_SH)
             return self._checked(file)
 
     @property
@@ -143,14 +147,54 @@ def link(before: str, line: Mapping[str, Any]) -> str:
 
 def hypotheses(lines: Iterable[Line], role: str = "valid") -> set[str]:
     """What was judged by a set: M is how many there are."""
-    return {
-        line["hypothesis"] for line in lines if line["set"] == role and line["what"] not in (SEALED, OPENED, SELECTION)
-    }
+    return {line["hypothesis"] for line in scored(lines, role)}
+
+
+def scored(lines: Iterable[Line], role: str) -> list[Line]:
+    """The lines that tell of scores on a set."""
+    return [line for line in lines if line["set"] == role and line["what"] not in _NO_SCORES]
+
+
+def tested(lines: Iterable[Line]) -> list[Line]:
+    """The lines that tell of scores on the test rows."""
+    return scored(lines, "test")
+
+
+def judged_keys(lines: Iterable[Line]) -> set[str]:
+    """What the validation rows judged, by keys that are the same in another ledger for the same weights.
+
+    A key is made of a hypothesis and of the first scores that it had: two trainings
+    have the same ones only where the second repeats the first. What an overwritten
+    run had judged counts as well.
+    """
+    lines = list(lines)
+    first: dict[str, Line] = {}
+    for line in scored(lines, "valid"):
+        first.setdefault(line["hypothesis"], line)
+    keys = {_key(line) for line in first.values()}
+    return keys.union(*(line["keys"] for line in lines if line["what"] == REPLACED and line["set"] == "valid"))
 
 
 def openings(lines: Iterable[Line]) -> list[Line]:
     """How often the test set was opened."""
     return [line for line in lines if line["what"] == OPENED]
+
+
+def replaced_openings(lines: Iterable[Line]) -> tuple[int, int]:
+    """How often runs that this one has overwritten opened the same test rows, and how many scores they saw."""
+    found = [line for line in lines if line["what"] == REPLACED and line["set"] == "test"]
+    return sum(line["openings"] for line in found), sum(line["looks"] for line in found)
+
+
+def set_hash(lines: Iterable[Line], role: str) -> str | None:
+    """The hash of the rows of a set, which runs on the same rows have in common; None where there are none."""
+    what = SEALED if role == "test" else HELD_OUT
+    return next((line["hash"] for line in lines if line["what"] == what), None)
+
+
+def _key(line: Line) -> str:
+    text = json.dumps([line["hypothesis"], line["scores"]], ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def cut_to_whole_lines(file: BinaryIO) -> None:

@@ -20,7 +20,24 @@ from typing import Any
 
 from regard.config import read_toml, to_toml
 from regard.errors import ConfigError, DeviceError, RunError, RunExistsError
-from regard.selection.ledger import OPENED, SEALED, SELECTION, Ledger, cut_to_whole_lines
+from regard.selection.bounds import DELTA
+from regard.selection.certificate import Certificate, certify
+from regard.selection.ledger import (
+    HELD_OUT,
+    OPENED,
+    REPLACED,
+    SEALED,
+    SELECTION,
+    Ledger,
+    Line,
+    cut_to_whole_lines,
+    judged_keys,
+    openings,
+    replaced_openings,
+    set_hash,
+    tested,
+)
+from regard.selection.neighbours import look_around
 from regard.selection.sealed import Marks, rows_digest, seal, unseal
 from regard.text.tokenizer import Tokenizer, load_tokenizer
 from regard.training.checkpoints import part_of, write_atomically
@@ -71,6 +88,7 @@ class RunFolder:
     ) -> None:
         """Start a new run here; an old one in its place is removed."""
         is_new = not self.path.exists()
+        before = self._looks_before()
         try:
             self._remove()
             self._held_out.mkdir(parents=True, exist_ok=True)
@@ -81,7 +99,8 @@ class RunFolder:
             self._write_held_out(held_out)
             # From here on the folder is a run.
             self.write_settings(settings)
-            self._note_seal()
+            self._note_sets()
+            self._note_replaced(before)
         except BaseException:
             if is_new:
                 shutil.rmtree(self.path, ignore_errors=True)
@@ -171,11 +190,31 @@ class RunFolder:
             lines = "".join(json.dumps(list(row), ensure_ascii=False) + "\n" for row in rows)
             write_atomically(self._held_out / f"{role}.jsonl", lines.encode())
 
-    def _note_seal(self) -> None:
-        """The first line of a ledger: what was sealed, before anything was looked at."""
-        if self._rows_path.is_file() and not self.read_looks():
+    def _note_sets(self) -> None:
+        """The first lines of a ledger: what was sealed and what held out, before anything was looked at."""
+        known = {line["what"] for line in self.read_looks()}
+        if self._rows_path.is_file() and SEALED not in known:
             rows = unseal(self._rows_path.read_bytes())
             self.ledger.add("test", SEALED, "", {}, rows=len(rows), hash=rows_digest(rows))
+        if HELD_OUT not in known and (rows := self.read_held_out("valid")):
+            self.ledger.add("valid", HELD_OUT, "", {}, rows=len(rows), hash=rows_digest(rows))
+
+    def _looks_before(self) -> list[Line]:
+        """What a run that is to be overwritten has seen; one whose ledger is broken is forgotten."""
+        try:
+            return self.read_looks() if self.exists else []
+        except RunError:
+            return []
+
+    def _note_replaced(self, before: Sequence[Line]) -> None:
+        """Overwriting a run does not undo what was chosen by it, where the rows are the same."""
+        now = self.read_looks()
+        if (keys := judged_keys(before)) and set_hash(before, "valid") == set_hash(now, "valid") is not None:
+            self.ledger.add("valid", REPLACED, "", {}, keys=sorted(keys))
+        times, looks = replaced_openings(before)
+        times, looks = times + len(openings(before)), looks + len(tested(before))
+        if times and set_hash(before, "test") == set_hash(now, "test") is not None:
+            self.ledger.add("test", REPLACED, "", {}, openings=times, looks=looks)
 
     def _unsealed(self) -> list[tuple[str, ...]]:
         wanted = next((line["hash"] for line in self.read_looks() if line["what"] == SEALED), None)
@@ -194,7 +233,7 @@ class RunFolder:
 
     def rewind(self, step: int) -> None:
         """Drop the figures behind a checkpoint, which will be written again, and what a crash left half-written."""
-        self._note_seal()
+        self._note_sets()
         for path in (self.model_path, self.metrics_path, self.settings_path):
             part_of(path).unlink(missing_ok=True)
         kept = [line for line in self.read_metrics() if line["step"] <= step]
@@ -206,6 +245,12 @@ class RunFolder:
     def read_looks(self) -> list[dict[str, Any]]:
         """The lines of the ledger, whose chain is whole."""
         return self.ledger.read()
+
+    def certificate(self, metric: str | None = None, *, delta: float = DELTA) -> Certificate:
+        """What can be promised of the headline score, or of another, by all that was looked at here and beside it."""
+        looks = self.read_looks()
+        name = self.path.resolve().name
+        return certify(name, looks, metric, neighbours=look_around(self.path), delta=delta)
 
     def note_selection(self, *, by: str, models: int, hypotheses: int) -> None:
         """Write down, once, that a set has judged this run beside others: whoever takes the best has chosen."""

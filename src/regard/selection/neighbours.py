@@ -1,0 +1,136 @@
+"""Who else was judged by the same rows: the runs that lie beside a run, whose looks are looks as well.
+
+Who trains ten runs one after the other on the same file and keeps the best has chosen among ten, though each ledger
+tells of one. Sets are cut by content, so these runs have the same validation rows and the same test rows; the first
+lines of a ledger have the hash of both, and by those the runs find each other. What was deleted, or lies elsewhere,
+is not found.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from regard.errors import RunError
+from regard.selection.ledger import Ledger, Line, hypotheses, judged_keys, openings, replaced_openings, set_hash, tested
+
+LEDGER = "ledger.jsonl"
+GROUP_MARKS = ("plan.json", "sweep.json")
+"""What the folder of a comparison, or of a sweep, is known by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """What the runs beside a run, and itself, have seen of its rows."""
+
+    others: Sequence[str] = ()
+    """Runs, comparisons and sweeps that the same validation rows have judged."""
+    num_hypotheses: int = 0
+    """All that these rows have judged, this run's own among them."""
+    openers: Sequence[str] = ()
+    """Those others that have opened the same test rows."""
+    num_tested: int = 0
+    """Scores on the test rows, this run's own among them."""
+    unread: Sequence[str] = ()
+    """Those whose ledger cannot be read, so that nobody knows."""
+
+
+def look_around(run: Path) -> Neighbours:
+    """Read the ledgers of the runs in the folder that `run` lies in, or that its comparison or sweep lies in."""
+    run = run.resolve()
+    own = Ledger(run / LEDGER).read()
+    home = _home(run)
+    count = _Count(set_hash(own, "valid"), set_hash(own, "test"))
+    for entry in _entries(home):
+        count.add(entry, is_own=run.is_relative_to(entry), home=home)
+    return count.result()
+
+
+@dataclass
+class _Count:
+    valid_hash: str | None
+    test_hash: str | None
+    keys: set[str] = field(default_factory=set)
+    num_more: int = 0
+    """Hypotheses that a sweep tells of, and whose runs are not here."""
+    chains: set[str] = field(default_factory=set)
+    num_replaced: int = 0
+    others: list[str] = field(default_factory=list)
+    openers: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+
+    def add(self, entry: Path, *, is_own: bool, home: Path) -> None:
+        name, keys = entry.name, set[str]()
+        is_judged = is_opened = False
+        for path in _ledgers(entry):
+            try:
+                lines = Ledger(path).read()
+            except (RunError, OSError):
+                self.unread.append(str(path.parent.relative_to(home)))
+                continue
+            if self.valid_hash is not None and set_hash(lines, "valid") == self.valid_hash:
+                keys |= judged_keys(lines)
+                is_judged = True
+            if self.test_hash is not None and set_hash(lines, "test") == self.test_hash:
+                self.chains |= {line["chain"] for line in tested(lines)}
+                is_opened |= self._note_replaced(lines)
+                is_opened |= bool(openings(lines))
+        if is_judged:
+            self.num_more += max(0, _told_by_sweep(entry) - len(keys))
+        self.keys |= keys
+        if not is_own:
+            self.others += [name] if is_judged else []
+            self.openers += [name] if is_opened else []
+
+    def _note_replaced(self, lines: Sequence[Line]) -> bool:
+        times, looks = replaced_openings(lines)
+        self.num_replaced += looks
+        return times > 0
+
+    def result(self) -> Neighbours:
+        return Neighbours(
+            others=self.others,
+            num_hypotheses=len(self.keys) + self.num_more,
+            openers=self.openers,
+            num_tested=len(self.chains) + self.num_replaced,
+            unread=self.unread,
+        )
+
+
+def _home(run: Path) -> Path:
+    """The folder around a run, or around the comparison or sweep that it is part of."""
+    home = run.parent
+    for above in (run.parent, run.parent.parent):
+        if _is_group(above):
+            home = above.parent
+    return home
+
+
+def _entries(home: Path) -> Iterator[Path]:
+    try:
+        found = sorted(home.iterdir())
+    except OSError:
+        return
+    yield from (path for path in found if _is_group(path) or (path / LEDGER).is_file())
+
+
+def _ledgers(entry: Path) -> Iterator[Path]:
+    """Of a run its own; of a group those of the runs in it, which a sweep has a folder deeper."""
+    if not _is_group(entry):
+        yield entry / LEDGER
+        return
+    for pattern in (f"*/{LEDGER}", f"*/*/{LEDGER}"):
+        yield from sorted(entry.glob(pattern))
+
+
+def _told_by_sweep(entry: Path) -> int:
+    """How many hypotheses the ledger of a sweep tells of, those of other machines among them."""
+    if not _is_group(entry) or not (entry / LEDGER).is_file():
+        return 0
+    try:
+        return len(hypotheses(Ledger(entry / LEDGER).read()))
+    except (RunError, OSError):
+        return 0
+
+
+def _is_group(path: Path) -> bool:
+    return any((path / name).is_file() for name in GROUP_MARKS)

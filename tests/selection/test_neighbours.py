@@ -1,0 +1,93 @@
+"""Runs on the same rows know of each other, and count no look twice."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from regard.selection.ledger import HELD_OUT, OPENED, REPLACED, SEALED, Ledger, hypotheses
+from regard.selection.neighbours import Neighbours, look_around
+
+
+def make_run(path: Path, *losses: float, valid: str = "v", test: str = "t") -> Ledger:
+    path.mkdir(parents=True)
+    ledger = Ledger(path / "ledger.jsonl")
+    ledger.add("test", SEALED, "", {}, rows=9, hash=test)
+    ledger.add("valid", HELD_OUT, "", {}, rows=9, hash=valid)
+    for step, loss in enumerate(losses):
+        ledger.add("valid", "training", f"step {step}", {"loss": loss})
+    return ledger
+
+
+def open_test(ledger: Ledger) -> None:
+    ledger.add("test", OPENED, "step 0", {}, why="test")
+    ledger.add("test", "evaluation", "step 0", {"accuracy": 0.5}, rows=9)
+
+
+def test_a_run_alone_has_its_own_looks(tmp_path: Path):
+    make_run(tmp_path / "runs" / "a", 0.5, 0.4)
+    assert look_around(tmp_path / "runs" / "a") == Neighbours(others=[], num_hypotheses=2, openers=[], unread=[])
+
+
+def test_runs_on_the_same_rows_add_up_and_others_do_not(tmp_path: Path):
+    make_run(tmp_path / "a", 0.5, 0.4)
+    open_test(make_run(tmp_path / "b", 0.6, 0.3, 0.2))
+    open_test(make_run(tmp_path / "other rows", 0.7, valid="x", test="y"))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes.txt").write_text("nothing", encoding="utf-8")
+    around = look_around(tmp_path / "a")
+    assert around == Neighbours(others=["b"], num_hypotheses=5, openers=["b"], num_tested=1, unread=[])
+    assert look_around(tmp_path / "b").openers == []
+    assert look_around(tmp_path / "b").num_hypotheses == 5
+
+
+def test_a_copy_and_a_repetition_are_no_new_hypotheses(tmp_path: Path):
+    open_test(make_run(tmp_path / "a", 0.5, 0.4))
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    Ledger(tmp_path / "copy" / "ledger.jsonl").add("valid", "evaluation", "step 0", {"accuracy": 0.9}, rows=9)
+    make_run(tmp_path / "again", 0.5, 0.4)
+    around = look_around(tmp_path / "a")
+    assert (around.num_hypotheses, around.num_tested) == (2, 1)
+
+
+def test_comparisons_and_sweeps_are_looked_into_from_outside_and_from_inside(tmp_path: Path):
+    make_run(tmp_path / "alone", 0.1)
+    make_run(tmp_path / "compared" / "lstm", 0.2)
+    make_run(tmp_path / "compared" / "gpt", 0.3)
+    (tmp_path / "compared" / "plan.json").write_text("{}", encoding="utf-8")
+    make_run(tmp_path / "swept" / "trials" / "0000", 0.4)
+    make_run(tmp_path / "swept" / "again" / "1", 0.5)
+    (tmp_path / "swept" / "sweep.json").write_text("{}", encoding="utf-8")
+    make_run(tmp_path / "folder" / "deeper", 0.6)
+    for run in ("alone", "compared/gpt", "swept/trials/0000", "swept/again/1"):
+        around = look_around(tmp_path / run)
+        assert around.num_hypotheses == 5, run
+        assert around.others == [name for name in ("alone", "compared", "swept") if not run.startswith(name)]
+
+
+def test_trials_of_a_sweep_that_are_not_here_count_by_its_own_ledger(tmp_path: Path):
+    make_run(tmp_path / "swept" / "trials" / "0000", 0.4)
+    (tmp_path / "swept" / "sweep.json").write_text("{}", encoding="utf-8")
+    own = Ledger(tmp_path / "swept" / "ledger.jsonl")
+    for trial in range(7):
+        own.add("valid", "training", f"trial {trial}, step 0", {"loss": 0.4})
+    make_run(tmp_path / "alone", 0.1)
+    assert look_around(tmp_path / "alone").num_hypotheses == len(hypotheses(own.read())) + 1 == 8
+
+
+def test_what_was_overwritten_beside_counts(tmp_path: Path):
+    make_run(tmp_path / "a", 0.5)
+    ledger = make_run(tmp_path / "b", 0.6)
+    ledger.add("valid", REPLACED, "", {}, keys=["a" * 16, "b" * 16])
+    ledger.add("test", REPLACED, "", {}, openings=2, looks=2)
+    around = look_around(tmp_path / "a")
+    assert (around.num_hypotheses, around.openers, around.num_tested) == (4, ["b"], 2)
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "ledger.head"])
+def test_a_broken_ledger_beside_is_named_and_stops_nobody(tmp_path: Path, name: str):
+    make_run(tmp_path / "a", 0.5)
+    make_run(tmp_path / "broken", 0.6)
+    (tmp_path / "broken" / name).write_text("nonsense\n", encoding="utf-8")
+    around = look_around(tmp_path / "a")
+    assert (around.unread, around.num_hypotheses, around.others) == (["broken"], 1, [])
