@@ -1,18 +1,27 @@
 """`regard compare`: several models, one budget, one table that can be believed."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from regard.cli.output import Beam, Json, Quiet, argument, numbers, option, print_json, talk
-from regard.cli.train import Given, joined, remedies
+from regard.cli.training_options import (
+    Columns,
+    SetValues,
+    SharedSettings,
+    TaskName,
+    TokenizerName,
+    TrainDevice,
+    joined,
+    names,
+    remedies,
+)
 
 
 def compare(
     data: Annotated[list[str], argument("DATA...", "A file, several files, a folder, or a built-in name.")],
     models: Annotated[str, option("Presets or TOML files: rnn,lstm,lstm-attention,mine.toml")],
-    task: Annotated[str | None, option("classification, language and so on; unset, read off the data.")] = None,
+    task: TaskName = None,
     out: Annotated[str | None, option("The folder. Unset: runs/compare-DATA. An interrupted one goes on.")] = None,
     minutes: Annotated[float | None, option("Train each run for so many minutes.")] = None,
     steps: Annotated[int | None, option("Train each run for so many steps.")] = None,
@@ -20,13 +29,13 @@ def compare(
     seeds: Annotated[str, typer.Option(help="How many seeds, or which: 3 or 1,5,7")] = "1",
     params: Annotated[int | None, option("Make each model as wide as so many parameters allow.")] = None,
     sizes: Annotated[str | None, option("Also train on so many rows, or documents, only: 1000,10000")] = None,
-    columns: Annotated[str | None, option("The columns, by name or position: de,en or text,label")] = None,
-    tokenizer: Annotated[str | None, option("bpe, unigram, characters, bytes, words or a tokenizer.json.")] = None,
-    device: Annotated[str | None, option("auto, cpu, cuda or cuda:N.")] = None,
+    columns: Columns = None,
+    tokenizer: TokenizerName = None,
+    device: TrainDevice = None,
     jobs: Annotated[int | None, option("Runs at a time. Unset: one a core, or one on a GPU.", min=1)] = None,
     beam: Beam = None,
-    settings: Annotated[Path | None, option("A TOML file of settings that all share.", dir_okay=False)] = None,
-    set_: Annotated[Given, option("Any setting: --set model.dropout=0.3", "--set", metavar="NAME=VALUE")] = None,
+    settings: SharedSettings = None,
+    set_: SetValues = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the comparison in --out.")] = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -51,10 +60,11 @@ def compare(
     from regard.runs.comparison import compare as start
 
     options = {
-        "data": {"columns": [name.strip() for name in columns.split(",")] if columns else None, "tokenizer": tokenizer},
+        "task": task,
+        "data": {"columns": names(columns), "tokenizer": tokenizer},
         "train": {"device": device},
     }
-    values = joined(settings, set_ or [], options) | ({} if task is None else {"task": task})
+    values = joined(settings, set_, options)
     with remedies():
         result = start(
             data,

@@ -33,7 +33,7 @@ def export(
       regard export runs/reviews --to onnx --out reviews-onnx
     """
     talk(quiet=quiet)
-    from regard.cli.train import remedies
+    from regard.cli.training_options import remedies
     from regard.runs.export import export_model
 
     given: dict[str, Any] = {"to": to, "number_type": number_type}

@@ -1,13 +1,26 @@
 """`regard finetune`: from a model that knows something already to a run of one's own."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from regard.cli.few import FEW_REMEDIES, Draws, Few, Jobs, print_few, read_few, require_few
-from regard.cli.output import Json, Quiet, RunPath, argument, option, print_json, talk
-from regard.cli.train import Given, joined, remedies
+from regard.cli.output import Json, Quiet, RunPath, argument, option, talk
+from regard.cli.training_options import (
+    Epochs,
+    Given,
+    Minutes,
+    RunOut,
+    Seed,
+    SettingsFile,
+    SkipBad,
+    Steps,
+    TrainDevice,
+    joined,
+    names,
+    print_run,
+    remedies,
+)
 from regard.errors import ConfigError, RegardError, RunExistsError, StoppedError
 
 _REMEDIES: dict[type[RegardError], str] = {
@@ -19,7 +32,7 @@ _REMEDIES: dict[type[RegardError], str] = {
 def finetune(
     base: RunPath,
     data: Annotated[Given, argument("DATA...", "A file, several files, or a folder.")] = None,
-    out: Annotated[str | None, option("The run folder. Unset: a fresh one under runs/.")] = None,
+    out: RunOut = None,
     task: Annotated[str | None, option("classification, regression and so on; unset, read off the data.")] = None,
     lora: Annotated[bool, typer.Option("--lora", help="Train low-rank corrections, and keep them alone.")] = False,
     rank: Annotated[int | None, option("Of the corrections, with --lora.")] = None,
@@ -28,14 +41,14 @@ def finetune(
     columns: Annotated[str | None, option("The columns, by name or position: text,label")] = None,
     valid: Annotated[Given, option("A file of validation rows.")] = None,
     test: Annotated[Given, option("A file of test rows.")] = None,
-    minutes: Annotated[float | None, option("Stop after so many minutes of training.")] = None,
-    steps: Annotated[int | None, option("Stop after so many steps.")] = None,
-    epochs: Annotated[float | None, option("Stop after so many passes over the data.")] = None,
-    seed: Annotated[int | None, option("Another seed gives another run.")] = None,
-    device: Annotated[str | None, option("auto, cpu, cuda or cuda:N.")] = None,
-    settings: Annotated[Path | None, option("A TOML file of settings; see regard settings.", dir_okay=False)] = None,
+    minutes: Minutes = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    seed: Seed = None,
+    device: TrainDevice = None,
+    settings: SettingsFile = None,
     set_: Annotated[Given, option("Any setting: --set finetune.layer_decay=0.9", "--set", metavar="NAME=VALUE")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Go on without rows that cannot be read.")] = False,
+    skip_bad: SkipBad = False,
     few: Few = None,
     draws: Draws = None,
     jobs: Jobs = None,
@@ -66,12 +79,11 @@ def finetune(
         require_few(draws, jobs)
 
     options = {
-        "data": {"columns": [name.strip() for name in columns.split(",")] if columns else None, "valid": valid,
-                 "test": test, "skip_bad": skip_bad or None},
+        "data": {"columns": names(columns), "valid": valid, "test": test, "skip_bad": skip_bad or None},
         "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device},
         "finetune": {"top_layers": top},
     }  # fmt: skip
-    values = joined(settings, set_ or [], options)
+    values = joined(settings, set_, options)
     if rank is not None:
         values = joined(None, [f"finetune.lora.rank={rank}"], values)
     method = "lora" if lora else "head" if head else "top" if top is not None else "all"
@@ -88,8 +100,4 @@ def finetune(
     with remedies(_REMEDIES):
         run = start(base, data or None, out=out, task=task, method=method, settings=values, overwrite=overwrite,
                     show_progress=not quiet)  # fmt: skip
-    if json:
-        looks = [line for line in run.folder.read_looks() if line["what"] == "report"]
-        print_json({"run": str(run.path), "report": str(run.folder.report_path), **looks[-1]["scores"]})
-    else:
-        print(run.path)
+    print_run(run, json=json)

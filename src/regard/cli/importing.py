@@ -32,7 +32,7 @@ def import_(
       regard import their-adapter/ runs/theirs --base smollm2
     """
     talk(quiet=quiet)
-    from regard.cli.train import remedies
+    from regard.cli.training_options import remedies
     from regard.interop.importing import import_model
 
     given = {RunExistsError: "the option is --overwrite", BaseMissingError: "the option is --base"}

@@ -26,7 +26,7 @@ def merge(
       regard predict runs/whole "A film to remember."
     """
     talk(quiet=quiet)
-    from regard.cli.train import remedies
+    from regard.cli.training_options import remedies
     from regard.runs.merging import merge as start
 
     with remedies({RunExistsError: "the option is --overwrite"}):

@@ -1,12 +1,23 @@
 """`regard sweep`: settings searched, and the winner's score with its luck taken out."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from regard.cli.output import Json, Quiet, argument, option, print_json, talk
-from regard.cli.train import Given, joined, remedies
+from regard.cli.training_options import (
+    Columns,
+    Given,
+    ModelName,
+    SetValues,
+    SharedSettings,
+    TaskName,
+    TokenizerName,
+    TrainDevice,
+    joined,
+    names,
+    remedies,
+)
 from regard.errors import ConfigError, RunExistsError, StoppedError
 
 _REMEDIES = {RunExistsError: "the options are --overwrite and --out", StoppedError: "type the same command again"}
@@ -27,13 +38,13 @@ def sweep(
     workers: Annotated[int | None, option("Trials at a time. Unset: one a core, or one on a GPU.")] = None,
     seed: Annotated[int, typer.Option(help="Of the proposals.")] = 0,
     out: Annotated[str | None, option("The folder. Unset: runs/sweep-DATA. An interrupted one goes on.")] = None,
-    model: Annotated[str | None, option("A kind, or a kind and a size: transformer, lstm-small.")] = None,
-    task: Annotated[str | None, option("classification, language and so on; unset, read off the data.")] = None,
-    columns: Annotated[str | None, option("The columns, by name or position: de,en or text,label")] = None,
-    tokenizer: Annotated[str | None, option("bpe, unigram, characters, bytes, words or a tokenizer.json.")] = None,
-    device: Annotated[str | None, option("auto, cpu, cuda or cuda:N.")] = None,
-    settings: Annotated[Path | None, option("A TOML file of settings that all share.", dir_okay=False)] = None,
-    set_: Annotated[Given, option("Any setting: --set model.num_layers=6", "--set", metavar="NAME=VALUE")] = None,
+    model: ModelName = None,
+    task: TaskName = None,
+    columns: Columns = None,
+    tokenizer: TokenizerName = None,
+    device: TrainDevice = None,
+    settings: SharedSettings = None,
+    set_: SetValues = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the sweep in --out.")] = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -66,10 +77,11 @@ def sweep(
     from regard.runs.sweep import sweep as start
 
     options = {
-        "data": {"columns": [name.strip() for name in columns.split(",")] if columns else None, "tokenizer": tokenizer},
+        "task": task,
+        "data": {"columns": names(columns), "tokenizer": tokenizer},
         "train": {"device": device},
     }
-    values = joined(settings, set_ or [], options) | ({} if task is None else {"task": task})
+    values = joined(settings, set_, options)
     with remedies(_REMEDIES):
         result = start(
             given[:-1],

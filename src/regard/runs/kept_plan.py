@@ -24,7 +24,7 @@ def keep_plan(
     path = folder / "plan.json"
     wanted: dict[str, Any] = {Path(job.path).name: [job.settings, job.generation] for job in jobs}
     wanted = json.loads(json.dumps(wanted))  # as it will be read again
-    before = _read_plan(path)
+    before = read_kept(path)
     if before is not None and overwrite:
         for name in before:
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -63,7 +63,8 @@ def _require_same_data(jobs: Sequence[Job], data: Prepared, *, what: str, is_cut
             )
 
 
-def _read_plan(path: Path) -> dict[str, Any] | None:
+def read_kept(path: Path) -> dict[str, Any] | None:
+    """What was asked for in a folder of several runs before; None where nothing was."""
     if not path.is_file():
         return None
     try:

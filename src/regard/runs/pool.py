@@ -2,21 +2,19 @@
 
 import json
 import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID
 
 from regard.errors import RunError, StoppedError
 from regard.progress import duration, say
 from regard.runs.job import Job
+from regard.runs.processes import close_process, last_words, progress_bars, start_process, stop_processes
 from regard.training.folder import RunFolder
 from regard.training.interruption import listen
 
@@ -32,21 +30,14 @@ class _Running:
     start: float
     bar: TaskID
 
-    def close(self) -> None:
-        """Wait until the process is gone, and let go of the pipe to it."""
-        self.process.wait()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-
 
 def run_jobs(jobs: Sequence[Job], *, num_at_once: int, logs: Path, show_progress: bool = True) -> None:
     """Finish all jobs that are not done; raise if one fails, or if the user stops them, with all state saved."""
     waiting = [job for job in jobs if not job.is_done]
     if len(waiting) < len(jobs):
         say(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are there already")
-    logs.mkdir(parents=True, exist_ok=True)
     running: list[_Running] = []
-    with listen() as interruption, _progress(show_progress) as progress:
+    with listen() as interruption, progress_bars(is_shown=show_progress) as progress:
         whole = progress.add_task(f"{len(waiting)} runs", total=max(1, len(waiting)))
         try:
             while waiting or running:
@@ -57,59 +48,35 @@ def run_jobs(jobs: Sequence[Job], *, num_at_once: int, logs: Path, show_progress
                     _show(each, progress)
                     if each.process.poll() is not None:
                         running.remove(each)
-                        each.close()
+                        close_process(each.process)
                         progress.remove_task(each.bar)
                         if not interruption:
                             _finish(each)
                             progress.advance(whole)
                 if interruption:
                     assert interruption.signal is not None
-                    _stop(running)
+                    stop_processes(each.process for each in running)
                     raise StoppedError(
                         "stopped; every run has saved its state, and the same command goes on from there",
                         signal=interruption.signal,
                     )
         finally:
-            _stop(running)
+            stop_processes(each.process for each in running)
 
 
 def _start(job: Job, logs: Path, progress: Progress) -> _Running:
     log = logs / f"{Path(job.path).name}.log"
-    environment = {**os.environ, "OMP_NUM_THREADS": str(job.threads)}
-    with open(log, "a", encoding="utf-8") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "regard.runs.job"],
-            stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=file,
-            text=True,
-            env=environment,
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the others in order
-        )
-    assert process.stdin is not None
-    process.stdin.write(job.to_json() + "\n")
-    process.stdin.flush()
+    process = start_process("regard.runs.job", job.to_json(), log, threads=job.threads)
     return _Running(job, process, log, time.monotonic(), progress.add_task(job.name, total=1.0))
 
 
 def _finish(each: _Running) -> None:
     if each.process.returncode != 0 or not each.job.is_done:
-        lines = each.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise RunError(f"{each.job.name} failed: {lines[-1] if lines else 'it said nothing'} (see {each.log})")
+        raise RunError(f"{each.job.name} failed: {last_words(each.log)}")
     result = each.job.result()
     score = result["scores"][result["metric"]]["value"]
     took = duration(time.monotonic() - each.start)
     say(f"{each.job.name}: {result['metric']} {score:.3f} after {result['steps']:,} steps, {took}")
-
-
-def _stop(running: list[_Running]) -> None:
-    """Ask each to save and leave, and wait until it has."""
-    for each in running:
-        if each.process.poll() is None:
-            each.process.send_signal(signal.SIGTERM)
-    for each in running:
-        each.close()
-    running.clear()
 
 
 def _show(each: _Running, progress: Progress) -> None:
@@ -141,16 +108,3 @@ def _last_line(path: Path) -> dict[str, Any] | None:
         if "seconds" in figures:
             return figures
     return None
-
-
-def _progress(is_shown: bool) -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not (is_shown and console.is_terminal),
-    )

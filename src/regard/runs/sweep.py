@@ -25,6 +25,7 @@ from regard.config import merge, to_toml
 from regard.data.sources import Rows
 from regard.errors import ConfigError, DataError, RunError, RunExistsError
 from regard.progress import say
+from regard.runs.kept_plan import read_kept
 from regard.runs.launch import find_hardware, flat, paths_or_rows
 from regard.runs.sweep_plan import SweepPlan, Wishes, forewarning, make_plan
 from regard.runs.sweep_worker import Order, open_study
@@ -154,7 +155,7 @@ def _keep(plan: SweepPlan, storage: str | None, rows: Rows | None, *, overwrite:
     from regard.runs.sweep_study import open_storage, without_password
 
     folder, path = plan.path, plan.path / "sweep.json"
-    before = _read_asked(path)
+    before = read_kept(path)
     shown = None if storage is None else without_password(storage)
     if before is not None and not overwrite:
         if (difference := _difference(before["asked"], {**plan.asked, "storage": shown})) is not None:
@@ -207,15 +208,6 @@ def _require_same_winner(plan: SweepPlan, number: int) -> None:
         shutil.rmtree(plan.path / "again")
     note.parent.mkdir(exist_ok=True)
     write_atomically(note, json.dumps(number).encode())
-
-
-def _read_asked(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise RunError(f"{path} is damaged: {error}; name another folder") from None
 
 
 def _remove(folder: Path) -> None:

@@ -1,10 +1,7 @@
 """The workers of a sweep, from outside: started, watched and stopped, and each look that they took written down."""
 
 import fcntl
-import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID
 
 from regard.errors import RunError, StoppedError
 from regard.explanation.comparison_words import metric_name
 from regard.progress import say
+from regard.runs.processes import last_words, progress_bars, start_process, stop_processes
 from regard.runs.sweep_machines import Machines
 from regard.runs.sweep_objectives import best_loss, figures, looks_of
 from regard.runs.sweep_plan import SweepPlan
@@ -46,22 +43,8 @@ class Workers:
 
     def start(self, order: Order) -> None:
         log = self._log(len(self.processes))
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "a", encoding="utf-8") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "regard.runs.sweep_worker"],
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=file,
-                text=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                pass_fds=[self.lock],
-                start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the others in order
-            )
-        self.processes.append(process)
-        assert process.stdin is not None
-        process.stdin.write(order.to_json() + "\n")
-        process.stdin.flush()
+        module = "regard.runs.sweep_worker"
+        self.processes.append(start_process(module, order.to_json(), log, threads=1, pass_fds=[self.lock]))
 
     @property
     def are_busy(self) -> bool:
@@ -69,21 +52,8 @@ class Workers:
         codes = [process.poll() for process in self.processes]
         for number, code in enumerate(codes):
             if code not in (None, 0):
-                lines = self._log(number).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-                raise RunError(
-                    f"a worker failed: {lines[-1] if lines else 'it said nothing'} (see {self._log(number)})"
-                )
+                raise RunError(f"a worker failed: {last_words(self._log(number))}")
         return None in codes
-
-    def stop(self) -> None:
-        """Ask each to save and leave, and wait until it has."""
-        for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        for process in self.processes:
-            process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
 
     def _log(self, number: int) -> Path:
         return self.folder / "logs" / f"worker-{number}.log"
@@ -114,7 +84,7 @@ def run_search(
     """Finish all trials of the sweep; raise if a worker fails or the user stops them, with all state saved."""
     ledger = Ledger(plan.path / "ledger.jsonl")
     pool = Workers(plan.path, lock)
-    with listen() as interruption, _progress(show_progress) as progress:
+    with listen() as interruption, progress_bars(is_shown=show_progress) as progress:
         watch = _Watch(study, plan, ledger, progress)
         try:
             watch.note(is_new=False)
@@ -132,14 +102,14 @@ def run_search(
                     _wait(interruption, pool)
                     watch.note()
         finally:
-            pool.stop()
+            stop_processes(pool.processes)
 
 
 def run_again(plan: SweepPlan, orders: Sequence[Order], *, lock: int, show_progress: bool) -> None:
     """Train what is ordered, and write down its looks."""
     pool = Workers(plan.path, lock)
     runs = [Path(path) for order in orders for path, _ in order.again]
-    with listen() as interruption, _progress(show_progress) as progress:
+    with listen() as interruption, progress_bars(is_shown=show_progress) as progress:
         bar = progress.add_task(f"the winner again, {len(runs)} times", total=len(runs))
         try:
             for order in orders:
@@ -148,7 +118,7 @@ def run_again(plan: SweepPlan, orders: Sequence[Order], *, lock: int, show_progr
                 _wait(interruption, pool)
                 progress.update(bar, completed=sum(_share(path, plan) for path in runs))
         finally:
-            pool.stop()
+            stop_processes(pool.processes)
 
 
 def note_looks(ledger: Ledger, name: str, looks: Sequence[dict], known: set[tuple[str, str]]) -> None:
@@ -238,7 +208,7 @@ def _wait(interruption: Interruption, pool: Workers) -> None:
     time.sleep(_POLL_SECONDS)
     if interruption:
         assert interruption.signal is not None
-        pool.stop()
+        stop_processes(pool.processes)
         raise StoppedError(
             "stopped; every trial has saved its state, and the same command goes on from there",
             signal=interruption.signal,
@@ -252,19 +222,6 @@ def _share(path: Path, plan: SweepPlan) -> float:
     shares = [last["step"] / train["max_steps"]] if train.get("max_steps") else []
     shares += [last["seconds"] / (60 * train["minutes"])] if train.get("minutes") else []
     return min(0.99, max(shares, default=0.0))
-
-
-def _progress(is_shown: bool) -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TaskProgressColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        console=console,
-        transient=True,
-        disable=not (is_shown and console.is_terminal),
-    )
 
 
 def note_again(plan: SweepPlan, winner: int) -> None:

@@ -59,11 +59,8 @@ def without_password(url: str) -> str:
         return url if "@" not in url else f"...@{url.rpartition('@')[2]}"
 
 
-class SeededSampler(BaseSampler):
-    """Lets another sampler draw each setting of each trial, from a seed that is theirs alone."""
-
-    def __init__(self, make: Callable[[int], BaseSampler], seed: int) -> None:
-        self._make, self._seed = make, seed
+class _ByItself(BaseSampler):
+    """Draws each setting by itself, and none together with others."""
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return {}
@@ -72,6 +69,13 @@ class SeededSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         return {}
+
+
+class SeededSampler(_ByItself):
+    """Lets another sampler draw each setting of each trial, from a seed that is theirs alone."""
+
+    def __init__(self, make: Callable[[int], BaseSampler], seed: int) -> None:
+        self._make, self._seed = make, seed
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -81,19 +85,11 @@ class SeededSampler(BaseSampler):
         return self._make(seed).sample_independent(study, trial, param_name, param_distribution)
 
 
-class GridSampler(BaseSampler):
+class GridSampler(_ByItself):
     """The points of a grid, one for each trial, in order."""
 
     def __init__(self, points: list[dict[str, Value]]) -> None:
         self._points = points
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {}
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return {}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
