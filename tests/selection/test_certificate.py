@@ -130,6 +130,7 @@ def test_ledgers_that_cannot_be_read_are_told_of(ledger: Ledger):
     certificate, told = tell(ledger, neighbours=Neighbours(unread=["old"]))
     assert certificate.is_sealed
     assert "What old saw is not counted" in told
+    assert "still sealed: no ledger here that can be read tells otherwise" in told
 
 
 def test_without_sets_and_scores_it_says_so(tmp_path: Path):

@@ -65,6 +65,18 @@ def test_comparisons_and_sweeps_are_looked_into_from_outside_and_from_inside(tmp
         assert around.others == [name for name in ("alone", "compared", "swept") if not run.startswith(name)]
 
 
+def test_runs_of_one_sweep_tell_which_of_them_has_opened_the_test_set(tmp_path: Path):
+    make_run(tmp_path / "alone", 0.1)
+    make_run(tmp_path / "swept" / "trials" / "0000", 0.4)
+    open_test(make_run(tmp_path / "swept" / "trials" / "0001", 0.5))
+    open_test(make_run(tmp_path / "swept" / "again" / "1", 0.6))
+    (tmp_path / "swept" / "sweep.json").write_text("{}", encoding="utf-8")
+    assert look_around(tmp_path / "swept/trials/0000").openers == ["swept/again/1", "swept/trials/0001"]
+    assert look_around(tmp_path / "swept/trials/0001").openers == ["swept/again/1"]
+    assert look_around(tmp_path / "alone").openers == ["swept"]
+    assert look_around(tmp_path / "alone").num_tested == 2
+
+
 def test_trials_of_a_sweep_that_are_not_here_count_by_its_own_ledger(tmp_path: Path):
     make_run(tmp_path / "swept" / "trials" / "0000", 0.4)
     (tmp_path / "swept" / "sweep.json").write_text("{}", encoding="utf-8")

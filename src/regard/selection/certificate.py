@@ -102,8 +102,13 @@ class Certificate:
         if not self.num_test:
             return ["No rows were held back for a test, so nothing here comes from rows that nobody had looked at."]
         if self.is_sealed:
+            known = (
+                "no ledger here that can be read tells otherwise"
+                if self.neighbours.unread
+                else "nothing has read it yet"
+            )
             return [
-                f"The test set of {self.num_test:,} rows is still sealed: nothing has read it yet. "
+                f"The test set of {self.num_test:,} rows is still sealed: {known}. "
                 "Opening it, once, gives a number that owes nothing to choice."
             ]
         told = [f"This run has not opened its test set of {self.num_test:,} rows."]

@@ -27,7 +27,7 @@ class Neighbours:
     num_hypotheses: int = 0
     """All that these rows have judged, this run's own among them."""
     openers: Sequence[str] = ()
-    """Those others that have opened the same test rows."""
+    """Those others that have opened the same test rows, and runs of the same comparison or sweep that have."""
     num_tested: int = 0
     """Scores on the test rows, this run's own among them."""
     unread: Sequence[str] = ()
@@ -39,14 +39,16 @@ def look_around(run: Path) -> Neighbours:
     run = run.resolve()
     own = Ledger(run / LEDGER).read()
     home = _home(run)
-    count = _Count(set_hash(own, "valid"), set_hash(own, "test"))
+    count = _Count(run, home, set_hash(own, "valid"), set_hash(own, "test"))
     for entry in _entries(home):
-        count.add(entry, is_own=run.is_relative_to(entry), home=home)
+        count.add(entry)
     return count.result()
 
 
 @dataclass
 class _Count:
+    run: Path
+    home: Path
     valid_hash: str | None
     test_hash: str | None
     keys: set[str] = field(default_factory=set)
@@ -58,33 +60,34 @@ class _Count:
     openers: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
 
-    def add(self, entry: Path, *, is_own: bool, home: Path) -> None:
-        name, keys = entry.name, set[str]()
-        is_judged = is_opened = False
+    def add(self, entry: Path) -> None:
+        """Count what lies in a folder beside the run, or in the one that the run is or is part of."""
+        is_own = self.run.is_relative_to(entry)
+        keys, is_judged = set[str](), False
         for path in _ledgers(entry):
+            name = str(path.parent.relative_to(self.home))
             try:
                 lines = Ledger(path).read()
             except (RunError, OSError):
-                self.unread.append(str(path.parent.relative_to(home)))
+                self.unread.append(name)
                 continue
             if self.valid_hash is not None and set_hash(lines, "valid") == self.valid_hash:
                 keys |= judged_keys(lines)
                 is_judged = True
             if self.test_hash is not None and set_hash(lines, "test") == self.test_hash:
-                self.chains |= {line["chain"] for line in tested(lines)}
-                is_opened |= self._note_replaced(lines)
-                is_opened |= bool(openings(lines))
+                self._note_test(lines, None if path.parent == self.run else name if is_own else entry.name)
         if is_judged:
             self.num_more += max(0, _told_by_sweep(entry) - len(keys))
         self.keys |= keys
-        if not is_own:
-            self.others += [name] if is_judged else []
-            self.openers += [name] if is_opened else []
+        if is_judged and not is_own:
+            self.others.append(entry.name)
 
-    def _note_replaced(self, lines: Sequence[Line]) -> bool:
+    def _note_test(self, lines: Sequence[Line], name: str | None) -> None:
         times, looks = replaced_openings(lines)
+        self.chains |= {line["chain"] for line in tested(lines)}
         self.num_replaced += looks
-        return times > 0
+        if name is not None and name not in self.openers and (times or openings(lines)):
+            self.openers.append(name)
 
     def result(self) -> Neighbours:
         return Neighbours(
