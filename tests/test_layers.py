@@ -11,7 +11,7 @@ import regard
 
 ROOT = Path(regard.__file__).parent
 # A folder may import from those on its left, and from itself.
-ORDER = ["errors", "version", "config", "progress", "kernels", "nn", "text", "data", "models", "generation",
+ORDER = ["errors", "version", "config", "progress", "writing", "kernels", "nn", "text", "data", "models", "generation",
          "evaluation", "selection", "tasks", "adapters", "training", "explanation", "interop", "runs", "serving",
          "lab", "cli"]  # fmt: skip
 

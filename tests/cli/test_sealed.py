@@ -86,6 +86,8 @@ def test_what_cannot_be_certified_is_told(regard, trained: Path, tmp_path: Path)
     regard("certificate", trained, "--metric", "beauty").says_no("no score called 'beauty'", "exact_match")
     regard("certificate", trained, "--delta", 0).says_no("delta must lie between 0 and 1")
     regard("certificate", trained, "--out", "c.docx").says_no("must end in .png, .svg or .html")
+    for name in ("c.png", "c.html"):
+        regard("certificate", trained, "--out", tmp_path / "nowhere" / name).says_no("cannot write", "No such file")
 
 
 @pytest.fixture(scope="module")

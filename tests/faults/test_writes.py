@@ -10,7 +10,8 @@ import torch
 
 from regard.errors import CheckpointError, DeviceError
 from regard.training import checkpoints
-from regard.training.checkpoints import load_checkpoint, read_tensors, save_checkpoint, write_atomically, write_tensors
+from regard.training.checkpoints import load_checkpoint, read_tensors, save_checkpoint, write_tensors
+from regard.writing import write_atomically
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(3), "c": torch.zeros(0, 5)}
 

@@ -1,10 +1,11 @@
+import errno
 import json
 import threading
 from pathlib import Path
 
 import pytest
 
-from regard.errors import RunError
+from regard.errors import DeviceError, RunError
 from regard.selection.ledger import OPENED, SEALED, Ledger, hypotheses, openings
 
 
@@ -97,3 +98,22 @@ def test_lines_of_several_writers_at_once_make_one_chain(tmp_path: Path):
     for writer in writers:
         writer.join()
     assert len(Ledger(tmp_path / "ledger.jsonl").read()) == 36
+
+
+@pytest.mark.parametrize("fails", ["os.fsync", "write_atomically"])
+def test_a_line_that_cannot_be_written_leaves_the_ledger_as_it_was(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, fails: str
+):
+    before = ledger.path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"regard.selection.ledger.{fails}", full)
+        with pytest.raises(DeviceError, match=r"cannot write .*ledger.jsonl: No space left on device; what was there"):
+            ledger.add("test", OPENED, "step 30", {}, why="test")
+    assert ledger.path.read_bytes() == before
+    assert not openings(ledger.read())
+    ledger.add("test", OPENED, "step 30", {}, why="test")
+    assert len(openings(ledger.read())) == 1

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated
 
 from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, option, print_json, talk
-from regard.errors import ConfigError, DeviceError
+from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.explanation.highlights import Highlights
@@ -52,13 +52,10 @@ def attention(
     maps = opened.attention(text, **options)
     kind = kind or maps.kinds[-1]
     maps.select(kind, layer, head)  # a kind, layer or head that is not there is told before anything is drawn
-    try:
-        if out is not None and out.lower().endswith(".html"):
-            write_attention_page(maps, out)
-        elif out is not None:
-            draw_figure(maps, out, kind=kind, layer=layer, head=head)
-    except OSError as error:
-        raise DeviceError(f"cannot write {out}: {error.strerror or error}") from None
+    if out is not None and out.lower().endswith(".html"):
+        write_attention_page(maps, out)
+    elif out is not None:
+        draw_figure(maps, out, kind=kind, layer=layer, head=head)
     if json:
         weights = {name: each.tolist() for name, each in maps.weights.items()}
         print_json({"input": text, "output": maps.prediction, "source_tokens": maps.source_tokens,
@@ -77,11 +74,8 @@ def _show_words(highlights: "Highlights", *, out: str | None, json: bool) -> Non
 
     from regard.explanation.highlights import draw_highlights
 
-    try:
-        if out is not None:
-            draw_highlights(highlights, out)
-    except OSError as error:
-        raise DeviceError(f"cannot write {out}: {error.strerror or error}") from None
+    if out is not None:
+        draw_highlights(highlights, out)
     if json:
         print_json({"input": highlights.text, "judgements": highlights.to_dict()["judgements"], "out": out})
     elif out is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.output import Json, option, print_json
-from regard.errors import ConfigError, DataError, DeviceError
+from regard.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from regard.selection.bounds import Scores
@@ -49,10 +49,7 @@ def bound(
     found = calculate(num_hypotheses=m, num_examples=n, delta=delta, scores=scores, epsilon=epsilon)
     if out is not None:
         given = {"m": m, "n": n, "delta": delta, "score": score, "values": values, "epsilon": epsilon}
-        try:
-            draw_bounds(found, out, command=_command(given, unbounded))
-        except OSError as error:
-            raise DeviceError(f"cannot write {out}: {error.strerror or error}") from None
+        draw_bounds(found, out, command=_command(given, unbounded))
     if json:
         print_json({**found.to_dict(), "out": out})
         return

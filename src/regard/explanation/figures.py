@@ -1,5 +1,6 @@
 """The figure of an attention map: one map large, and beside it, small, the maps that it averages."""
 
+import io
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from regard.explanation.fonts import fonts_for
+from regard.writing import write_atomically
 
 INK, MUTED = "#1d2129", "#5d6470"
 RAMP = LinearSegmentedColormap.from_list("regard", ["#f1f2f6", "#c3cff0", "#7d97de", "#3b55bd", "#1a2368"])
@@ -77,8 +79,10 @@ def save(figure: Figure, path: Path) -> None:
         # A sign that no installed font has is drawn as a box.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support .* natively")
-        metadata = {"Date": None} if is_vector else None
-        figure.savefig(path, dpi=200, bbox_inches="tight", pad_inches=0.25, metadata=metadata)
+        metadata, drawn = {"Date": None} if is_vector else None, io.BytesIO()
+        kind = path.suffix[1:].lower()
+        figure.savefig(drawn, format=kind, dpi=200, bbox_inches="tight", pad_inches=0.25, metadata=metadata)
+    write_atomically(path, drawn.getvalue())
 
 
 def _name_axes(axes: Axes, rows: Sequence[str], columns: Sequence[str], roles: tuple[str, str], *, size: float) -> None:

@@ -12,6 +12,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+from regard.writing import write_atomically
+
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
     '<rect width="16" height="16" rx="3.5" fill="#3450b8"/>'
@@ -46,10 +48,7 @@ def write_page(
     template = page_file("skeleton.html").replace("{{body}}", page_file(body).strip())
     # One pass, so that braces inside a part are never taken for places to fill.
     text = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
-    path = Path(path)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8", errors="replace", newline="\n")
-    unfinished.replace(path)
+    write_atomically(Path(path), text.encode("utf-8", errors="replace"))
 
 
 def embed(data: Any) -> str:

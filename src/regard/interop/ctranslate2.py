@@ -22,7 +22,7 @@ from regard.interop.ctranslate2_file import read_variables, write_variables
 from regard.interop.trained import UNKNOWNS, Trained, token_names, weights_with_tables, with_tables
 from regard.models.transformer_config import TransformerConfig
 from regard.progress import say
-from regard.training.checkpoints import write_atomically
+from regard.writing import write_atomically
 
 _SPECIFICATIONS = {"translation": ("TransformerSpec", 7), "language": ("TransformerDecoderSpec", 8)}
 """By task what the format calls such a model, and the revision of its names."""

@@ -20,7 +20,7 @@ from regard.interop.names import given_back
 from regard.models.transformer import Transformer
 from regard.models.transformer_config import TransformerConfig
 from regard.text.tokenizer import Tokenizer
-from regard.training.checkpoints import part_of
+from regard.writing import part_of
 
 NumberType = Literal["F32", "F16", "Q8_0"]
 """How the numbers of matrices are written: in 32 bits, in 16, or in 8 with a scale for each 32 of them."""

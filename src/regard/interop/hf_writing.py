@@ -23,7 +23,8 @@ from regard.interop.trained import Trained, weights_with_tables, with_tables
 from regard.models.heads import usual_pooling
 from regard.models.transformer_config import TransformerConfig
 from regard.progress import say
-from regard.training.checkpoints import weights_of, write_atomically
+from regard.training.checkpoints import weights_of
+from regard.writing import write_atomically
 
 _LLAMAS = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _CONFIGS: dict[str, Callable[[TransformerConfig], dict[str, Any]]] = {

@@ -32,10 +32,11 @@ from regard.models.transformer_config import TransformerConfig
 from regard.models.vision import PictureClassifier
 from regard.progress import say
 from regard.text.tokenizer import Role, Tokenizer, train_tokenizer
-from regard.training.checkpoints import weights_of, write_atomically, write_tensors
+from regard.training.checkpoints import weights_of, write_tensors
 from regard.training.folder import RunFolder
 from regard.training.settings import Record, RunSettings
 from regard.version import version
+from regard.writing import write_atomically
 
 _STAGED = "imported.safetensors"
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")

@@ -28,7 +28,7 @@ from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import Transformer
 from regard.nn.recurrent import LayerHidden, RecurrentLayer
 from regard.progress import say
-from regard.training.checkpoints import write_atomically
+from regard.writing import write_atomically
 
 _FILE = "model.onnx"
 _LARGEST = 1_800_000_000

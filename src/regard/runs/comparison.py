@@ -18,8 +18,8 @@ from regard.runs.plan import Budget, Plan, make_plan, read_contenders, read_seed
 from regard.runs.pool import run_jobs
 from regard.runs.verdict import verdict
 from regard.selection.ledger import hypotheses
-from regard.training.checkpoints import write_atomically
 from regard.training.folder import RunFolder
+from regard.writing import write_atomically
 
 _USUAL: dict[str, Any] = {"train": {"patience": 0}}
 """Every run uses its whole budget, unless the user wants otherwise."""

@@ -27,12 +27,13 @@ from regard.runs.launch import find_hardware, paths_or_rows, with_task
 from regard.runs.plan import read_seeds, share_out
 from regard.runs.pool import run_jobs
 from regard.tasks import find_task
-from regard.training.checkpoints import hash_of, write_atomically
+from regard.training.checkpoints import hash_of
 from regard.training.finetuning import Method
 from regard.training.folder import RunFolder
 from regard.training.resolution import usual_preset, with_preset
 from regard.training.settings import RunSettings
 from regard.version import version
+from regard.writing import write_atomically
 
 _TASKS = ("classification", "regression", "translation")
 """Tasks whose rows can be drawn one by one, and whose answers are scored row by row."""

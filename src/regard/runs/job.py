@@ -67,8 +67,8 @@ def run_job(job: Job) -> None:
 
     from regard.runs.finetune import finetune
     from regard.runs.launch import train
-    from regard.training.checkpoints import write_atomically
     from regard.training.folder import RunFolder
+    from regard.writing import write_atomically
 
     torch.set_num_threads(job.threads)
     folder = RunFolder(job.path)

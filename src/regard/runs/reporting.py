@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.errors import DeviceError
 from regard.evaluation.classes import confusion
 from regard.explanation.certificate import report_part
 from regard.explanation.highlights import Highlights
@@ -101,10 +100,7 @@ def write_run_report(run: Run, evaluation: Evaluation) -> Path:
         attention=_drawable(run, evaluation),
         notes=run.settings.record.notes,
     )
-    try:
-        write_report(run.folder.report_path, report)
-    except OSError as error:
-        raise DeviceError(f"cannot write {run.folder.report_path}: {error.strerror or error}") from None
+    write_report(run.folder.report_path, report)
     return run.folder.report_path
 
 

@@ -31,9 +31,9 @@ from regard.runs.sweep_plan import SweepPlan, Wishes, forewarning, make_plan
 from regard.runs.sweep_worker import Order, open_study
 from regard.selection.ledger import Ledger, hypotheses
 from regard.selection.space import nested
-from regard.training.checkpoints import write_atomically
 from regard.training.folder import RunFolder
 from regard.training.resolution import usual_preset, with_preset
+from regard.writing import write_atomically
 
 _OWN = ("study.db", "space.toml", "trials", "again", "ledger.jsonl", "ledger.head", "result.json", "sweep.html",
         "sweep.png", "logs", "sweep.json")  # fmt: skip

@@ -18,10 +18,12 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from regard.errors import DeviceError, RunError
+from regard.writing import write_atomically
 
 Line = dict[str, Any]
 
@@ -45,17 +47,20 @@ class Ledger:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         line = {"time": now, "set": role, "what": what, "hypothesis": hypothesis, "scores": dict(scores), **more}
         try:
-            with open(self.path, "a+b") as file:
+            with open(self.path, "a+b", buffering=0) as file:
                 # Two processes that look at once must not forge the same link.
                 fcntl.flock(file, fcntl.LOCK_EX)
                 cut_to_whole_lines(file)
                 lines = self._checked(file)
                 line["chain"] = link(lines[-1]["chain"] if lines else _START, line)
-                file.seek(0, os.SEEK_END)
-                file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-                self._write_head(len(lines) + 1, line["chain"])
+                end = file.seek(0, os.SEEK_END)
+                try:
+                    _write_all(file, json.dumps(line, ensure_ascii=False).encode() + b"\n")
+                    os.fsync(file.fileno())
+                    write_atomically(self._head_path, f"{len(lines) + 1} {line['chain']}\n".encode())
+                except (OSError, DeviceError):
+                    os.truncate(file.fileno(), end)  # all of a line or none of it
+                    raise
         except OSError as error:
             raise DeviceError(f"cannot write {self.path}: {error.strerror or error}; what was there stays") from None
         return line
@@ -87,12 +92,6 @@ class Ledger:
         if self.path.exists():
             other.path.write_bytes(self.path.read_bytes())
             other._head_path.write_bytes(self._head_path.read_bytes())
-
-    def _write_head(self, count: int, chain: str) -> None:
-        """All of it or none: a crash leaves the head before."""
-        part = self._head_path.with_name(f"{self._head_path.name}.part")
-        part.write_text(f"{count} {chain}\n", encoding="utf-8")
-        os.replace(part, self._head_path)
 
     def _checked(self, file: BinaryIO) -> list[Line]:
         file.seek(0)
@@ -129,6 +128,12 @@ class Ledger:
                 f"{self.path} is not as it was written: it has {len(lines)} lines, "
                 f"and {self._head_path.name} tells of {number or 'none'}"
             )
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    """Without a buffer, that a full disk would leave to be written later, a write may stop halfway."""
+    while data:
+        data = data[file.write(data) :]
 
 
 def link(before: str, line: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ def look_around(run: Path) -> Neighbours:
     """Read the ledgers of the runs in the folder that `run` lies in, or that its comparison or sweep lies in."""
     run = run.resolve()
     own = Ledger(run / LEDGER).read()
-    home = _home(run)
+    home = home_of(run)
     count = _Count(run, home, set_hash(own, "valid"), set_hash(own, "test"))
     for entry in _entries(home):
         count.add(entry)
@@ -99,7 +99,7 @@ class _Count:
         )
 
 
-def _home(run: Path) -> Path:
+def home_of(run: Path) -> Path:
     """The folder around a run, or around the comparison or sweep that it is part of."""
     home = run.parent
     for above in (run.parent, run.parent.parent):

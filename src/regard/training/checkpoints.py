@@ -7,7 +7,6 @@ and a SHA-256 of the note and of every tensor's name, type, shape and bytes.
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
-from regard.errors import CheckpointError, DeviceError
+from regard.errors import CheckpointError
 from regard.progress import warn
+from regard.writing import write_atomically
 
 _HEADER = "regard"
 _KEPT = 2
@@ -30,29 +30,6 @@ _DRAWING = {
     *(init.kaiming_uniform_, init.xavier_uniform_, init.trunc_normal_, init.orthogonal_),
 }
 """What fills a tensor with random numbers."""
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Put `data` at `path`, all of it or none."""
-    part = part_of(path)
-    try:
-        with open(part, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException as error:
-        part.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise DeviceError(
-                f"cannot write {path} ({len(data):,} bytes): {error.strerror or error}; what was there stays"
-            ) from None
-        raise
-
-
-def part_of(path: Path) -> Path:
-    """Where a file stands until it is whole."""
-    return path.with_name(f"{path.name}.part")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:

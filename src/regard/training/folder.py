@@ -37,11 +37,11 @@ from regard.selection.ledger import (
     set_hash,
     tested,
 )
-from regard.selection.neighbours import look_around
+from regard.selection.neighbours import home_of, look_around
 from regard.selection.sealed import Marks, rows_digest, seal, unseal
 from regard.text.tokenizer import Tokenizer, load_tokenizer
-from regard.training.checkpoints import part_of, write_atomically
 from regard.training.settings import RunSettings
+from regard.writing import part_of, write_atomically
 
 
 class RunFolder:
@@ -248,8 +248,8 @@ class RunFolder:
 
     def certificate(self, metric: str | None = None, *, delta: float = DELTA) -> Certificate:
         """What can be promised of the headline score, or of another, by all that was looked at here and beside it."""
-        looks = self.read_looks()
-        name = self.path.resolve().name
+        looks, path = self.read_looks(), self.path.resolve()
+        name = str(path.relative_to(home_of(path)))
         return certify(name, looks, metric, neighbours=look_around(self.path), delta=delta)
 
     def note_selection(self, *, by: str, models: int, hypotheses: int) -> None:
