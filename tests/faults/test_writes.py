@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard import writing
 from regard.errors import CheckpointError, DeviceError
-from regard.training import checkpoints
 from regard.training.checkpoints import load_checkpoint, read_tensors, save_checkpoint, write_tensors
 from regard.writing import write_atomically
 
@@ -172,7 +172,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_then_replaced(tmp_path: Path, c
 def test_a_checkpoint_that_cannot_be_written_costs_no_other(tmp_path: Path, monkeypatch):
     folder = tmp_path / "checkpoints"
     save(folder, 10, 20)
-    monkeypatch.setattr(checkpoints.os, "fsync", fail_with(OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(writing.os, "fsync", fail_with(OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(DeviceError, match="No space left on device"):
         save(folder, 30)
     assert names(folder) == ["step-000000010.safetensors", "step-000000020.safetensors"]
