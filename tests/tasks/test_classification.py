@@ -7,6 +7,7 @@ import torch
 
 from regard.data.config import DataConfig
 from regard.data.preparation import Prepared
+from regard.data.sources import IN_MEMORY
 from regard.errors import DataError
 from regard.models.heads import HeadConfig
 from regard.models.transformer import TransformerConfig
@@ -14,7 +15,7 @@ from regard.nn.contrast import contrast_losses
 from regard.tasks import find_task, guess_task
 from regard.tasks.classification import Classification, balanced_weights, numbers_of
 from regard.tasks.objective import Objective
-from regard.tasks.reading import segments_of
+from regard.tasks.reading import read_rows, segments_of
 from regard.tasks.regression import Regression
 from regard.training.resolution import with_learned
 
@@ -178,3 +179,9 @@ def test_labels_are_known_by_their_name_or_by_coming_again(tmp_path, name: str, 
     (tmp_path / name).write_text(text)
     assert guess_task(DataConfig(train=[str(tmp_path / name)])) == task
     assert find_task(task).name == task
+
+
+def test_pairs_in_memory_need_no_names_of_columns():
+    config = DataConfig(train=[IN_MEMORY])
+    rows, _ = read_rows(config, PAIRS, "label")
+    assert rows == PAIRS

@@ -140,7 +140,8 @@ def filled(batch: TextsBatch, num_rows: int, length: int, padding: int) -> Texts
 def open_rows(config: DataConfig, rows: Rows | None, last: str) -> tuple[Source, DataConfig, tuple[str, ...]]:
     """Rows of one text or two and a `last` column, the settings with their columns, and what each column is."""
     roles = roles_of(config, rows, last)
-    config = with_pair_columns(config, roles)
+    if rows is None:
+        config = with_pair_columns(config, roles)
     return open_source(config, roles, rows), config, roles
 
 
