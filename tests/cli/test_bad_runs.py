@@ -30,6 +30,9 @@ def test_a_run_that_is_none(regard, tmp_path: Path, command: str):
     regard(command, tmp_path / "empty", *more).says_no("empty is not the folder of a run: it has no run.toml")
     (tmp_path / "file").write_text("")
     regard(command, tmp_path / "file", *more).says_no("file is not the folder of a run")
+    (tmp_path / "sweep" / "trials" / "0000").mkdir(parents=True)
+    (tmp_path / "sweep" / "trials" / "0000" / "run.toml").touch()
+    regard(command, tmp_path / "sweep", *more).says_no("it holds runs, such as", "sweep/trials/0000")
 
 
 def test_a_folder_that_holds_a_run_is_left_alone(regard, tiny, run: Path, dates: Path):

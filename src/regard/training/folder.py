@@ -71,7 +71,9 @@ class RunFolder:
         if not self.path.exists():
             raise RunError(f"no run at {self.path}: there is no such folder")
         if not self.exists:
-            raise RunError(f"{self.path} is not the folder of a run: it has no run.toml")
+            inside = sorted(path for pattern in ("*/run.toml", "*/*/run.toml") for path in self.path.glob(pattern))
+            such = f"; it holds runs, such as {inside[-1].parent}" if inside else ""
+            raise RunError(f"{self.path} is not the folder of a run: it has no run.toml{such}")
 
     def require_vacant(self, *, overwrite: bool) -> None:
         """Raise if no new run may be made here."""
