@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from regard.errors import ConfigError
+from regard.explanation.open_table import open_table
 from regard.selection.bound_calculator import Calculation
 
 if TYPE_CHECKING:
@@ -33,9 +32,7 @@ class BoundTable:
         yield Text(title_of(self.calculation), style="bold")
         yield Text()
         if rows := list(rows_of(self.calculation)):
-            table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
-            for number, name in enumerate(COLUMNS):
-                table.add_column(Text(name, style="dim"), justify="left" if number < 2 else "right")
+            table = open_table(COLUMNS, left=(0, 1))
             for row in rows:
                 table.add_row(*map(Text, row))
             yield table

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from regard.explanation.bounds import check_ending
+from regard.explanation.open_table import open_table
 from regard.selection.certificate import Certificate, Judged
 
 if TYPE_CHECKING:
@@ -35,9 +34,7 @@ class CertificateText:
         rows = list(rows_of(self.certificate))
         if rows:
             yield Text()
-            table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
-            for number, name in enumerate(COLUMNS):
-                table.add_column(Text(name, style="dim"), justify="left" if number in (0, 2) else "right")
+            table = open_table(COLUMNS, left=(0, 2))
             for row, is_best in rows:
                 table.add_row(*(Text(cell, style="bold" if is_best else "") for cell in row))
             yield table

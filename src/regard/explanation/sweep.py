@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
+from regard.explanation.open_table import open_table
 from regard.explanation.sweep_words import columns_of, command_of, findings_of, lead_of, rows_of, title_of
 from regard.progress import duration
 
@@ -32,9 +31,7 @@ class SweepTable:
         yield Text(title_of(self.table), style="bold")
         yield Text(lead_of(self.table), style="dim")
         yield Text()
-        drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for name in columns_of(self.table):
-            drawn.add_column(Text(name.rpartition(".")[2]), justify="right")
+        drawn = open_table(name.rpartition(".")[2] for name in columns_of(self.table))
         for number, row in enumerate(rows_of(self.table)):
             if number < MOST_SHOWN:
                 drawn.add_row(*map(Text, row), style="bold" if number == 0 else "")
