@@ -113,6 +113,16 @@ def test_runs_on_the_same_file_know_of_each_other(regard, beside: Path):
     shutil.rmtree(third)
 
 
+def test_looks_at_a_file_of_ones_own_are_counted_too(regard, beside: Path, tmp_path: Path):
+    file = tmp_path / "mine.tsv"
+    file.write_text("a\tb\n" + "".join(f"{n} May {n}\t{n}\n" for n in range(30)), encoding="utf-8")
+    first = regard("evaluate", beside / "first", file).is_well()
+    assert "hypotheses here" not in first.err
+    assert "these rows have judged 2 hypotheses here" in regard("evaluate", beside / "second", file).is_well().err
+    (found,) = json.loads(regard("certificate", beside / "first", "--json").is_well().out)["files"]
+    assert (found["name"], found["num_hypotheses"], found["num_examples"]) == ("mine.tsv", 2, 30)
+
+
 def test_overwriting_a_run_does_not_undo_its_looks(regard, beside: Path, dates: Path):
     before = json.loads(regard("certificate", beside / "first", "--json").is_well().out)
     for seed, more in ((0, 0), (7, 1)):  # the same training again, and another one

@@ -143,3 +143,44 @@ def test_without_sets_and_scores_it_says_so(tmp_path: Path):
     )
     assert "No rows were held back for a test" in told
     assert "There is no score on validation rows." in told
+
+
+def test_rows_from_elsewhere_are_judged_by_all_that_were_scored_on_them(ledger: Ledger):
+    for step, value in ((20, 0.7), (30, 0.8)):
+        ledger.add(
+            "file", "evaluation", f"step {step}", {"accuracy": score(value)},
+            rows=200, headline="accuracy", name="mine.tsv", hash="ef",
+        )  # fmt: skip
+    certificate, told = tell(ledger)
+    (mine,) = certificate.files
+    assert (mine.value, mine.num_hypotheses, mine.num_examples) == (0.8, 2, 200)
+    assert certificate.validation is not None
+    assert certificate.validation.num_hypotheses == 3
+    assert "Measured on 200 rows of mine.tsv: accuracy 0.800" in told
+    beside, _ = tell(ledger, neighbours=Neighbours(num_by_file={"ef": 9}))
+    assert beside.files[0].num_hypotheses == 9
+    assert [judged.set for judged in certificate.shown] == ["valid", "file"]
+
+
+def test_of_many_sets_from_elsewhere_the_last_are_told(ledger: Ledger):
+    for number in range(5):
+        about = {"rows": 200, "headline": "accuracy", "name": f"{number}.tsv", "hash": str(number)}
+        ledger.add("file", "evaluation", "step 30", {"accuracy": score(0.8)}, **about)
+    ledger.add("file", "evaluation", "step 30", {"accuracy": score(0.6)}, **about | {"name": "0.tsv", "hash": "0"})
+    ledger.add("file", "evaluation", "step 30", {"loss": 3.0}, **about | {"name": "odd.tsv", "hash": "odd"})
+    certificate, told = tell(ledger)
+    assert [judged.name for judged in certificate.files] == ["1.tsv", "2.tsv", "3.tsv", "4.tsv", "0.tsv"]
+    assert "rows of 2.tsv" not in told
+    assert "rows of 0.tsv: accuracy 0.600" in told
+    assert "scored on 2 more sets of rows from elsewhere" in told
+
+
+def test_a_run_without_sets_of_its_own_is_judged_by_those_from_elsewhere(tmp_path: Path):
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    about = {"rows": 200, "headline": "accuracy", "name": "mine.tsv", "hash": "ef"}
+    ledger.add("file", REPLACED, "", {}, hash="gone", keys=["a" * 16])
+    ledger.add("file", REPLACED, "", {}, hash="ef", keys=["a" * 16])
+    ledger.add("file", "evaluation", "step 0", {"accuracy": score(0.8)}, **about)
+    certificate, told = tell(ledger)
+    assert [judged.num_hypotheses for judged in certificate.files] == [2]
+    assert "rows of mine.tsv: accuracy 0.800" in told

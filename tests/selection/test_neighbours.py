@@ -103,3 +103,12 @@ def test_a_broken_ledger_beside_is_named_and_stops_nobody(tmp_path: Path, name: 
     (tmp_path / "broken" / name).write_text("nonsense\n", encoding="utf-8")
     around = look_around(tmp_path / "a")
     assert (around.unread, around.num_hypotheses, around.others) == (["broken"], 1, [])
+
+
+def test_rows_from_elsewhere_are_known_by_their_hash(tmp_path: Path):
+    first, second = make_run(tmp_path / "a", 0.5), make_run(tmp_path / "b", 0.6, valid="x", test="y")
+    for ledger, loss in ((first, 0.1), (first, 0.1), (second, 0.2)):
+        ledger.add("file", "evaluation", "step 0", {"loss": loss}, rows=9, name="f.tsv", hash="f")
+    second.add("file", "evaluation", "step 0", {"loss": 0.3}, rows=9, name="g.tsv", hash="g")
+    assert look_around(tmp_path / "a").num_by_file == {"f": 2}
+    assert look_around(tmp_path / "b").num_by_file == {"f": 2, "g": 1}

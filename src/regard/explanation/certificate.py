@@ -44,8 +44,8 @@ class CertificateText:
 
 def rows_of(certificate: Certificate) -> Iterator[tuple[list[str], bool]]:
     """A row for each bound, as `COLUMNS` has it, and whether it is the one to report."""
-    for judged in _judged(certificate):
-        where = f"{judged.num_examples:,} {_SETS[judged.set]}"
+    for judged in certificate.shown:
+        where = f"{judged.num_examples:,} {judged.rows_called}"
         for bound in judged.bounds:
             low, high = bound.interval
             is_best = judged.best is not None and bound.name == judged.best.name
@@ -93,13 +93,6 @@ def draw_certificate(certificate: Certificate, path: str | os.PathLike[str], *, 
     )
 
 
-_SETS = {"valid": "validation rows", "test": "test rows"}
-
-
-def _judged(certificate: Certificate) -> Iterator[Judged]:
-    yield from (judged for judged in (certificate.test, certificate.validation) if judged is not None)
-
-
 def _figure(certificate: Certificate) -> "Figure":
     """A line from end to end for each bound, and a point for what was measured."""
     from matplotlib.figure import Figure
@@ -107,7 +100,7 @@ def _figure(certificate: Certificate) -> "Figure":
     from regard.explanation.figure_page import COLORS, GRID
     from regard.explanation.figures import INK, MUTED
 
-    lines = [(judged, *_interval) for judged in _judged(certificate) for _interval in _lines(judged)]
+    lines = [(judged, *_interval) for judged in certificate.shown for _interval in _lines(judged)]
     figure = Figure(figsize=(8.2, 0.62 * max(1, len(lines)) + 1.5), facecolor="white")
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     for place, (judged, name, low, high, is_best) in enumerate(lines):
@@ -115,8 +108,8 @@ def _figure(certificate: Certificate) -> "Figure":
         axes.plot([low, high], [-place, -place], color=color, linewidth=7 if is_best else 3, solid_capstyle="butt")
         axes.plot([judged.value], [-place], "o", color=INK, markersize=6)
         axes.annotate(name, (low, -place), (0, 9), textcoords="offset points", fontsize=9, color=INK)
-    sets = ", ".join(f"{each.num_examples:,} {_SETS[each.set]}" for each in _judged(certificate))
-    metric = next((each.metric.replace("_", " ") for each in _judged(certificate)), "no score")
+    sets = ", ".join(f"{each.num_examples:,} {each.rows_called}" for each in certificate.shown)
+    metric = next((each.metric.replace("_", " ") for each in certificate.shown), "no score")
     axes.set_title(f"{metric} on {sets or 'no rows'}: measured (point), and where the truth lies", loc="left",
                    fontsize=11, color=INK, pad=14)  # fmt: skip
     axes.set_ylim(-len(lines) + 0.4, 0.75)
@@ -130,7 +123,7 @@ def _figure(certificate: Certificate) -> "Figure":
 
 
 def _lines(judged: Judged) -> Iterator[tuple[str, float, float, bool]]:
-    where = _SETS[judged.set]
+    where = judged.rows_called
     if judged.interval is not None:
         yield f"{where}: as if nobody had looked before", *judged.interval, judged.best is None
     for bound in judged.bounds:

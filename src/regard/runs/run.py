@@ -18,19 +18,19 @@ from regard.adapters.lora import merge_lora
 from regard.data.config import DataConfig
 from regard.data.files import plain_name
 from regard.data.sources import Rows
-from regard.errors import CheckpointError, ConfigError, DataError, RunError
+from regard.errors import CheckpointError, ConfigError, DataError, DeviceError, RunError
 from regard.evaluation.scores import Score
 from regard.explanation.highlights import Highlights, Judgement
 from regard.explanation.maps import AttentionMaps
 from regard.explanation.record import explain_pair, explain_reading, explain_text
 from regard.generation.config import GenerationConfig
 from regard.generation.inference import ready
-from regard.progress import track, warn
+from regard.progress import say, track, warn
 from regard.selection.bounds import DELTA
 from regard.selection.certificate import Certificate
-from regard.selection.ledger import openings
+from regard.selection.ledger import FILE, openings
 from regard.selection.neighbours import look_around
-from regard.selection.sealed import without_sealed
+from regard.selection.sealed import rows_digest, without_sealed
 from regard.tasks import find_task
 from regard.tasks.aspects import Aspects
 from regard.tasks.blanks import has_blank
@@ -179,7 +179,9 @@ class Run:
         """
         if data is None and rows is None:
             return self._evaluate(self.folder.read_held_out("valid"), "valid", stride=stride, **options)
-        return self._evaluate(self._read(data, rows), None, stride=stride, **options)
+        evaluation = self._evaluate(self._read(data, rows), None, stride=stride, **options)
+        self._note_file(data, evaluation, **options, **({} if stride is None else {"stride": stride}))
+        return evaluation
 
     def judge(self, rows: list[tuple[str, ...]], **options: Any) -> Evaluation:
         """Score the model on rows in the form that a run folder holds them back in; that is not written down."""
@@ -205,11 +207,24 @@ class Run:
         """What can be promised of the headline score, or of another, and whether the test set is sealed."""
         return self.folder.certificate(metric, delta=delta)
 
-    def note(self, role: str, what: str, evaluation: Evaluation, **options: Any) -> None:
-        """Write to the ledger what was seen of a set."""
-        found, headline = evaluation.to_json(), evaluation.headline
-        rows = len(evaluation.rows)
-        self.folder.ledger.add(role, what, self.hypothesis(**options), found, rows=rows, headline=headline)
+    def note(
+        self, role: str, what: str, evaluation: Evaluation, *, about: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
+        """Write to the ledger what was seen of a set; `about` is what else is to be known of the set."""
+        found, more = evaluation.to_json(), {"rows": len(evaluation.rows), "headline": evaluation.headline}
+        self.folder.ledger.add(role, what, self.hypothesis(**options), found, **more, **(about or {}))
+
+    def _note_file(self, data: Any, evaluation: Evaluation, **options: Any) -> None:
+        """Write down a look at rows from elsewhere, and say where they have judged more than this."""
+        paths = [] if data is None else [data] if isinstance(data, str | os.PathLike) else list(data)
+        name, digest = ", ".join(Path(path).name for path in paths) or "memory", rows_digest(evaluation.rows)
+        try:
+            self.note(FILE, "evaluation", evaluation, about={"name": name, "hash": digest}, **options)
+        except DeviceError as error:
+            warn(f"this look is not written down: {error}")
+            return
+        if (count := look_around(self.path).num_by_file[digest]) > 1:
+            say(f"these rows have judged {count:,} hypotheses here: to keep the best is a choice by them")
 
     def hypothesis(self, **options: Any) -> str:
         """What is judged when this run is: its weights, by their step, and how they are asked if not as usual."""

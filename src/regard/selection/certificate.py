@@ -11,7 +11,18 @@ from typing import Any
 
 from regard.errors import RunError
 from regard.selection.bounds import DELTA, Bound, Scores, applicable, tightest
-from regard.selection.ledger import SEALED, SELECTION, Line, judged_keys, openings, replaced_openings, scored, tested
+from regard.selection.ledger import (
+    FILE,
+    SEALED,
+    SELECTION,
+    Line,
+    files,
+    judged_keys,
+    openings,
+    replaced_openings,
+    scored,
+    tested,
+)
 from regard.selection.neighbours import Neighbours
 
 REPORT = "report"
@@ -29,6 +40,7 @@ class Judged:
     """A score on one set, and what can be said of it."""
 
     set: str
+    """`valid`, `test` or, of rows from elsewhere, `file`."""
     metric: str
     value: float
     interval: tuple[float, float] | None
@@ -39,6 +51,12 @@ class Judged:
     """All that apply, each by itself; none where the score is no mean of numbers between 0 and 1."""
     best: Bound | None
     """The tightest that may be reported."""
+    name: str = ""
+    """Of rows from elsewhere, what they were called."""
+
+    @property
+    def rows_called(self) -> str:
+        return {"valid": "validation rows", "test": "test rows"}.get(self.set, f"rows of {self.name}")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -55,6 +73,8 @@ class Certificate:
     name: str
     validation: Judged | None
     test: Judged | None
+    files: Sequence[Judged]
+    """On rows from elsewhere, those of the last look last."""
     num_test: int
     """Test rows that were sealed; 0 where there are none."""
     openings: Sequence[Line]
@@ -81,6 +101,7 @@ class Certificate:
             "name": self.name,
             "validation": None if self.validation is None else self.validation.to_json(),
             "test": None if self.test is None else self.test.to_json(),
+            "files": [judged.to_json() for judged in self.files],
             "num_test": self.num_test,
             "is_sealed": self.is_sealed,
             "openings": [{key: line.get(key) for key in ("time", "why", "hypothesis")} for line in self.openings],
@@ -95,7 +116,13 @@ class Certificate:
 
     def sentences(self) -> list[str]:
         """The same for someone who has never heard of a bound."""
-        return [*self._of_test(), *self._of_validation(), *self._of_unread()]
+        return [*self._of_test(), *self._of_validation(), *self._of_files(), *self._of_unread()]
+
+    @property
+    def shown(self) -> list[Judged]:
+        """What is drawn and told of: all but rows from elsewhere that are not among the last few."""
+        found = (self.test, self.validation, *self.files[-_NAMED:])
+        return [judged for judged in found if judged is not None]
 
     def _of_test(self) -> list[str]:
         times = len(self.openings)
@@ -147,6 +174,11 @@ class Certificate:
             )
         return told
 
+    def _of_files(self) -> list[str]:
+        told = [sentence for judged in self.files[-_NAMED:] for sentence in _told(judged, self.delta)]
+        left = len(self.files) - _NAMED
+        return [*told, f"It was scored on {left:,} more sets of rows from elsewhere."] if left > 0 else told
+
     def _of_unread(self) -> list[str]:
         if not self.neighbours.unread:
             return []
@@ -165,15 +197,29 @@ def certify(
     neighbours = Neighbours() if neighbours is None else neighbours
     seen = [line for line in scored(lines, "valid") if line["what"] in (REPORT, "evaluation")]
     tests = tested(lines)
+    elsewhere = [_last(lines, file) for file in files(scored(lines, FILE))]
     chosen = [line for line in lines if line["what"] == SELECTION]
     if metric is None:
-        metric = next((line["headline"] for line in (*reversed(tests), *reversed(seen)) if "headline" in line), None)
+        metric = next(
+            (
+                line["headline"]
+                for line in (*reversed(tests), *reversed(seen), *reversed(elsewhere))
+                if "headline" in line
+            ),
+            None,
+        )
     report = next((line for line in reversed(seen) if line["what"] == REPORT), seen[-1] if seen else None)
     among = max((line["hypotheses"] for line in chosen), default=0)
     return Certificate(
         name=name,
         validation=_judged(report, metric, max(1, among, len(judged_keys(lines)), neighbours.num_hypotheses), delta),
         test=_judged(tests[-1] if tests else None, metric, max(_num_tested(lines), neighbours.num_tested), delta),
+        files=[
+            found
+            for line in elsewhere
+            if metric in line["scores"]
+            and (found := _judged(line, metric, _num_by_file(lines, line["hash"], neighbours), delta)) is not None
+        ],
         num_test=next((line["rows"] for line in lines if line["what"] == SEALED), 0),
         openings=openings(lines),
         num_looks=len(scored(lines, "valid")),
@@ -189,6 +235,14 @@ def _num_tested(lines: Sequence[Line]) -> int:
     """How many were judged by the test rows: each opening may have been followed by a choice."""
     among = max((line["models"] for line in lines if line["what"] == SELECTION and line["by"] == "test"), default=1)
     return max(1, len(tested(lines)) + replaced_openings(lines)[1]) * among
+
+
+def _last(lines: Sequence[Line], file: str) -> Line:
+    return next(line for line in reversed(scored(lines, FILE)) if line["hash"] == file)
+
+
+def _num_by_file(lines: Sequence[Line], file: str, neighbours: Neighbours) -> int:
+    return max(1, len(judged_keys(lines, file)), neighbours.num_by_file.get(file, 0))
 
 
 def _judged(line: Line | None, metric: str | None, num_hypotheses: int, delta: float) -> Judged | None:
@@ -211,6 +265,7 @@ def _judged(line: Line | None, metric: str | None, num_hypotheses: int, delta: f
         num_hypotheses=num_hypotheses,
         bounds=[] if scores is None else applicable(scores, **options),
         best=None if scores is None else tightest(scores, **options),
+        name=line.get("name", ""),
     )
 
 
@@ -222,9 +277,8 @@ def _scores(metric: str, score: Mapping[str, Any], num_examples: int) -> Scores 
 
 
 def _told(judged: Judged, delta: float) -> list[str]:
-    rows = {"valid": "validation rows", "test": "test rows"}.get(judged.set, f"{judged.set} rows")
     name = judged.metric.replace("_", " ")
-    measured = f"Measured on {judged.num_examples:,} {rows}: {name} {judged.value:.3f}."
+    measured = f"Measured on {judged.num_examples:,} {judged.rows_called}: {name} {judged.value:.3f}."
     if judged.best is None:
         spread = ""
         if judged.interval is not None and not any(map(math.isnan, judged.interval)):

@@ -31,6 +31,8 @@ Line = dict[str, Any]
 SEALED, HELD_OUT, OPENED, SELECTION, REPLACED = "sealed", "held out", "opened", "selection", "replaced"
 """What a line says that tells of no score: of the two sets themselves, of the many that a run was chosen from, and of
 what a run had seen that was overwritten by this one."""
+FILE = "file"
+"""The set of a line that tells of scores on rows from elsewhere; it has their `hash`, and a `name` for them."""
 _NO_SCORES = (SEALED, HELD_OUT, OPENED, SELECTION, REPLACED)
 _START = ""
 """The link before the first line."""
@@ -167,19 +169,26 @@ def tested(lines: Iterable[Line]) -> list[Line]:
     return scored(lines, "test")
 
 
-def judged_keys(lines: Iterable[Line]) -> set[str]:
-    """What the validation rows judged, by keys that are the same in another ledger for the same weights.
+def judged_keys(lines: Iterable[Line], file: str | None = None) -> set[str]:
+    """What the validation rows judged, or those with the hash `file`, by keys that are the same in other ledgers.
 
     A key is made of a hypothesis and of the first scores that it had: two trainings
     have the same ones only where the second repeats the first. What an overwritten
     run had judged counts as well.
     """
     lines = list(lines)
+    role = "valid" if file is None else FILE
+    about = [line for line in lines if line["set"] == role and (file is None or line["hash"] == file)]
     first: dict[str, Line] = {}
-    for line in scored(lines, "valid"):
+    for line in scored(about, role):
         first.setdefault(line["hypothesis"], line)
     keys = {_key(line) for line in first.values()}
-    return keys.union(*(line["keys"] for line in lines if line["what"] == REPLACED and line["set"] == "valid"))
+    return keys.union(*(line["keys"] for line in about if line["what"] == REPLACED))
+
+
+def files(lines: Iterable[Line]) -> list[str]:
+    """The hashes of rows from elsewhere that judged something, those of the last look last."""
+    return list(dict.fromkeys(line["hash"] for line in reversed(list(lines)) if line["set"] == FILE))[::-1]
 
 
 def openings(lines: Iterable[Line]) -> list[Line]:

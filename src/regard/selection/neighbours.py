@@ -6,12 +6,22 @@ lines of a ledger have the hash of both, and by those the runs find each other. 
 is not found.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from regard.errors import RunError
-from regard.selection.ledger import Ledger, Line, hypotheses, judged_keys, openings, replaced_openings, set_hash, tested
+from regard.selection.ledger import (
+    Ledger,
+    Line,
+    files,
+    hypotheses,
+    judged_keys,
+    openings,
+    replaced_openings,
+    set_hash,
+    tested,
+)
 
 LEDGER = "ledger.jsonl"
 GROUP_MARKS = ("plan.json", "sweep.json")
@@ -30,6 +40,8 @@ class Neighbours:
     """Those others that have opened the same test rows, and runs of the same comparison or sweep that have."""
     num_tested: int = 0
     """Scores on the test rows, this run's own among them."""
+    num_by_file: Mapping[str, int] = field(default_factory=dict)
+    """Of each hash of rows from elsewhere that this run was scored on, how many hypotheses here they have judged."""
     unread: Sequence[str] = ()
     """Those whose ledger cannot be read, so that nobody knows."""
 
@@ -39,7 +51,7 @@ def look_around(run: Path) -> Neighbours:
     run = run.resolve()
     own = Ledger(run / LEDGER).read()
     home = home_of(run)
-    count = _Count(run, home, set_hash(own, "valid"), set_hash(own, "test"))
+    count = _Count(run, home, set_hash(own, "valid"), set_hash(own, "test"), {file: set() for file in files(own)})
     for entry in _entries(home):
         count.add(entry)
     return count.result()
@@ -51,6 +63,7 @@ class _Count:
     home: Path
     valid_hash: str | None
     test_hash: str | None
+    file_keys: dict[str, set[str]]
     keys: set[str] = field(default_factory=set)
     num_more: int = 0
     """Hypotheses that a sweep tells of, and whose runs are not here."""
@@ -74,6 +87,8 @@ class _Count:
             if self.valid_hash is not None and set_hash(lines, "valid") == self.valid_hash:
                 keys |= judged_keys(lines)
                 is_judged = True
+            for file, known in self.file_keys.items():
+                known |= judged_keys(lines, file)
             if self.test_hash is not None and set_hash(lines, "test") == self.test_hash:
                 self._note_test(lines, None if path.parent == self.run else name if is_own else entry.name)
         if is_judged:
@@ -95,6 +110,7 @@ class _Count:
             num_hypotheses=len(self.keys) + self.num_more,
             openers=self.openers,
             num_tested=len(self.chains) + self.num_replaced,
+            num_by_file={file: len(known) for file, known in self.file_keys.items()},
             unread=self.unread,
         )
 

@@ -23,6 +23,7 @@ from regard.errors import ConfigError, DeviceError, RunError, RunExistsError
 from regard.selection.bounds import DELTA
 from regard.selection.certificate import Certificate, certify
 from regard.selection.ledger import (
+    FILE,
     HELD_OUT,
     OPENED,
     REPLACED,
@@ -31,6 +32,7 @@ from regard.selection.ledger import (
     Ledger,
     Line,
     cut_to_whole_lines,
+    files,
     judged_keys,
     openings,
     replaced_openings,
@@ -213,6 +215,8 @@ class RunFolder:
         now = self.read_looks()
         if (keys := judged_keys(before)) and set_hash(before, "valid") == set_hash(now, "valid") is not None:
             self.ledger.add("valid", REPLACED, "", {}, keys=sorted(keys))
+        for file in files(before):
+            self.ledger.add(FILE, REPLACED, "", {}, hash=file, keys=sorted(judged_keys(before, file)))
         times, looks = replaced_openings(before)
         times, looks = times + len(openings(before)), looks + len(tested(before))
         if times and set_hash(before, "test") == set_hash(now, "test") is not None:
