@@ -4,11 +4,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
 from regard.errors import ConfigError, RunError
-from regard.selection.certificate import Certificate, certify
+from regard.selection.bounds import Scores, tightest
+from regard.selection.certificate import CONDITION, Certificate, certify
 from regard.selection.ledger import HELD_OUT, OPENED, REPLACED, SEALED, SELECTION, Ledger
 from regard.selection.neighbours import Neighbours
 
@@ -160,6 +162,33 @@ def test_rows_from_elsewhere_are_judged_by_all_that_were_scored_on_them(ledger: 
     beside, _ = tell(ledger, neighbours=Neighbours(num_by_file={"ef": 9}))
     assert beside.files[0].num_hypotheses == 9
     assert [judged.set for judged in certificate.shown] == ["valid", "file"]
+
+
+def test_it_says_when_earlier_scores_may_have_decided_what_was_tried(ledger: Ledger):
+    alone, told = tell(ledger)
+    assert not alone.may_depend  # three looks, at weights of one training
+    assert CONDITION not in told
+    for beside in (Neighbours(num_hypotheses=9), Neighbours(num_tested=2)):
+        certificate, told = tell(ledger, neighbours=beside)
+        assert certificate.may_depend
+        assert CONDITION in told
+    ledger.add("valid", SELECTION, "", {}, by="valid", models=8, hypotheses=33)
+    assert tell(ledger)[0].may_depend
+
+
+def test_the_condition_matters_a_vote_of_coins_breaks_the_bound():
+    """Blum and Hardt, "The Ladder" (2015): the majority of coins that looked good by the same examples."""
+    rng = np.random.default_rng(0)
+    missed = {"fixed": 0, "voted": 0}
+    for _ in range(200):
+        labels, coins = rng.integers(0, 2, 1_000), rng.integers(0, 2, (100, 1_000))
+        right = (coins == labels).mean(axis=1)
+        voted = (np.where(right[:, None] > 0.5, coins, 1 - coins).mean(axis=0) > 0.5) == labels
+        for name, best, count in (("fixed", right.max(), 100), ("voted", voted.mean(), 101)):
+            found = tightest(Scores.counted(round(1_000 * best), 1_000), num_hypotheses=count)
+            missed[name] += found.interval[0] > 0.5
+    assert stats.binomtest(missed["fixed"], 200, 0.05, alternative="greater").pvalue > 0.01
+    assert missed["voted"] > 180
 
 
 def test_of_many_sets_from_elsewhere_the_last_are_told(ledger: Ledger):

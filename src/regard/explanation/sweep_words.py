@@ -55,7 +55,9 @@ def certificate_of(table: Mapping[str, Any]) -> str:
     if bound is None:
         return f"Certificate: {chosen}; it is no share of right rows, and so has no bound."
     ends = f"{bound['lower']:.3f} to {bound['upper']:.3f} with probability {1 - bound['delta']:g}"
-    return f"Certificate: {chosen}: the true value lies in {ends} ({bound['name']})."
+    learns = table["sampler"] == "tpe" or table["pruner"] != "none"
+    so_far = "; a guide and no promise, since earlier scores decided what was tried next" if learns else ""
+    return f"Certificate: {chosen}: the true value lies in {ends} ({bound['name']}){so_far}."
 
 
 def luck_of(table: Mapping[str, Any]) -> str | None:

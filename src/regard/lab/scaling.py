@@ -250,8 +250,13 @@ def _form_findings(laws: Laws, runs: Sequence[Trained]) -> list[str]:
     )
     return [
         f"Losses of runs that differ in their seed alone spread by {100 * found.spread:.2g} %, and their means lie "
-        f"{100 * found.off:.2g} % off the law (F test of its form, p = {found.p_value:.2g}): {verdict}."
+        f"{100 * found.off:.2g} % off the law (F test of its form, p {_chance(found.p_value)}): {verdict}."
     ]
+
+
+def _chance(p_value: float) -> str:
+    """The test supposes errors as wide everywhere, which they are not quite: more digits would say too much."""
+    return "< 0.001" if p_value < 0.001 else f"= {p_value:.2g}"
 
 
 def _foretold(laws: Laws, drawn: Sequence[Laws], run: Trained) -> list[tuple[float, float, float]]:

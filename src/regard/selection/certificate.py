@@ -17,6 +17,7 @@ from regard.selection.ledger import (
     SELECTION,
     Line,
     files,
+    hypotheses,
     judged_keys,
     openings,
     replaced_openings,
@@ -31,6 +32,11 @@ _MEANS = ("answer_f1", "mean_reciprocal_rank")
 """Scores that are means over examples, each in [0, 1], and no proportions."""
 _NAMED = 3
 """So many of the runs beside one are called by name."""
+CONDITION = (
+    "What is promised above of several that were judged holds if it was settled what to try before anybody saw one of "
+    "their scores. Where earlier scores decided what came next, by hand or by a sweep that learns from them, it is a "
+    "guide and no promise; a test set that is opened once, at the end, is free of this."
+)
 _EXACT = "interval:clopper-pearson"
 """What the signature of a proportion of examples says."""
 
@@ -87,6 +93,8 @@ class Certificate:
     """What lies beside the run, and was judged by the same rows."""
     replaced_openings: int
     """How often a run that this one has overwritten opened the same test rows."""
+    may_depend: bool
+    """Whether some of those that a set has judged may have been tried because of what it had said of others."""
     head: str
     """The last link of the ledger's chain."""
     delta: float = DELTA
@@ -109,6 +117,7 @@ class Certificate:
             "chosen_among": self.chosen_among,
             "neighbours": vars(self.neighbours),
             "replaced_openings": self.replaced_openings,
+            "may_depend": self.may_depend,
             "delta": self.delta,
             "ledger": self.head,
             "sentences": self.sentences(),
@@ -116,7 +125,7 @@ class Certificate:
 
     def sentences(self) -> list[str]:
         """The same for someone who has never heard of a bound."""
-        return [*self._of_test(), *self._of_validation(), *self._of_files(), *self._of_unread()]
+        return [*self._of_test(), *self._of_validation(), *self._of_files(), *self._of_condition(), *self._of_unread()]
 
     @property
     def shown(self) -> list[Judged]:
@@ -170,7 +179,7 @@ class Certificate:
             beside = f", those of {_named(others)} beside this run among them" if others else ""
             told.append(
                 f"The validation rows judged {self.validation.num_hypotheses:,} hypotheses{among}{beside}, and the "
-                "best was kept: that flatters its score, and the promise above allows for it."
+                "best was kept: that flatters its score, and the interval above is wider for it."
             )
         return told
 
@@ -178,6 +187,10 @@ class Certificate:
         told = [sentence for judged in self.files[-_NAMED:] for sentence in _told(judged, self.delta)]
         left = len(self.files) - _NAMED
         return [*told, f"It was scored on {left:,} more sets of rows from elsewhere."] if left > 0 else told
+
+    def _of_condition(self) -> list[str]:
+        is_promised = any(judged.best is not None for judged in self.shown)
+        return [CONDITION] if self.may_depend and is_promised else []
 
     def _of_unread(self) -> list[str]:
         if not self.neighbours.unread:
@@ -210,15 +223,18 @@ def certify(
         )
     report = next((line for line in reversed(seen) if line["what"] == REPORT), seen[-1] if seen else None)
     among = max((line["hypotheses"] for line in chosen), default=0)
+    num_valid = max(1, among, len(judged_keys(lines)), neighbours.num_hypotheses)
+    num_tested = max(_num_tested(lines), neighbours.num_tested)
+    num_by_file = {line["hash"]: _num_by_file(lines, line["hash"], neighbours) for line in elsewhere}
     return Certificate(
         name=name,
-        validation=_judged(report, metric, max(1, among, len(judged_keys(lines)), neighbours.num_hypotheses), delta),
-        test=_judged(tests[-1] if tests else None, metric, max(_num_tested(lines), neighbours.num_tested), delta),
+        validation=_judged(report, metric, num_valid, delta),
+        test=_judged(tests[-1] if tests else None, metric, num_tested, delta),
         files=[
             found
             for line in elsewhere
             if metric in line["scores"]
-            and (found := _judged(line, metric, _num_by_file(lines, line["hash"], neighbours), delta)) is not None
+            and (found := _judged(line, metric, num_by_file[line["hash"]], delta)) is not None
         ],
         num_test=next((line["rows"] for line in lines if line["what"] == SEALED), 0),
         openings=openings(lines),
@@ -226,6 +242,8 @@ def certify(
         chosen_among=max((line["models"] for line in chosen), default=1),
         neighbours=neighbours,
         replaced_openings=replaced_openings(lines)[0],
+        # The weights of one training do not depend on what the validation rows say of them.
+        may_depend=num_valid > max(1, len(hypotheses(lines))) or max(num_tested, *num_by_file.values(), 1) > 1,
         head=lines[-1]["chain"] if lines else "",
         delta=delta,
     )
