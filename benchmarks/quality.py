@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import regard
-from regard.config import merge
+from regard.settings import merge
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 TRANSLATION: dict[str, Any] = {

@@ -34,8 +34,8 @@ RECIPES: dict[str, tuple[float, list[str]]] = {
 def train(text: str, device: str, recipe: str, seed: int) -> None:
     """One run in this process; prints its looks as JSON."""
     start = time.perf_counter()
-    from regard.config import override
     from regard.runs.launch import set_up
+    from regard.settings import override
 
     minutes, settings = RECIPES[recipe]
     values = override(

@@ -11,9 +11,9 @@ import regard
 
 ROOT = Path(regard.__file__).parent
 # A folder may import from those on its left, and from itself.
-ORDER = ["errors", "version", "config", "progress", "writing", "kernels", "nn", "text", "data", "models", "generation",
-         "evaluation", "selection", "tasks", "adapters", "training", "explanation", "interop", "runs", "serving",
-         "lab", "cli"]  # fmt: skip
+ORDER = ["errors", "version", "settings", "logging", "files", "registry", "kernels", "nn", "text", "data", "models",
+         "generation", "evaluation", "selection", "tasks", "adapters", "training", "explanation", "interop", "runs",
+         "experiments", "serving", "lab", "cli"]  # fmt: skip
 
 
 def part_of(module: str) -> str | None:

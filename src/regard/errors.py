@@ -1,4 +1,4 @@
-"""What can go wrong, by name.
+"""The exceptions of the package.
 
 Every error a user can cause is a `RegardError`, and also the builtin error a
 caller would expect, so both `except RegardError` and `except ValueError` work.
@@ -6,45 +6,49 @@ caller would expect, so both `except RegardError` and `except ValueError` work.
 
 
 class RegardError(Exception):
-    """The root: the command line prints it as one line and exits with 2."""
+    """The base class: the command line prints it as one line and exits with code 2."""
 
 
 class ConfigError(RegardError, ValueError):
     """A setting that is unknown, of the wrong type, or outside its range."""
 
 
+class PluginError(RegardError, ImportError):
+    """A plug-in that cannot be imported, lacks a member, or has the name of another."""
+
+
 class DataError(RegardError, ValueError):
-    """A file of data that cannot be read as what it was said to be."""
+    """Data that cannot be read in the expected format."""
 
 
 class BadRowsError(DataError):
-    """Rows of a table that cannot be used, while others of it can."""
+    """Some rows of a table are invalid, others are valid."""
 
 
 class RunError(RegardError, ValueError):
-    """A run folder that is missing, foreign, or already there."""
+    """A run folder that is missing, invalid, or already exists."""
 
 
 class RunExistsError(RunError):
-    """A run that stands where another was to be made."""
+    """The output folder already contains a run."""
 
 
 class BaseMissingError(RunError):
-    """An adapter without the run that it is for."""
+    """The base model of an adapter is missing."""
 
 
 class StoppedError(RunError):
-    """Training was stopped by a signal, and everything is saved."""
+    """Training was stopped by a signal after its state was saved."""
 
     def __init__(self, message: str, *, signal: int) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal
-        """What a shell reports of a program that the signal ended."""
+        """The exit code that a shell reports for a program ended by that signal."""
 
 
 class CheckpointError(RunError):
-    """A checkpoint that is damaged or does not belong to its run."""
+    """A checkpoint that is damaged or belongs to another run."""
 
 
 class DeviceError(RegardError, RuntimeError):
-    """A device that is not there, or that ran out of memory or disk."""
+    """A device that is unavailable or out of memory, or a full disk."""

@@ -1,4 +1,4 @@
-"""Which regard this is."""
+"""The version of the package."""
 
 from importlib import metadata
 

@@ -1,4 +1,4 @@
-"""A disk that is full, or fills up: it is said, and what was there stays."""
+"""A disk that is full, or fills up: it is said, and the existing file is unchanged."""
 
 import resource
 import shutil
@@ -70,7 +70,7 @@ def test_a_disk_that_fills_up_during_training(regard, tiny, trained, dates, has_
     size = sum(path.stat().st_size for path in (trained / "checkpoints").iterdir())
     resize(f"{size // 1024 + 100}k")  # two checkpoints, and not a third beside them
     answer = regard("train", dates, "--out", run, *tiny, *EVERY, "--quiet")
-    answer.says_no("cannot write", "No space left", "what was there stays")
+    answer.says_no("cannot write", "No space left", "the existing file is unchanged")
     assert not list(run.rglob("*.part"))
     assert list((run / "checkpoints").iterdir())
     resize("8m")
@@ -97,5 +97,5 @@ def test_a_file_larger_than_the_system_allows(regard, tiny, trained, dates, tmp_
         answer = regard("train", dates, "--out", run, *tiny, *EVERY, "--quiet")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    answer.says_no("cannot write", "step-000000010", "File too large", "what was there stays")
+    answer.says_no("cannot write", "step-000000010", "File too large", "the existing file is unchanged")
     assert not list(run.rglob("*.part"))

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.config import to_toml
 from regard.models.convolutional import AddedPositions
 from regard.models.families import AnyConfig, AnyModel, make_model
 from regard.models.protocols import Decoder, Encoder, Memory, Slots, State
@@ -17,6 +16,7 @@ from regard.nn.feedforward import Activation
 from regard.nn.positions import Positions
 from regard.nn.recurrent import Cell
 from regard.nn.similarity import SimilarityName
+from regard.settings import to_toml
 from regard.training.checkpoints import load_weights, read_tensors, weights_of, write_tensors
 from regard.training.settings import RunSettings
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from regard.cli.main import app
-from regard.config import Settings
+from regard.settings import Settings
 from regard.training.settings import RunSettings
 
 ROOT = Path(__file__).parents[2]

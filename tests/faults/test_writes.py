@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard import writing
+from regard import files
 from regard.errors import CheckpointError, DeviceError
+from regard.files import write_atomically
 from regard.training.checkpoints import load_checkpoint, read_tensors, save_checkpoint, write_tensors
-from regard.writing import write_atomically
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(3), "c": torch.zeros(0, 5)}
 
@@ -44,7 +44,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch, pla
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
     if raised is DeviceError:
-        assert str(caught.value).endswith(f"{os.strerror(error.errno)}; what was there stays")
+        assert str(caught.value).endswith(f"{os.strerror(error.errno)}; the existing file is unchanged")
 
 
 @pytest.mark.parametrize("written", [0, 1, 100])
@@ -172,7 +172,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_then_replaced(tmp_path: Path, c
 def test_a_checkpoint_that_cannot_be_written_costs_no_other(tmp_path: Path, monkeypatch):
     folder = tmp_path / "checkpoints"
     save(folder, 10, 20)
-    monkeypatch.setattr(writing.os, "fsync", fail_with(OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(files.os, "fsync", fail_with(OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(DeviceError, match="No space left on device"):
         save(folder, 30)
     assert names(folder) == ["step-000000010.safetensors", "step-000000020.safetensors"]

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from regard.config import merge
 from regard.errors import ConfigError
 from regard.generation.inference import DirectStep, lay_out
 from regard.models.presets import preset
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.settings import merge
 
 VOCAB = 31
 LENGTHS = torch.tensor([7, 2, 5])

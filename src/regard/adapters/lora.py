@@ -28,9 +28,9 @@ from torch import Tensor, nn
 
 from regard.adapters.fused import Correction, Frozen, adapted_product, matrix_of
 from regard.adapters.quantized import Bits, PackedLinear, frozen_linear, pack_linears
-from regard.config import Settings
 from regard.errors import CheckpointError, ConfigError
 from regard.nn.dropout import Dropout
+from regard.settings import Settings
 
 BODY = "*blocks.*"
 """The name of a layer in the body of a model, which its embeddings, its output and its head are no part of."""

@@ -84,7 +84,7 @@ def _print_vectors(run: "Run", texts: Iterator[str], as_json: bool) -> None:
 def _write(run: "Run", texts: list[str], to: str, as_json: bool) -> None:
     import numpy as np
 
-    from regard.writing import write_atomically
+    from regard.files import write_atomically
 
     vectors = run.embed(texts)
     buffer = io.BytesIO()

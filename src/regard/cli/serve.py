@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.output import Device, Json, Quiet, argument, option, print_json, talk
-from regard.progress import say
+from regard.logging import log_info
 
 
 def serve(
@@ -34,7 +34,7 @@ def serve(
     from regard.serving.server import serve as serve_runs
 
     def tell(url: str) -> None:
-        say("Ctrl-C ends it")
+        log_info("Ctrl-C ends it")
         if json:
             print_json({"url": url, "runs": runs})
         else:

@@ -14,7 +14,7 @@ def settings(
 
       regard settings --model small > mine.toml && regard train pairs.tsv --settings mine.toml
     """
-    from regard.config import template
+    from regard.settings import template
     from regard.training.resolution import task_of, with_preset
 
     print(template(with_preset({"task": task_of(model)}, model)))

@@ -45,7 +45,7 @@ def names(columns: str | None) -> list[str] | None:
 
 def joined(path: Path | None, assignments: Given, options: dict[str, Any]) -> dict[str, Any]:
     """The settings of a file, outweighed by those of --set, outweighed by the options that were given."""
-    from regard.config import merge, override, read_toml
+    from regard.settings import merge, override, read_toml
 
     given = {}
     for name, value in options.items():

@@ -5,8 +5,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from regard.config import Settings
 from regard.errors import ConfigError
+from regard.settings import Settings
 
 Resampling = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 

@@ -18,7 +18,7 @@ from regard.data.documents import Piece, Texts, TextSource, as_pieces, pieces_of
 from regard.data.splits import Split, default_share, held_out_shares
 from regard.data.surveys import survey, way_of
 from regard.errors import ConfigError, DataError
-from regard.progress import track
+from regard.logging import progress_bar
 
 _SETS = ("train", "valid", "test")
 _FEWEST_TO_DEAL_OUT = 40
@@ -78,7 +78,7 @@ def _by_content(source: TextSource, config: DataConfig) -> Division:
     column = source.train.column
     if (way := way_of(config)) is not None and column is None and not config.stratify:
         raise ConfigError(f"{way} is for documents that are rows of a table, got {source.train.name}")
-    texts = track(source.train.entries(), f"reading {source.train.name}")
+    texts = progress_bar(source.train.entries(), f"reading {source.train.name}")
     found = survey(
         (((document,), key) for document, key in texts),
         config,
@@ -127,7 +127,7 @@ def _lengths(texts: Texts, *, keeps_documents: bool) -> tuple[int, list[int], li
     """Characters in all, characters of each document if wanted, and documents of each volume."""
     num_characters, documents, volumes = 0, [0], [0] * len(texts.volumes)
     pieces = ((number, piece) for number, volume in enumerate(texts.volumes) for piece in pieces_of(volume))
-    for number, (text, is_last) in track(pieces, f"reading {texts.name}"):
+    for number, (text, is_last) in progress_bar(pieces, f"reading {texts.name}"):
         num_characters += len(text)
         volumes[number] += is_last
         documents[-1] += len(text)

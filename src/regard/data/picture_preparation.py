@@ -21,7 +21,7 @@ from regard.data.splits import draw_few
 from regard.data.surveys import survey
 from regard.data.tables import rows_hash
 from regard.errors import BadRowsError, ConfigError, DataError
-from regard.progress import track
+from regard.logging import progress_bar
 from regard.text.tokenizer import train_tokenizer
 
 Row = Sequence[str]
@@ -95,7 +95,7 @@ def _write(folder: Path, rows: Sequence[Row], learned: Learned, config: PictureC
     kept: list[Row] = []
 
     def readable() -> Iterator[tuple[NDArray[np.uint8], int]]:
-        for row in track(rows, "decoding pictures", total=len(rows)):
+        for row in progress_bar(rows, "decoding pictures", total=len(rows)):
             _, path, label = row
             if label not in numbers:
                 raise DataError(f"the label {label!r} of {path} does not occur among the pictures to train on")

@@ -18,7 +18,7 @@ from regard.data.pictures import is_picture
 from regard.data.sources import Rows, open_source
 from regard.data.tables import Table
 from regard.errors import ConfigError, DataError
-from regard.progress import track
+from regard.logging import progress_bar
 
 ROLES = ("picture", "label")
 _VALID = ("valid", "val", "dev", "validation")
@@ -41,7 +41,7 @@ class Pictures:
     @cached_property
     def hashes(self) -> list[str]:
         """Of the content of each picture; of one that cannot be read, of its path. It costs a pass over the files."""
-        return [_hash(path) for path, _ in track(self.rows, "reading pictures", total=len(self.rows))]
+        return [_hash(path) for path, _ in progress_bar(self.rows, "reading pictures", total=len(self.rows))]
 
 
 @dataclass(frozen=True)

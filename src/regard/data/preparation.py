@@ -32,7 +32,7 @@ from regard.data.stream import TokenStream, count_tokens, write_stream
 from regard.data.surveys import survey
 from regard.data.tables import Row, Table
 from regard.errors import ConfigError, DataError, DeviceError
-from regard.progress import say, track, warn
+from regard.logging import log_info, log_warning, progress_bar
 from regard.text.tokenizer import SPECIALS, Tokenizer, TokenizerKind, load_tokenizer, train_tokenizer
 
 _LAYOUT = 4
@@ -103,7 +103,7 @@ def find_or_build(
     build: Callable[[Path], None],
 ) -> Prepared[Store]:
     for guess in source.guesses:
-        say(guess)
+        log_info(guess)
     content = source.content_hash()
     folder = cache_folder() / _key(content, matters, roles)
     found = _read(folder, store)
@@ -115,9 +115,9 @@ def find_or_build(
         raise DeviceError(f"what was written to {folder} cannot be read back")
     tokenizer, train, valid, record = found
     for note in record["notes"]:
-        say(note)
+        log_info(note)
     for warning in record["warnings"]:
-        warn(warning)
+        log_warning(warning)
     return Prepared(
         tokenizer=tokenizer,
         train=train,
@@ -146,7 +146,7 @@ def _read(folder: Path, store: type[Store]) -> tuple[Tokenizer, Store, Store, di
         tokenizer = load_tokenizer(folder / "tokenizer.json")
         return tokenizer, store(folder / "train"), store(folder / "valid"), record
     except (OSError, ValueError):  # among the latter, JSON that is none and a store that is not whole
-        warn(f"the prepared data in {folder} is damaged: it is prepared anew")
+        log_warning(f"the prepared data in {folder} is damaged: it is prepared anew")
         shutil.rmtree(folder, ignore_errors=True)
         return None
 
@@ -174,7 +174,7 @@ def _build_whole(folder: Path, build: Callable[[Path], None]) -> None:
 def _build(folder: Path, source: Source, config: DataConfig, coding: Coding) -> None:
     found = _survey(source, config, coding)
     held_out: HeldOut = {"valid": [], "test": []}
-    training_rows = _route(track(source.train, "cutting into tokens", total=found.num_rows), found, held_out)
+    training_rows = _route(progress_bar(source.train, "cutting into tokens", total=found.num_rows), found, held_out)
     drawing: list[str] = []
     if config.few is not None:
         training_rows, drawing = _draw(training_rows, config, coding)
@@ -211,7 +211,7 @@ def _build(folder: Path, source: Source, config: DataConfig, coding: Coding) -> 
 
 def _survey(source: Source, config: DataConfig, coding: Coding) -> Survey:
     """Read the training table once: count, decide the split, and show the coding every row, unless few are drawn."""
-    rows = track(source.train, f"reading {source.train.name}")
+    rows = progress_bar(source.train, f"reading {source.train.name}")
     return survey(
         _entries(_seen(rows, coding) if config.few is None else rows),
         config,
@@ -273,7 +273,9 @@ def _build_text(folder: Path, source: TextSource, config: DataConfig) -> None:
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
     kept: dict[str, list[Piece]] = {"valid": [], "test": []}
-    train = write_stream(folder / "train", _route_pieces(track(found.pieces(), "cutting into tokens"), kept), tokenizer)
+    train = write_stream(
+        folder / "train", _route_pieces(progress_bar(found.pieces(), "cutting into tokens"), kept), tokenizer
+    )
     for role, given in (("valid", source.valid), ("test", source.test)):
         kept[role] += given or ()
     documents = {role: list(join_pieces(pieces)) for role, pieces in kept.items()}
@@ -384,7 +386,7 @@ def _leaks(training_rows: Iterable[Sequence[str]], given: HeldOut, what: str) ->
     """What held-out rows have in common with training rows: some may be the same, more may be nearly."""
     if not any(given.values()):
         return []
-    return near_duplicates(track(training_rows, f"comparing {what} across sets"), given).told(what)
+    return near_duplicates(progress_bar(training_rows, f"comparing {what} across sets"), given).told(what)
 
 
 def settings_that_matter(config: DataConfig) -> dict[str, Any]:

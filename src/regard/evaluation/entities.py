@@ -21,11 +21,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from regard.config import nearest
 from regard.errors import ConfigError, DataError
 from regard.evaluation.classes import LabelCounts, f1, precision, recall
 from regard.evaluation.metrics import score_tally
 from regard.evaluation.scores import Score
+from regard.settings import nearest
 
 Scheme = Literal["IO", "IOB1", "BIO", "BIOES", "BILOU"]
 """What prefixes mean."""

@@ -24,7 +24,6 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Float
 
-from regard.config import nearest
 from regard.errors import ConfigError, DataError
 from regard.evaluation.bootstrap import CONFIDENCE
 from regard.evaluation.scores import Score
@@ -39,6 +38,7 @@ from regard.evaluation.seeds import (
     stream,
 )
 from regard.evaluation.tallies import Tally
+from regard.settings import nearest
 
 __all__ = [
     "SIGNIFICANCE",

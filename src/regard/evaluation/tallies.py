@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float, Int, Real
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from regard.config import nearest
 from regard.errors import ConfigError, DataError
+from regard.settings import nearest
 
 References = Sequence[str] | Sequence[Sequence[str]]
 """For each prediction its reference, or a list of references of which each is right."""

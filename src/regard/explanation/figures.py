@@ -15,7 +15,7 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from regard.explanation.fonts import fonts_for
-from regard.writing import write_atomically
+from regard.files import write_atomically
 
 INK, MUTED = "#1d2129", "#5d6470"
 RAMP = LinearSegmentedColormap.from_list("regard", ["#f1f2f6", "#c3cff0", "#7d97de", "#3b55bd", "#1a2368"])

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from regard.explanation.open_table import open_table
 from regard.explanation.sweep_words import columns_of, command_of, findings_of, lead_of, rows_of, title_of
-from regard.progress import duration
+from regard.logging import format_duration
 
 MOST_SHOWN = 12
 """Trials that the terminal shows; the page has all."""
@@ -74,7 +74,7 @@ def write_sweep(path: str | os.PathLike[str], table: Mapping[str, Any]) -> None:
         tables=[trials, *([importance] if shares else [])],
         settings=[(name, str(value)) for name, value in _facts(table).items()],
         command=command_of(table, Path(path).parent),
-        time=f"{duration(sum(trial['seconds'] or 0.0 for trial in table['trials']))} of training",
+        time=f"{format_duration(sum(trial['seconds'] or 0.0 for trial in table['trials']))} of training",
     )
 
 

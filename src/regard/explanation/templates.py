@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from regard.writing import write_atomically
+from regard.files import write_atomically
 
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'

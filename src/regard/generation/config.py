@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from regard.config import Settings
 from regard.errors import ConfigError
+from regard.settings import Settings
 
 Stopping = Literal["enough", "exact"]
 

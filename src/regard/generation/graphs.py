@@ -24,12 +24,12 @@ from regard.generation.config import GenerationConfig
 from regard.generation.inference import DirectStep
 from regard.generation.sampling import choose, precise
 from regard.kernels import has_kernels
+from regard.logging import log_warning
 from regard.models.families import AnyModel
 from regard.models.protocols import Slots, State, Stepper
 from regard.models.transformer import Transformer
 from regard.models.transformer_states import TransformerSlots, TransformerState
 from regard.nn.cache import KeyValues
-from regard.progress import warn
 
 MOST_STEPS = 16
 """Steps that are taken on a GPU without asking back, at most."""
@@ -180,7 +180,7 @@ def record(step: Callable[[], None]) -> Callable[[], None] | None:
         except RuntimeError as error:
             reason = str(error)
     first = reason.splitlines()[0]
-    warn(f"a step of this model cannot be recorded as a CUDA graph, and is slower than it could be: {first}")
+    log_warning(f"a step of this model cannot be recorded as a CUDA graph, and is slower than it could be: {first}")
     return None
 
 

@@ -16,9 +16,9 @@ from regard.interop.hf_writing import nearest_architecture
 from regard.interop.peft import PeftAdapter, module_names, read_peft
 from regard.interop.shapes import SHAPES
 from regard.interop.trained import Trained, with_tables
+from regard.logging import log_info
 from regard.models.transformer import Transformer
 from regard.models.transformer_config import TransformerConfig
-from regard.progress import say
 from regard.tasks import find_task
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints import hash_of, trained_weights
@@ -56,7 +56,7 @@ def read_adapter_run(path: Path, base_folder: RunFolder) -> tuple[RunSettings, T
     note = f"imported from {path.resolve().name}, an adapter for {architecture} of rank {found.config.rank}"
     doubt = f"whether {base_folder.path.name} has the weights that it was trained beside, its files do not say"
     for line in (note, doubt):
-        say(line)
+        log_info(line)
     record = Record(
         version=version(),
         torch=torch.__version__,

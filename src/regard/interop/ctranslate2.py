@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import ConfigError
+from regard.files import write_atomically
 from regard.interop.ctranslate2_file import read_variables, write_variables
 from regard.interop.trained import UNKNOWNS, Trained, token_names, weights_with_tables, with_tables
+from regard.logging import log_info
 from regard.models.transformer_config import TransformerConfig
-from regard.progress import say
-from regard.writing import write_atomically
 
 _SPECIFICATIONS = {"translation": ("TransformerSpec", 7), "language": ("TransformerDecoderSpec", 8)}
 """By task what the format calls such a model, and the revision of its names."""
@@ -52,7 +52,7 @@ def write_ctranslate2(trained: Trained, folder: Path) -> str:
     """Fill an empty folder, and say what the model is called there."""
     shape = _known_shape(trained)
     name, revision = _SPECIFICATIONS[trained.task]
-    say(f"writing a {name}")
+    log_info(f"writing a {name}")
     body: Any = trained.body
     weights = weights_with_tables(body)
     variables = {

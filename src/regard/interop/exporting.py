@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
-from regard.config import nearest
 from regard.errors import CheckpointError, ConfigError, DeviceError, RunError, RunExistsError
 from regard.interop.checkpoint import Foreign, read_checkpoint
 from regard.interop.ctranslate2 import read_ctranslate2, write_ctranslate2
@@ -22,8 +21,9 @@ from regard.interop.importing import read_weights
 from regard.interop.onnx import onnx_scores, write_onnx
 from regard.interop.shapes import SHAPES, architecture_of
 from regard.interop.trained import Trained
+from regard.logging import log_info
 from regard.models.transformer_config import TransformerConfig
-from regard.progress import say
+from regard.settings import nearest
 
 Format = Literal["hf", "gguf", "onnx", "ctranslate2", "peft"]
 _HEADED = ("classification", "regression", "tagging", "answering")
@@ -119,7 +119,9 @@ def require_place(out: Path, *, to: str, number_type: str | None, overwrite: boo
 def _tell_of_tables(trained: Trained, to: Format) -> None:
     shape = trained.settings.model
     if to in ("hf", "ctranslate2") and isinstance(shape, TransformerConfig) and "sinusoidal" in shape.position_schemes:
-        say(f"sinusoidal positions become a table, which ends where model.context_length={shape.context_length} does")
+        log_info(
+            f"sinusoidal positions become a table, which ends where model.context_length={shape.context_length} does"
+        )
 
 
 class _Place:
@@ -144,7 +146,7 @@ class _Place:
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
         if isinstance(error, OSError) and not isinstance(error, DeviceError):
-            raise DeviceError(f"cannot write {self.out}: {error.strerror or error}; what was there stays") from None
+            raise DeviceError(f"cannot write {self.out}: {error.strerror or error}; the existing file is unchanged") from None
 
     def _name_it(self) -> None:
         if self.is_file:
@@ -167,7 +169,7 @@ def _gguf(trained: Trained, path: Path, number_type: NumberType) -> tuple[str, T
         raise ConfigError(f"task must be language for a GGUF file, got {trained.task}")
     model: Any = trained.model
     config = config_of(trained.shape, vocab_size=trained.tokenizer.vocab_size)
-    say(f"writing a model of the architecture {config['model_type']}, numbers as {number_type}")
+    log_info(f"writing a model of the architecture {config['model_type']}, numbers as {number_type}")
     write_gguf(path, model, trained.tokenizer, chat_template=trained.chat_template, number_type=number_type)
     foreign = read_gguf(path)
     return f"{foreign.config['model_type']}, {number_type}", _scores_of(trained, foreign)

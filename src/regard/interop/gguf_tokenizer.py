@@ -19,9 +19,9 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from regard.config import nearest
 from regard.errors import ConfigError, DataError
-from regard.progress import warn
+from regard.logging import log_warning
+from regard.settings import nearest
 from regard.text.tokenizer import Role, Tokenizer
 
 _SPACE = "\u2581"
@@ -163,7 +163,7 @@ def _read_byte_level(
 ) -> tokenizers.Tokenizer:
     splitting = metadata.get(f"{_PREFIX}pre")
     if splitting is None:
-        warn("the file does not say how a text is split before it is merged: it is split as GPT-2 does")
+        log_warning("the file does not say how a text is split before it is merged: it is split as GPT-2 does")
     merges = [_pair(merge) for merge in _list(metadata, "merges", str)]
     inner = byte_level_tokenizer(replace(vocabulary, merges=merges), str(splitting or "gpt-2"))
     is_started = metadata.get(f"{_PREFIX}add_bos_token", str(splitting).startswith("llama"))

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from torch import Tensor
 
-from regard.config import nearest
 from regard.errors import ConfigError, DeviceError
+from regard.files import partial_path
 from regard.interop import llama
 from regard.interop.equivalence import differences
 from regard.interop.gguf import FREQUENCIES, LLAMA_SETTINGS, NAMES, STRETCHED_FROM, slowdowns
@@ -19,8 +19,8 @@ from regard.interop.llama2c import pairs_from_halves
 from regard.interop.names import given_back
 from regard.models.transformer import Transformer
 from regard.models.transformer_config import TransformerConfig
+from regard.settings import nearest
 from regard.text.tokenizer import Tokenizer
-from regard.writing import part_of
 
 NumberType = Literal["F32", "F16", "Q8_0"]
 """How the numbers of matrices are written: in 32 bits, in 16, or in 8 with a scale for each 32 of them."""
@@ -53,7 +53,7 @@ def write_gguf(
         "general.file_type": int(gguf.LlamaFileType[_FILE_TYPES[number_type]]),
         "general.quantization_version": gguf.GGML_QUANT_VERSION,
     }
-    writer = gguf.GGUFWriter(part_of(path), config["model_type"])
+    writer = gguf.GGUFWriter(partial_path(path), config["model_type"])
     for key, value in metadata.items():
         # Readers expect counts and ids without a sign.
         kind = gguf.GGUFValueType.UINT32 if type(value) is int else gguf.GGUFValueType.get_type(value)
@@ -131,7 +131,7 @@ def _require_blocks(number_type: str, tensors: Mapping[str, np.ndarray]) -> None
 
 def _put(writer: Any, path: Path) -> None:
     """Let the file appear whole or not at all."""
-    part = part_of(path)
+    part = partial_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         writer.write_header_to_file()
@@ -143,5 +143,5 @@ def _put(writer: Any, path: Path) -> None:
         writer.close()
         part.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise DeviceError(f"cannot write {path}: {error.strerror or error}; what was there stays") from None
+            raise DeviceError(f"cannot write {path}: {error.strerror or error}; the existing file is unchanged") from None
         raise

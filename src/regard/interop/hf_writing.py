@@ -14,17 +14,17 @@ from safetensors.torch import save
 from torch import Tensor
 
 from regard.errors import ConfigError
+from regard.files import write_atomically
 from regard.interop import bart, bert, gpt2, llama, t5
 from regard.interop.equivalence import Differences, differences, told
 from regard.interop.hf_tokenizer import tokenizer_files
 from regard.interop.names import Weight, given_back, taken
 from regard.interop.shapes import SHAPES
 from regard.interop.trained import Trained, weights_with_tables, with_tables
+from regard.logging import log_info
 from regard.models.heads import usual_pooling
 from regard.models.transformer_config import TransformerConfig
-from regard.progress import say
 from regard.training.checkpoints import weights_of
-from regard.writing import write_atomically
 
 _LLAMAS = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _CONFIGS: dict[str, Callable[[TransformerConfig], dict[str, Any]]] = {
@@ -60,7 +60,7 @@ class Words(NamedTuple):
 def write_hf(trained: Trained, folder: Path) -> str:
     """Fill an empty folder, and say which architecture the model has become."""
     words = words_for(trained)
-    say(f"writing a {words.architecture}")
+    log_info(f"writing a {words.architecture}")
     tensors = {name: tensor.detach().float().contiguous() for name, tensor in tensors_of(trained, words).items()}
     write_atomically(folder / "model.safetensors", save(tensors, metadata={"format": "pt"}))
     files = {"config.json": words.config, **tokenizer_files(trained), **_sentence_files(trained)}

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import BaseMissingError, CheckpointError, ConfigError, DataError, RunError
+from regard.files import write_atomically
 from regard.interop import vit
 from regard.interop.adapter_importing import ADAPTER, read_adapter_run
 from regard.interop.checkpoint import Foreign, read_checkpoint, refuse_pickle
@@ -26,17 +27,16 @@ from regard.interop.gguf import read_gguf
 from regard.interop.llama2c import read_llama2c
 from regard.interop.names import Names, Weight, names_within, taken
 from regard.interop.shapes import SHAPES, Shape, architecture_of
+from regard.logging import log_info
 from regard.models.heads import HeadConfig, MaskedHead
 from regard.models.transformer import Transformer
 from regard.models.transformer_config import TransformerConfig
 from regard.models.vision import PictureClassifier
-from regard.progress import say
 from regard.text.tokenizer import Role, Tokenizer, train_tokenizer
 from regard.training.checkpoints import weights_of, write_tensors
 from regard.training.folder import RunFolder
 from regard.training.settings import Record, RunSettings
 from regard.version import version
-from regard.writing import write_atomically
 
 _STAGED = "imported.safetensors"
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
@@ -129,7 +129,7 @@ def write_run(foreign: Foreign, folder: RunFolder) -> None:
         notes=notes,
     )
     for note in notes:
-        say(note)
+        log_info(note)
     _write(folder, settings.changed(record=record.model_dump()), tokenizer, weights, foreign.chat_template)
 
 

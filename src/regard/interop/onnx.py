@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, DeviceError
+from regard.files import write_atomically
 from regard.interop.trained import Trained, has_both
+from regard.logging import log_info
 from regard.models.families import longest_sequence
 from regard.models.heads import Tagger
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import Transformer
 from regard.nn.recurrent import LayerHidden, RecurrentLayer
-from regard.progress import say
-from regard.writing import write_atomically
 
 _FILE = "model.onnx"
 _LARGEST = 1_800_000_000
@@ -44,7 +44,7 @@ def write_onnx(trained: Trained, folder: Path) -> str:
     """Fill an empty folder, and say what the graph is handed."""
     _require_packages()
     _require_graph(trained)
-    say("writing the graph, which takes a while")
+    log_info("writing the graph, which takes a while")
     model = copy.deepcopy(trained.model).float().eval()
     for layer in model.modules():
         if isinstance(layer, RecurrentLayer):

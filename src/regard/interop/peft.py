@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from regard.adapters.lora import LoraConfig, linear_layers, lora_tensors, require_settings
 from regard.errors import CheckpointError, ConfigError
+from regard.files import write_atomically
 from regard.interop.names import Names
-from regard.writing import write_atomically
 
 ModuleNames = Mapping[str, str] | Callable[[str], str]
 """Of each linear layer of ours, what it is called there."""

@@ -58,6 +58,6 @@ def run(name: str, *, quick: bool = False, seed: int = 0) -> Study:
 def check(name: str) -> None:
     """Say what there is where no study has that name."""
     if name not in STUDIES:
-        from regard.config import nearest
+        from regard.settings import nearest
 
         raise ConfigError(f"no study is called {name!r}{nearest(name, list(STUDIES))}")

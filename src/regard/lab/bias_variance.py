@@ -19,7 +19,7 @@ from regard.lab.bias_variance_figure import compose
 from regard.lab.bias_variance_risks import Parts, Problem, measure_curve, polynomial, random_features
 from regard.lab.bias_variance_selection import DELTA, Choice, Family, choose_all, power, slope
 from regard.lab.study import Study, Table
-from regard.progress import say
+from regard.logging import log_info
 
 CURVES = {
     "polynomials": "degree",
@@ -125,7 +125,7 @@ def measure_curves(sizes: Sizes, *, rng: torch.Generator) -> dict[str, list[Part
         curves[name] = measure_curve(
             problem, learners, name, num_rows=num_rows, num_draws=sizes.num_draws, num_points=sizes.num_points, rng=rng
         )
-        say(f"{name}: bias and variance at {len(learners)} capacities")
+        log_info(f"{name}: bias and variance at {len(learners)} capacities")
     return curves
 
 

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.lab.random_features import draw_features, ridge
-from regard.progress import track
+from regard.logging import progress_bar
 
 NUM_BATCHES = 10
 """All is measured so many times over, with nothing shared, and intervals are of the mean of these."""
@@ -102,7 +102,7 @@ def measure_curve(
         measure_parts(
             problem, learner, capacity, num_rows=num_rows, num_draws=num_draws, num_points=num_points, rng=rng
         )
-        for capacity, learner in track(learners, what, total=len(learners))
+        for capacity, learner in progress_bar(learners, what, total=len(learners))
     ]
 
 

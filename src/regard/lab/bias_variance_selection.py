@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.progress import track
+from regard.logging import progress_bar
 
 Family = Literal["coins", "thresholds"]
 FAMILIES: tuple[Family, ...] = ("coins", "thresholds")
@@ -89,7 +89,7 @@ def choose_all(
     """Every number of functions with every number of examples, for each family."""
     cases: list[tuple[Family, int, int]] = [(family, k, n) for family in FAMILIES for n in sizes for k in counts]
     choices: dict[Family, list[Choice]] = {family: [] for family in FAMILIES}
-    for family, k, n in track(cases, "choosing among functions", total=len(cases)):
+    for family, k, n in progress_bar(cases, "choosing among functions", total=len(cases)):
         choices[family].append(choose(family, k, n, num_draws=num_draws, rng=rng))
     return choices
 

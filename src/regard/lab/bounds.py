@@ -27,7 +27,7 @@ from regard.lab.bounds_figure import compose
 from regard.lab.bounds_selections import BOUNDS, FRESH, NAIVE, Example, Outcome, select, select_once
 from regard.lab.bounds_worlds import classifiers, coins
 from regard.lab.study import Study, Table
-from regard.progress import say
+from regard.logging import log_info
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def investigate(sizes: Sizes, *, seed: int) -> Study:
                 outcomes[world.name, m] = select(
                     world, m, sizes.num_examples, sizes.num_selections, delta=sizes.delta, rng=rng
                 )
-        say(f"{world.name}: {sizes.num_selections:,} selections among up to {len(world.truths):,}")
+        log_info(f"{world.name}: {sizes.num_selections:,} selections among up to {len(world.truths):,}")
     example = select_once(real, sizes.num_examples, delta=sizes.delta, rng=rng)
     coverage = cover_all(sizes.num_selections, sizes.num_estimates, delta=sizes.delta, rng=rng)
     findings = [_naive_finding(outcomes, sizes), _kept_finding(outcomes, sizes), _room_finding(outcomes, sizes)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from regard.evaluation.bootstrap import clopper_pearson
-from regard.progress import track
+from regard.logging import progress_bar
 from regard.selection.bounds import (
     Scores,
     applicable,
@@ -64,7 +64,7 @@ def cover_all(num_selections: int, num_estimates: int, *, delta: float, rng: np.
 def cover_shares(num_trials: int, *, delta: float, rng: np.random.Generator) -> Iterator[Coverage]:
     """The winner among hypotheses with scores between 0 and 1 that vary little."""
     missed: dict[str, int] = {}
-    for _ in track(range(num_trials), "scores between 0 and 1", total=num_trials):
+    for _ in progress_bar(range(num_trials), "scores between 0 and 1", total=num_trials):
         values = rng.beta(16, 4, size=(NUM_HYPOTHESES, NUM_EXAMPLES))
         scores = Scores.of(values[values.mean(axis=1).argmax()])
         bounds = {each.name: each for each in applicable(scores, num_hypotheses=NUM_HYPOTHESES, delta=delta)}
@@ -101,7 +101,7 @@ def cover_losses(num_trials: int, *, delta: float, rng: np.random.Generator) -> 
     """The winner among hypotheses whose losses have a heavy tail."""
     missed = {"bootstrap": 0, "bootstrap of all": 0}
     truth = float(np.exp(0.5))
-    for trial in track(range(num_trials), "losses without a range", total=num_trials):
+    for trial in progress_bar(range(num_trials), "losses without a range", total=num_trials):
         losses = rng.lognormal(size=(NUM_EXAMPLES, NUM_HYPOTHESES))
         winner = int(losses.mean(axis=0).argmin())
         one = bootstrap(losses[:, winner], num_hypotheses=NUM_HYPOTHESES, delta=delta, seed=trial)

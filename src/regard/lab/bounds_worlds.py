@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from regard.data.builtin import builtin
-from regard.progress import say, track
+from regard.logging import log_info, progress_bar
 
 Counts = Int[np.ndarray, "selections hypotheses"]
 
@@ -72,9 +72,9 @@ def classifiers(num_hypotheses: int, *, num_rows: int, num_training: int, seed: 
     rows = list(builtin("dates").generate(num_rows + 10 * num_training, seed))
     features = hashed([source for source, _ in rows])
     labels = np.array([int(target[5:7]) <= 6 for _, target in rows])
-    say(f"{num_hypotheses:,} classifiers on {num_training} rows each, scored on {num_rows:,}")
+    log_info(f"{num_hypotheses:,} classifiers on {num_training} rows each, scored on {num_rows:,}")
     is_right = np.empty((num_rows, num_hypotheses), dtype=np.uint8)
-    for i in track(range(num_hypotheses), "classifiers", total=num_hypotheses):
+    for i in progress_bar(range(num_hypotheses), "classifiers", total=num_hypotheses):
         picked = rng.choice(np.arange(num_rows, len(rows)), num_training, replace=False)
         columns = rng.choice(features.shape[1], features.shape[1] // 8, replace=False)
         is_right[:, i] = fit_and_answer(features[:, columns], labels, picked)[:num_rows] == labels[:num_rows]

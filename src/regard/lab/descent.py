@@ -45,7 +45,7 @@ from regard.lab.descent_rates import (
 )
 from regard.lab.descent_words import findings, tables
 from regard.lab.study import Study
-from regard.progress import say
+from regard.logging import log_info
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,9 @@ def try_rates(make: Callable[[Sizes, torch.Generator], Problem], sizes: Sizes, *
         switch = switch_rates(problem, top, sizes.multiples, steps=sizes.fast_steps)
         switches.append(switch)
         held = [f"{multiple:g}" for multiple in sizes.multiples if switch.holds(multiple)]
-        say(f"{problem.name}, seed {seed + number}: the loss holds at {', '.join(held) or 'no rate'} x 2/curvature")
+        log_info(
+            f"{problem.name}, seed {seed + number}: the loss holds at {', '.join(held) or 'no rate'} x 2/curvature"
+        )
     return switches
 
 
@@ -173,7 +175,7 @@ def _follow(rate: float, sizes: Sizes, seed: int) -> Sharpening:
     rng = torch.Generator().manual_seed(seed)
     problem = tanh_network(sizes, rng, num_layers=sizes.num_layers)
     found = follow_curvature(problem, rate, steps=sizes.followed_steps, every=sizes.every, rng=rng)
-    say(f"rate {rate:g}: the largest curvature ends at {found.curvatures[-1]:.3g}; 2 / rate is {found.edge:.3g}")
+    log_info(f"rate {rate:g}: the largest curvature ends at {found.curvatures[-1]:.3g}; 2 / rate is {found.edge:.3g}")
     return found
 
 
@@ -204,12 +206,12 @@ def _noise(sizes: Sizes, seed: int) -> list[Noise]:
             rate = multiple * 2 / top
             added = noise_of_a_step(problem, gradients, rate, batch, num_draws=sizes.num_draws, rng=rng)
             found.append(Noise(rate, batch, added, rate**2 * trace / (2 * batch)))
-    say(f"noise of a step: {math.fsum(n.ratio[0] for n in found) / len(found):.2f} x its formula on average")
+    log_info(f"noise of a step: {math.fsum(n.ratio[0] for n in found) / len(found):.2f} x its formula on average")
     return found
 
 
 def _batches(batch_sizes: tuple[int, ...], classes: Classes, sizes: Sizes, seed: int) -> list[Outcome]:
     outcomes = compare_batches(batch_sizes, classes, steps=sizes.batch_steps, runs=sizes.batch_runs, seed=seed)
     told = ", ".join(f"{100 * mean_interval(outcome.test)[0]:.1f} at {outcome.batch_size}" for outcome in outcomes)
-    say(f"{classes.width} units, error on new examples in % by batch size: {told}")
+    log_info(f"{classes.width} units, error on new examples in % by batch size: {told}")
     return outcomes

@@ -23,7 +23,7 @@ from torch import Tensor
 from regard.evaluation.means import Around, mean_interval
 from regard.lab.curvature import flat_gradient, hessian_product, put_weights, weights_of
 from regard.lab.descent_networks import Examples, Networks, Problem, draw_examples, draw_networks, errors, log_losses
-from regard.progress import track
+from regard.logging import progress_bar
 
 
 def gradients_of_examples(problem: Problem) -> Float[Tensor, "rows weights"]:
@@ -128,7 +128,7 @@ def _train(
 ) -> None:
     """Stochastic gradient descent on batches drawn without replacement, or on all examples at once."""
     runs, num_rows = train.labels.shape
-    for _ in track(range(steps), f"batches of {batch_size}", total=steps):
+    for _ in progress_bar(range(steps), f"batches of {batch_size}", total=steps):
         if batch_size < num_rows:
             batch = train.take(torch.rand(runs, num_rows, generator=rng).topk(batch_size, dim=1).indices)
         else:

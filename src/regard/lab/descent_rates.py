@@ -28,7 +28,7 @@ from torch import Tensor
 
 from regard.lab.curvature import Curvature, flat_gradient, put_weights, top_curvature, weights_of
 from regard.lab.descent_networks import Problem
-from regard.progress import track
+from regard.logging import progress_bar
 
 _SLOW = 0.3
 """A rate as a share of 1 / largest curvature."""
@@ -84,7 +84,7 @@ def take_one_step(problem: Problem, top: Curvature, multiples: Float[Tensor, " m
 def descend(problem: Problem, rate: float, steps: int, what: str = "gradient descent") -> list[float]:
     """Gradient descent on all examples; the loss before each step and after the last, to where it is finite."""
     losses = []
-    for _ in track(range(steps), what, total=steps):
+    for _ in progress_bar(range(steps), what, total=steps):
         loss = problem.loss()
         if not math.isfinite(loss.item()):
             break
@@ -145,7 +145,7 @@ def descend_slowly(problem: Problem, *, steps: int, rng: torch.Generator) -> Cur
 def follow_curvature(problem: Problem, rate: float, *, steps: int, every: int, rng: torch.Generator) -> Sharpening:
     """Descend, and measure the largest curvature on the way."""
     at, curvatures, losses = [], [], []
-    for done in track(range(0, steps + 1, every), f"curvature at rate {rate:g}", total=steps // every + 1):
+    for done in progress_bar(range(0, steps + 1, every), f"curvature at rate {rate:g}", total=steps // every + 1):
         at.append(done)
         curvatures.append(top_curvature(problem.loss, problem.parameters, rng=rng, most_products=100).value)
         losses.append(descend(problem, rate, every)[0])

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regard.lab.double_descent_shape import MEDIAN, Shape
 from regard.lab.random_features import Kind, draw_features, kernel, ridgeless
-from regard.progress import say, track
+from regard.logging import log_info, progress_bar
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def measure_features(
 ) -> FeatureRisks:
     """Fit each number of features in each draw of data and of features; all noises share both."""
     risks, limits = [], []
-    for seed in track(seeds, f"{kind} features", total=len(seeds)):
+    for seed in progress_bar(seeds, f"{kind} features", total=len(seeds)):
         rng = torch.Generator().manual_seed(seed)
         rows = draw_rows(num_rows, input_dim, noises, rng=rng)
         fresh = draw_rows(num_fresh, input_dim, noises, rng=rng)
@@ -84,7 +84,7 @@ def measure_features(
         limits.append(_risks(_predict_by_kernel(kind, rows, fresh, bandwidth), fresh))
     squared, wrong = torch.stack(risks, dim=-1)
     limit_squared, limit_wrong = torch.stack(limits, dim=-1)
-    say(f"{kind} features: {len(widths)} widths, {len(seeds)} draws")
+    log_info(f"{kind} features: {len(widths)} widths, {len(seeds)} draws")
     return FeatureRisks(kind, widths, squared, wrong, limit_squared, limit_wrong)
 
 

@@ -28,9 +28,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.lab.double_descent_features import draw_rows
 from regard.lab.double_descent_shape import MEAN, Shape
+from regard.logging import log_info, progress_bar
 from regard.models.heads import Classifier, HeadConfig
 from regard.models.transformer import TransformerConfig
-from regard.progress import say, track
 
 NUM_HEADS = 2
 
@@ -156,7 +156,7 @@ def train_together(
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: share_of_peak(step, last))
     trained, fresh = [], []
     with sdpa_kernel(SDPBackend.MATH):  # the fused kernels cannot be mapped over members
-        for epoch in track(range(1, last + 1), what, total=last):
+        for epoch in progress_bar(range(1, last + 1), what, total=last):
             optimizer.zero_grad()
             _squared_error(answer(weights, split.inputs), split.labels).sum().backward()
             optimizer.step()
@@ -208,7 +208,7 @@ def _measure(
         course = train_together(models, split, measured=measured, learning_rate=learning_rate, what=what)
         counts.append(sum(weight.numel() for weight in models[0].parameters()))
         courses.append(course)
-        say(f"{what}: squared error {float(course.trained[:, -1].mean()):.3f} on what they learnt, "
+        log_info(f"{what}: squared error {float(course.trained[:, -1].mean()):.3f} on what they learnt, "
             f"{float(course.fresh[:, -1].mean()):.3f} on fresh rows")  # fmt: skip
 
     def arrange(parts: Sequence[Tensor]) -> Float[Tensor, "noise capacity epoch draw"]:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.progress import track
+from regard.logging import progress_bar
 
 NOT_ASKED = -100
 """The target of a position at which nothing is asked; what `F.cross_entropy` passes over."""
@@ -83,7 +83,7 @@ def fit(
     """Train for `steps` fresh batches; a gradient longer than `clip_norm` is shortened to it."""
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _share_of_peak(step, steps))
     losses, norms = [], []
-    for _ in track(range(steps), what, total=steps):
+    for _ in progress_bar(range(steps), what, total=steps):
         loss = loss_of(model, draw())
         optimizer.zero_grad()
         loss.backward()

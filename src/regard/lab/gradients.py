@@ -35,8 +35,8 @@ from regard.lab import STUDIES
 from regard.lab.exercises import Batch, Course, count_right, fit, loss_of, recall
 from regard.lab.gradients_figure import Profile, compose
 from regard.lab.study import Study, Table
+from regard.logging import log_info
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.progress import say
 
 RADII = (0.8, 1.0, 1.25)
 """Spectral radii of the recurrent matrix: below 1, 1, above 1."""
@@ -181,7 +181,7 @@ def follow(name: str, build: Callable[[], nn.Module], sizes: Sizes, *, seed: int
     fit(model, draw, optimizer, steps=sizes.steps, clip_norm=sizes.clip_norm, what=name)
     fresh = recall(10 * sizes.num_sequences, sizes.length, num_symbols=sizes.num_symbols)
     accuracy = count_right(model, fresh) / len(fresh.inputs)
-    say(f"{name}: {accuracy:.2f} right after {sizes.steps} steps")
+    log_info(f"{name}: {accuracy:.2f} right after {sizes.steps} steps")
     return Outcome(before, gradient_profile(model, measured), accuracy)
 
 
@@ -255,7 +255,7 @@ def train_clipped(clip_norm: float, sizes: Sizes, seeds: Sequence[int]) -> Clipp
         courses.append(fit(model, draw, optimizer, steps=sizes.clipped_steps, clip_norm=clip_norm, what=what))
         fresh = recall(500, sizes.clipped_length, num_symbols=sizes.clipped_symbols)
         accuracies.append(count_right(model, fresh) / len(fresh.inputs))
-        say(f"RNN {what}, seed {seed}: {accuracies[-1]:.2f} right after {sizes.clipped_steps} steps")
+        log_info(f"RNN {what}, seed {seed}: {accuracies[-1]:.2f} right after {sizes.clipped_steps} steps")
     return Clipping(courses, accuracies)
 
 

@@ -31,8 +31,8 @@ from regard.lab.optimizers_figure import Tuned, compose
 from regard.lab.optimizers_formulas import update_lengths
 from regard.lab.optimizers_words import findings, tables
 from regard.lab.study import Study
+from regard.logging import log_info, progress_bar
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.progress import say, track
 from regard.training.optimizers import AnyOptimizer, OptimizerName, make_optimizer
 
 _GIVEN_UP = 100.0
@@ -166,12 +166,12 @@ def make_tasks(sizes: Sizes) -> list[Task]:
 def tune(name: str, task: Task, sizes: Sizes, *, seed: int) -> Tuned:
     """Try all rates from one seed, and run the best from the seeds that follow."""
     ends = []
-    for rate in track(sizes.rates, f"{task.name}: {name}", total=len(sizes.rates)):
+    for rate in progress_bar(sizes.rates, f"{task.name}: {name}", total=len(sizes.rates)):
         ends.append(end_of(train(name, task, rate, seed=seed)))
     best = sizes.rates[min(range(len(ends)), key=ends.__getitem__)]
     runs = [train(name, task, best, seed=seed + 1 + number) for number in range(sizes.num_seeds)]
     found = Tuned(best, dict(zip(sizes.rates, ends, strict=True)), torch.tensor(runs, dtype=torch.float64))
-    say(f"{task.name}, {name}: {float(found.ends.mean()):.3g} at the end, at rate {best:.2g}")
+    log_info(f"{task.name}, {name}: {float(found.ends.mean()):.3g} at the end, at rate {best:.2g}")
     return found
 
 

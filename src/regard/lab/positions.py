@@ -32,9 +32,9 @@ from regard.lab import STUDIES
 from regard.lab.drawing import COLORS, INK, MUTED, label, legend, panels, show_matrix
 from regard.lab.exercises import count_right, fit, look_back
 from regard.lab.study import Cell, Study, Table
+from regard.logging import log_info
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.nn.positions import Placement, Positions, Rotary, rotate
-from regard.progress import say
 
 SCHEMES: tuple[Positions, ...] = get_args(Positions)
 TIMES = (1, 2, 4, 8)
@@ -164,7 +164,7 @@ def _tell(scheme: Positions, distance: int, counts: Sequence[int], sizes: Sizes)
     shares = ", ".join(
         f"{count / sizes.num_sequences:.2f} at {n}" for count, n in zip(counts, sizes.lengths, strict=True)
     )
-    say(f"{scheme}, {distance} back: right {shares}")
+    log_info(f"{scheme}, {distance} back: right {shares}")
 
 
 def accuracy(counts: Sequence[int], num_sequences: int) -> tuple[float, float, float]:

@@ -28,8 +28,8 @@ from regard.lab.scaling_figure import compose
 from regard.lab.scaling_language import Language, Sample, make_language
 from regard.lab.scaling_laws import Law, PowerLaw, fit_law, fit_power, frontier, interval, misfit, resampled
 from regard.lab.study import Cell, Study, Table
+from regard.logging import log_info
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.progress import say
 
 FEWEST = 2
 """Different sizes, and amounts of data, without which no exponent is fitted."""
@@ -158,7 +158,7 @@ def train(language: Language, test: Sample, sizes: Sizes, width: int, steps: int
     fit(model, lambda: next(batches), optimizer, steps=steps, clip_norm=1.0, what=what)
     with torch.inference_mode():
         loss = float(loss_of(model, test.batch))
-    say(f"{what}, seed {seed + number}: loss {loss:.3f}, of which {test.entropy:.3f} is the language's")
+    log_info(f"{what}, seed {seed + number}: loss {loss:.3f}, of which {test.entropy:.3f} is the language's")
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     operations = steps * flops_per_step(model, sizes.batch_size, sizes.length)
     return Trained(seed + number, width, num_parameters, text.inputs.numel(), operations, loss)

@@ -36,9 +36,9 @@ from regard.lab.drawing import COLORS, MUTED, label, legend, panels, smooth
 from regard.lab.exercises import fit, look_back
 from regard.lab.softmax import entropy
 from regard.lab.study import Study, Table
+from regard.logging import log_info, progress_bar
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.nn.similarity import SimilarityName, make_similarity
-from regard.progress import say, track
 
 WITHOUT: SimilarityName = "dot"
 WITH: SimilarityName = "scaled-dot"
@@ -113,7 +113,7 @@ def investigate(sizes: Sizes, *, seed: int) -> Study:
     pairs: list[Pair] = [(name, dim) for dim in sizes.key_dims for name in NAMES]
     measured: Measurements = {
         pair: measure(*pair, num_keys=sizes.num_keys, num_samples=sizes.num_samples, rng=rng)
-        for pair in track(pairs, "random vectors", total=len(pairs))
+        for pair in progress_bar(pairs, "random vectors", total=len(pairs))
     }
     fresh: Entropies = {
         (name, dim): [model_entropy(name, dim, sizes, seed=seed + i) for i in range(sizes.num_models)]
@@ -188,7 +188,7 @@ def train(similarity: SimilarityName, head_dim: int, sizes: Sizes, *, seed: int)
     draw = partial(look_back, 32, sizes.length, distance=sizes.distance, vocab_size=sizes.vocab_size)
     optimizer = torch.optim.Adam(model.parameters(), lr=sizes.learning_rate)
     losses = fit(model, draw, optimizer, steps=sizes.steps, what=f"{similarity}, {head_dim} wide").losses
-    say(f"{head_dim} wide, {NAMES[similarity]}: a loss of {_last(losses):.3f} after {sizes.steps} steps")
+    log_info(f"{head_dim} wide, {NAMES[similarity]}: a loss of {_last(losses):.3f} after {sizes.steps} steps")
     return losses
 
 

@@ -28,8 +28,8 @@ from torch import Tensor
 from regard.lab import STUDIES
 from regard.lab.drawing import COLORS, GRID, INK, MUTED, label, legend, panels
 from regard.lab.study import Study, Table
+from regard.logging import progress_bar
 from regard.nn.attention import attend
-from regard.progress import track
 
 SCORES = {
     "one best": (3.0, 2.0, 1.0, 0.0, -1.0),
@@ -118,7 +118,7 @@ def random_entropy(
 ) -> Float[Tensor, " temperature"]:
     """The mean entropy over draws of `num_choices` standard normal scores."""
     total = torch.zeros_like(temperatures)
-    for _ in track(range(num_draws), f"{num_choices:,} random scores", total=num_draws):
+    for _ in progress_bar(range(num_draws), f"{num_choices:,} random scores", total=num_draws):
         scores = torch.randn(num_choices, generator=rng, dtype=temperatures.dtype)
         total += torch.stack([entropy((scores / t).softmax(dim=-1)) for t in temperatures])
     return total / num_draws

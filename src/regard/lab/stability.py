@@ -31,7 +31,7 @@ from regard.lab.stability_figure import Bounded, Measured, compose
 from regard.lab.stability_twins import World, constants, follow, logistic, network
 from regard.lab.stability_words import findings, tables
 from regard.lab.study import Study
-from regard.progress import say
+from regard.logging import log_info
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,11 +149,11 @@ def follow_falling(scale: float, world: World, sizes: Sizes, *, seed: int) -> Bo
     lipschitz, smoothness = constants(
         learner, world, rates, num_rows=sizes.num_rows, records=path.steps[::4], seed=seed
     )
-    say(f"network, rates {scale:g} / t: gradients up to {lipschitz:.3g}, curvature up to {smoothness:.3g}")
+    log_info(f"network, rates {scale:g} / t: gradients up to {lipschitz:.3g}, curvature up to {smoothness:.3g}")
     known = {"scale": scale, "num_rows": sizes.num_rows, "lipschitz": lipschitz, "smoothness": smoothness}
     stability = [nonconvex_stability(step, **known) for step in path.steps]
     return Bounded(path, stability=stability, lipschitz=lipschitz, smoothness=smoothness)
 
 
 def _tell(what: str, found: Bounded) -> None:
-    say(f"{what}: weights {float(found.path.distances[-1].mean()):.3g} apart after {found.path.steps[-1]:,} steps")
+    log_info(f"{what}: weights {float(found.path.distances[-1].mean()):.3g} apart after {found.path.steps[-1]:,} steps")

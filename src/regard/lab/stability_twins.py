@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.lab.curvature import top_curvature
 from regard.lab.descent_networks import Examples, Networks, draw_examples, draw_networks
-from regard.progress import track
+from regard.logging import progress_bar
 
 
 class Stack(Protocol):
@@ -138,7 +138,7 @@ def follow(
     order = torch.randint(num_rows, (len(rates), runs), generator=rng)
     models = _doubled(learner.make(runs, rng))
     found = []
-    for step, rate in enumerate(track(rates, what, total=len(rates)), start=1):
+    for step, rate in enumerate(progress_bar(rates, what, total=len(rates)), start=1):
         rows = order[step - 1].repeat(2)[:, None]
         descend(models, learner.losses(models, both.take(rows)).sum(), rate=rate, radius=learner.radius)
         if step in records:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from regard.progress import duration
+from regard.logging import format_duration
 from regard.version import version
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Study:
     @property
     def time(self) -> str:
         """How long it took, as a person says it."""
-        return duration(self.seconds) if self.seconds >= 1 else "less than a second"
+        return format_duration(self.seconds) if self.seconds >= 1 else "less than a second"
 
     def to_json(self) -> dict[str, Any]:
         """All but the figure, as JSON knows it."""

@@ -21,7 +21,6 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.config import Settings
 from regard.errors import ConfigError
 from regard.models.protocols import Memory, State
 from regard.nn.attention import Lookup, Retrieval
@@ -32,6 +31,7 @@ from regard.nn.masks import padding_mask
 from regard.nn.norms import make_norm
 from regard.nn.positions import Learned, Sinusoidal
 from regard.nn.similarity import SimilarityName, make_similarity
+from regard.settings import Settings
 
 AddedPositions = Literal["sinusoidal", "learned", "none"]
 """Those added to the embeddings: a convolution has no scores to bias, and nothing to turn."""

@@ -21,7 +21,6 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from regard.config import Settings
 from regard.data.tagged import NUM_FORMS
 from regard.models.families import AnyConfig, AnyModel, make_model
 from regard.models.protocols import Memory
@@ -29,6 +28,7 @@ from regard.models.transformer import Transformer, TransformerConfig
 from regard.nn.crf import ConditionalRandomField
 from regard.nn.dropout import Dropout
 from regard.nn.masks import padding_mask, places_within
+from regard.settings import Settings
 
 Pooling = Literal["mean", "first", "last", "max", "attention"]
 Asking = Literal["query", "pair", "both"]

@@ -23,8 +23,8 @@ machine; a kind and a size (`lstm-small`); or a size, which is a Transformer's.
 
 from typing import Any, Literal, get_args
 
-from regard.config import nearest
 from regard.errors import ConfigError
+from regard.settings import nearest
 
 Size = Literal["tiny", "small", "base", "big"]
 

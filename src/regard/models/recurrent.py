@@ -23,7 +23,6 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.config import Settings
 from regard.errors import ConfigError
 from regard.models.protocols import Memory, State
 from regard.nn.attention import Lookup, Retrieval
@@ -32,6 +31,7 @@ from regard.nn.dropout import Dropout, LockedDropout, TokenDropout, make_dropout
 from regard.nn.masks import padding_mask
 from regard.nn.recurrent import Cell, CellActivation, Hidden, InitialState, RecurrentStack
 from regard.nn.similarity import SimilarityName, make_similarity
+from regard.settings import Settings
 
 RecurrentAttention = Literal["none", "luong", "bahdanau"]
 

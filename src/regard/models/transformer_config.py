@@ -8,7 +8,6 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from regard.config import Settings
 from regard.errors import ConfigError
 from regard.nn.attention import Retrieval
 from regard.nn.blocks import BlockOrder
@@ -16,6 +15,7 @@ from regard.nn.feedforward import Activation
 from regard.nn.norms import Norm
 from regard.nn.positions import Positions
 from regard.nn.similarity import SimilarityName
+from regard.settings import Settings
 
 Initialization = Literal["glorot", "gpt2"]
 

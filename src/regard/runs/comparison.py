@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.config import merge
 from regard.data.sources import Rows
 from regard.errors import DataError
 from regard.explanation.comparison import draw_curves, write_comparison
-from regard.progress import say
+from regard.files import write_atomically
+from regard.logging import log_info
 from regard.runs.kept_plan import keep_plan
 from regard.runs.launch import with_task
 from regard.runs.plan import Budget, Plan, make_plan, read_contenders, read_seeds
 from regard.runs.pool import run_jobs
 from regard.runs.verdict import verdict
 from regard.selection.ledger import hypotheses
+from regard.settings import merge
 from regard.training.folder import RunFolder
-from regard.writing import write_atomically
 
 _USUAL: dict[str, Any] = {"train": {"patience": 0}}
 """Every run uses its whole budget, unless the user wants otherwise."""
@@ -94,7 +94,7 @@ def compare(
         at_once=jobs,
     )
     keep_plan(folder, plan.jobs, plan.data, what="comparison", is_cut_alike=True, overwrite=overwrite)
-    say(f"{len(plan.jobs)} runs of {budget}, {plan.at_once} at a time, in {folder}")
+    log_info(f"{len(plan.jobs)} runs of {budget}, {plan.at_once} at a time, in {folder}")
     run_jobs(plan.jobs, num_at_once=plan.at_once, logs=folder / "logs", show_progress=show_progress)
     table = verdict(plan)
     _note_selection(plan)

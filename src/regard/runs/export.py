@@ -6,7 +6,7 @@ from pathlib import Path
 from regard.interop.exporting import Exported, Format, export, require_place
 from regard.interop.gguf_writing import NumberType
 from regard.interop.trained import Trained
-from regard.progress import say
+from regard.logging import log_info
 from regard.runs.run import Run
 
 
@@ -38,5 +38,5 @@ def export_model(
         chat_template=found.folder.read_chat_template(),
     )
     made = export(trained, Path(out), to=to, number_type=number_type, overwrite=overwrite)
-    say(str(made))
+    log_info(str(made))
     return made

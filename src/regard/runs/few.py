@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.config import merge
 from regard.data.preparation import Prepared
 from regard.data.sources import Rows
 from regard.errors import ConfigError, DataError, RunExistsError
 from regard.evaluation.seeds import score_over_seeds
 from regard.explanation.few import draw_few_curve
-from regard.progress import hushed, say
+from regard.files import write_atomically
+from regard.logging import log_info, quiet_logs
 from regard.runs import finetune
 from regard.runs.evidence import metrics_beside, tally_answers
 from regard.runs.job import Job
@@ -26,6 +26,7 @@ from regard.runs.kept_plan import keep_plan
 from regard.runs.launch import find_hardware, paths_or_rows, with_task
 from regard.runs.plan import read_seeds, share_out
 from regard.runs.pool import run_jobs
+from regard.settings import merge
 from regard.tasks import find_task
 from regard.training.checkpoints import hash_of
 from regard.training.finetuning import Method
@@ -33,7 +34,6 @@ from regard.training.folder import RunFolder
 from regard.training.resolution import usual_preset, with_preset
 from regard.training.settings import RunSettings
 from regard.version import version
-from regard.writing import write_atomically
 
 _TASKS = ("classification", "regression", "translation")
 """Tasks whose rows can be drawn one by one, and whose answers are scored row by row."""
@@ -114,7 +114,7 @@ def few_shot(
         for draw in chosen
     ]
     keep_plan(folder, planned, data_of, what=_WHAT, is_cut_alike=False, overwrite=overwrite)
-    say(f"{len(planned)} runs, {at_once} at a time, in {folder}")
+    log_info(f"{len(planned)} runs, {at_once} at a time, in {folder}")
     run_jobs(planned, num_at_once=at_once, logs=folder / "logs", show_progress=show_progress)
     sizes = [
         _size(number, len(prepared[number][0].train), [job for job in planned if job.settings["data"]["few"] == number])
@@ -149,7 +149,7 @@ def _prepare(
         raise ConfigError(f"few labels are drawn for {', '.join(_TASKS)}, got {task}")
     if given["data"].get("label_separator") is not None:
         raise ConfigError("few rows are drawn of each label, but rows of several labels have no one label")
-    with hushed():
+    with quiet_logs():
         if base is not None:
             return finetune.prepare(Path(base), given)
         settings = with_preset(given, usual_preset(given))

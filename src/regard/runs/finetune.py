@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from regard.config import merge
 from regard.data.preparation import Prepared
 from regard.data.sources import IN_MEMORY, Rows
 from regard.data.store import TokenStore
 from regard.errors import ConfigError, DataError
+from regard.logging import format_duration, log_info
 from regard.models.families import longest_sequence
-from regard.progress import duration, say
 from regard.runs.launch import begin, find_hardware, fresh_name, make_trainer, paths_or_rows
 from regard.runs.run import Run
+from regard.settings import merge
 from regard.tasks import find_task, guess_task
 from regard.training.checkpoints import hash_of
 from regard.training.finetuning import Method, usual_rate
@@ -97,7 +97,7 @@ def prepare(
     values = merge(_from_base(before, folder, name, method), {**given, "task": name})
     settings = RunSettings.read(values)
     found = find_task(settings.task)
-    say(f"task {found.name}: {found.description}")
+    log_info(f"task {found.name}: {found.description}")
     return found.prepare(settings.data, rows), settings
 
 
@@ -187,5 +187,5 @@ def _forecast(trainer: Trainer, data: Prepared) -> None:
     memory = kept + 12 * moving + saved
     steps = trainer.config.max_steps
     share = f"{moving:,} of {total:,} parameters move ({100 * moving / total:.2g} %)"
-    hint = f", about {duration(steps * seconds)} for {steps:,} steps" if steps else ""
-    say(f"{share}; expected: {memory / 2**20:,.0f} MiB of memory{hint}")
+    hint = f", about {format_duration(steps * seconds)} for {steps:,} steps" if steps else ""
+    log_info(f"{share}; expected: {memory / 2**20:,.0f} MiB of memory{hint}")

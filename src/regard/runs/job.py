@@ -65,10 +65,10 @@ def run_job(job: Job) -> None:
     """Train, or go on training; then answer the test rows, or read the test text, and write down what came out."""
     import torch
 
+    from regard.files import write_atomically
     from regard.runs.finetune import finetune
     from regard.runs.launch import train
     from regard.training.folder import RunFolder
-    from regard.writing import write_atomically
 
     torch.set_num_threads(job.threads)
     folder = RunFolder(job.path)

@@ -8,9 +8,9 @@ from typing import Any
 
 from regard.data.preparation import Prepared
 from regard.errors import RunError, RunExistsError
+from regard.files import write_atomically
 from regard.runs.job import Job
 from regard.training.folder import RunFolder
-from regard.writing import write_atomically
 
 
 def keep_plan(

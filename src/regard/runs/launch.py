@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
-from regard.config import merge
 from regard.data.preparation import Prepared
 from regard.data.sources import IN_MEMORY, Rows
 from regard.data.stream import TokenStream
 from regard.errors import ConfigError, DeviceError, RunError, StoppedError
+from regard.logging import format_duration, log_info
 from regard.models.presets import has_size
-from regard.progress import duration, say
 from regard.runs.reporting import write_run_report
 from regard.runs.run import Run
+from regard.settings import merge
 from regard.tasks import find_task, guess_task
 from regard.training.checkpoints import (
     load_checkpoint,
@@ -139,10 +139,10 @@ def _resume(
     found = load_checkpoint(folder.checkpoints)
     trainer = make_trainer(settings, data, is_fresh=found is None)
     if found is None:
-        say("there is no checkpoint yet: starting from the first step")
+        log_info("there is no checkpoint yet: starting from the first step")
     else:
         trainer.restore(*found)
-        say(f"going on from step {trainer.progress.step:,}")
+        log_info(f"going on from step {trainer.progress.step:,}")
     folder.rewind(trainer.progress.step)
     folder.write_settings(settings)
     return _fit(folder, trainer, data, show_progress, on_look)
@@ -156,13 +156,13 @@ def set_up(values: Mapping[str, Any], rows: Rows | None = None) -> tuple[Prepare
     first = with_preset(values, name)
     hardware = find_hardware(first)
     task = find_task(first.task)
-    say(f"task {task.name}: {task.description}")
+    log_info(f"task {task.name}: {task.description}")
     data = task.prepare(first.data, rows)
     size = choose_size(data, has_gpu=hardware.device.type == "cuda")
     settings = with_preset(values, name, size)
     if not has_size(name):
         unit = "tokens" if isinstance(data.train, TokenStream) else "rows"
-        say(f"model {settings.preset}, chosen for {len(data.train):,} {unit} on {hardware.device.type}")
+        log_info(f"model {settings.preset}, chosen for {len(data.train):,} {unit} on {hardware.device.type}")
     settings = resolve(settings, data)
     return data, settings, make_trainer(settings, data)
 
@@ -188,7 +188,7 @@ def make_trainer(settings: RunSettings, data: Prepared, *, is_fresh: bool = True
         take_vectors(model, settings.data.vectors)
     if settings.finetune is not None:
         adapt(model, settings.finetune, base_weights(settings.finetune))
-    say(f"{sum(p.numel() for p in model.parameters()):,} parameters on {hardware}")
+    log_info(f"{sum(p.numel() for p in model.parameters()):,} parameters on {hardware}")
     return Trainer(model.to(hardware.device), task, data, settings, hardware)
 
 
@@ -244,7 +244,9 @@ def _fit(
             "and resuming goes on from there",
             signal=interruption.signal,
         )
-    say(f"trained {outcome.progress.step:,} steps in {duration(outcome.progress.seconds)}: {outcome.reason}")
+    log_info(
+        f"trained {outcome.progress.step:,} steps in {format_duration(outcome.progress.seconds)}: {outcome.reason}"
+    )
     return _report(folder, trainer, data)
 
 
@@ -254,8 +256,8 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     evaluation = run.judge(rows)
     run.note("valid", "report", evaluation)
     path = write_run_report(run, evaluation)
-    say(f"validation: {evaluation.scores[evaluation.headline]}")
-    say(f"report: {path}")
+    log_info(f"validation: {evaluation.scores[evaluation.headline]}")
+    log_info(f"report: {path}")
     return run
 
 

@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 from regard.errors import RunError
+from regard.files import write_atomically
 from regard.runs.run import Run
 from regard.training.checkpoints import weights_of, write_tensors
 from regard.training.folder import RunFolder
 from regard.version import version
-from regard.writing import write_atomically
 
 _STAGED = "merged.safetensors"
 

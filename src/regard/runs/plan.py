@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from regard.config import merge, read_toml
 from regard.data.preparation import Prepared
 from regard.data.stream import TokenStream
 from regard.data.windows import evaluation_windows
 from regard.errors import ConfigError, DataError
 from regard.evaluation.stretches import shared_ends
+from regard.logging import log_info, quiet_logs
 from regard.models.families import AnyConfig
 from regard.models.presets import Size
-from regard.progress import hushed, say
 from regard.runs.job import Job
+from regard.settings import merge, read_toml
 from regard.tasks import find_task
 from regard.tasks.masked import Masked
 from regard.training.flops import flops_per_step
@@ -110,7 +110,7 @@ def make_plan(plan: Plan, *, params: int | None, at_once: int | None) -> Plan:
     if plan.generation and not task.has_answers:
         told = ", ".join(f"{name}={value}" for name, value in plan.generation.items())
         raise ConfigError(f"text is judged by how probable a model holds it, not by what it writes: {told} has no use")
-    say(f"task {task.name}: {task.description}")
+    log_info(f"task {task.name}: {task.description}")
     data = task.prepare(first.data)
     device = find_device(first.train.device).type
     size = choose_size(data, has_gpu=device == "cuda")
@@ -220,7 +220,7 @@ def _require_sizes(row_counts: Sequence[int], settings: Mapping[str, RunSettings
             raise ConfigError(f"a training set can have 1 to {num_rows:,} {unit} here, got {rows:,}")
         if is_text:
             first = next(iter(settings.values()))
-            with hushed():
+            with quiet_logs():
                 fewer = find_task(first.task).prepare(first.data.changed(train_rows=rows))
             _require_windows(settings, fewer)
 
@@ -269,7 +269,7 @@ def _fit_parameters(contender: Contender, size: Size, data: Prepared, wanted: in
             f"no width of {contender.name} comes within {100 * _CLOSE_ENOUGH:.0f} % of {wanted:,} parameters: "
             f"the nearest is {counts[width]:,}, {width} wide"
         )
-    say(f"{contender.name}: {counts[width]:,} parameters at a width of {width}")
+    log_info(f"{contender.name}: {counts[width]:,} parameters at a width of {width}")
     changes = _widened(config, width).model_dump(include={"model_dim", "feedforward_dim"})
     return replace(contender, settings=merge(contender.settings, {"model": changes}))
 
@@ -278,7 +278,7 @@ def _without_gaps(contender: Contender, size: Size, data: Prepared) -> RunSettin
     """All settings that a run of this model will have but its budget; what cannot go together is told now."""
     settings = contender.resolved(size)
     try:
-        with hushed():
+        with quiet_logs():
             return resolve(settings.changed(train=settings.train.changed(max_steps=1)), data)
     except ConfigError as error:
         raise ConfigError(f"model {contender.name}: {error}") from None
@@ -292,7 +292,7 @@ def _steps_for(name: str, settings: RunSettings, data: Prepared, flops: float) -
     steps = int(flops // (cost * settings.train.accumulate))
     if steps < 1:
         raise ConfigError(f"a budget of {flops:.3g} operations cannot train a step of {name}, which costs {cost:.3g}")
-    say(f"{name}: {cost:.3g} operations a step, {steps:,} steps")
+    log_info(f"{name}: {cost:.3g} operations a step, {steps:,} steps")
     return steps
 
 

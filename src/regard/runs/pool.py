@@ -12,7 +12,7 @@ from typing import Any
 from rich.progress import Progress, TaskID
 
 from regard.errors import RunError, StoppedError
-from regard.progress import duration, say
+from regard.logging import format_duration, log_info
 from regard.runs.job import Job
 from regard.runs.processes import close_process, last_words, progress_bars, start_process, stop_processes
 from regard.training.folder import RunFolder
@@ -35,7 +35,7 @@ def run_jobs(jobs: Sequence[Job], *, num_at_once: int, logs: Path, show_progress
     """Finish all jobs that are not done; raise if one fails, or if the user stops them, with all state saved."""
     waiting = [job for job in jobs if not job.is_done]
     if len(waiting) < len(jobs):
-        say(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are there already")
+        log_info(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are there already")
     running: list[_Running] = []
     with listen() as interruption, progress_bars(is_shown=show_progress) as progress:
         whole = progress.add_task(f"{len(waiting)} runs", total=max(1, len(waiting)))
@@ -75,8 +75,8 @@ def _finish(each: _Running) -> None:
         raise RunError(f"{each.job.name} failed: {last_words(each.log)}")
     result = each.job.result()
     score = result["scores"][result["metric"]]["value"]
-    took = duration(time.monotonic() - each.start)
-    say(f"{each.job.name}: {result['metric']} {score:.3f} after {result['steps']:,} steps, {took}")
+    took = format_duration(time.monotonic() - each.start)
+    log_info(f"{each.job.name}: {result['metric']} {score:.3f} after {result['steps']:,} steps, {took}")
 
 
 def _show(each: _Running, progress: Progress) -> None:

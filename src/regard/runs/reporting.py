@@ -10,8 +10,8 @@ from regard.explanation.highlights import Highlights
 from regard.explanation.maps import AttentionMaps
 from regard.explanation.record import attends, explain_pair, explain_text
 from regard.explanation.report import Report, write_report
+from regard.logging import format_duration
 from regard.models.families import longest_sequence
-from regard.progress import duration
 from regard.runs.run import Evaluation, Run, highlighted
 from regard.tasks.aspects import Aspects
 from regard.tasks.embedding import Embedding
@@ -64,7 +64,7 @@ def summary(run: Run) -> dict[str, str]:
     }
     if trained:
         speeds = sorted(line["tokens_per_second"] for line in trained)
-        facts["trained"] = f"{trained[-1]['step']:,} steps in {duration(trained[-1]['seconds'])}"
+        facts["trained"] = f"{trained[-1]['step']:,} steps in {format_duration(trained[-1]['seconds'])}"
         facts["speed"] = f"{speeds[len(speeds) // 2]:,.0f} tokens/s"
     if looks:
         best = min(looks, key=lambda line: line["valid_loss"])

@@ -25,7 +25,7 @@ from regard.explanation.maps import AttentionMaps
 from regard.explanation.record import explain_pair, explain_reading, explain_text
 from regard.generation.config import GenerationConfig
 from regard.generation.inference import ready
-from regard.progress import say, track, warn
+from regard.logging import log_info, log_warning, progress_bar
 from regard.selection.bounds import DELTA
 from regard.selection.certificate import Certificate
 from regard.selection.ledger import FILE, openings
@@ -156,7 +156,7 @@ class Run:
 
     def answered(self, inputs: Sequence[str], config: GenerationConfig) -> list[Prediction]:
         chunks = [inputs[start : start + _ROWS_AT_ONCE] for start in range(0, len(inputs), _ROWS_AT_ONCE)]
-        bar = track(chunks, "predicting", total=len(chunks)) if len(chunks) > 1 else chunks
+        bar = progress_bar(chunks, "predicting", total=len(chunks)) if len(chunks) > 1 else chunks
         with threads(1):  # a step of decoding is too little work to share out
             return [prediction for chunk in bar for prediction in self.writer(config)(chunk)]
 
@@ -192,12 +192,12 @@ class Run:
         before, others = len(openings(self.folder.read_looks())), look_around(self.path).openers
         rows = self.folder.open_test(why, self.hypothesis(**options))
         if before:
-            warn(
+            log_warning(
                 f"the test set was opened {before} time(s) before, and now once more: "
                 "a choice made in between spoils the score, and the certificate says so"
             )
         elif others:
-            warn(
+            log_warning(
                 f"{others[0]} beside it has opened the same test rows: "
                 "to keep the better of them is a choice by these rows, and the certificate says so"
             )
@@ -221,10 +221,10 @@ class Run:
         try:
             self.note(FILE, "evaluation", evaluation, about={"name": name, "hash": digest}, **options)
         except DeviceError as error:
-            warn(f"this look is not written down: {error}")
+            log_warning(f"this look is not written down: {error}")
             return
         if (count := look_around(self.path).num_by_file[digest]) > 1:
-            say(f"these rows have judged {count:,} hypotheses here: to keep the best is a choice by them")
+            log_info(f"these rows have judged {count:,} hypotheses here: to keep the best is a choice by them")
 
     def hypothesis(self, **options: Any) -> str:
         """What is judged when this run is: its weights, by their step, and how they are asked if not as usual."""
@@ -341,7 +341,7 @@ class Run:
             if _LONE_SURROGATE.search(text):
                 raise DataError(f"input {number} is not UTF-8: {text!r}")
         if unknown := self.tokenizer.count_unknown(self.tokenizer.encode(inputs)):
-            warn(f"{unknown:,} tokens of the input are unknown to the vocabulary")
+            log_warning(f"{unknown:,} tokens of the input are unknown to the vocabulary")
 
     def _evaluate(
         self, rows: list[tuple[str, ...]], role: str | None, *, stride: int | None = None, **options: Any
@@ -390,7 +390,7 @@ class Run:
         found = self._unsealed(found)
         assert self.settings.record is not None, "a run folder has a record"
         if rows is None and content_hash in self.settings.record.data_hash:
-            warn("these are the rows the model was trained on: the scores say nothing about new ones")
+            log_warning("these are the rows the model was trained on: the scores say nothing about new ones")
         return found
 
     def _unsealed(self, rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -400,7 +400,9 @@ class Run:
         if rows and not kept:
             raise RunError("these rows are the sealed test set of the run: its test opens them, and writes that down")
         if len(kept) < len(rows):
-            warn(f"{len(rows) - len(kept):,} of {len(rows):,} rows are of the sealed test set, and were left out")
+            log_warning(
+                f"{len(rows) - len(kept):,} of {len(rows):,} rows are of the sealed test set, and were left out"
+            )
         return kept
 
     def _weights(self) -> dict[str, torch.Tensor]:
@@ -410,7 +412,7 @@ class Run:
             found = load_checkpoint(self.folder.checkpoints)
             if found is None:
                 raise
-            warn(f"{error}; using the newest whole checkpoint, of step {found[1]['step']}")
+            log_warning(f"{error}; using the newest whole checkpoint, of step {found[1]['step']}")
             tensors = found[0]
             part = "average:" if any(name.startswith("average:") for name in tensors) else "model:"
             return {name.removeprefix(part): t for name, t in tensors.items() if name.startswith(part)}

@@ -21,19 +21,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from regard.config import merge, to_toml
 from regard.data.sources import Rows
 from regard.errors import ConfigError, DataError, RunError, RunExistsError
-from regard.progress import say
+from regard.files import write_atomically
+from regard.logging import log_info
 from regard.runs.kept_plan import read_kept
 from regard.runs.launch import find_hardware, flat, paths_or_rows
 from regard.runs.sweep_plan import SweepPlan, Wishes, forewarning, make_plan
 from regard.runs.sweep_worker import Order, open_study
 from regard.selection.ledger import Ledger, hypotheses
 from regard.selection.space import nested
+from regard.settings import merge, to_toml
 from regard.training.folder import RunFolder
 from regard.training.resolution import usual_preset, with_preset
-from regard.writing import write_atomically
 
 _OWN = ("study.db", "space.toml", "trials", "again", "ledger.jsonl", "ledger.head", "result.json", "sweep.html",
         "sweep.png", "logs", "sweep.json")  # fmt: skip
@@ -125,10 +125,10 @@ def _run(plan: SweepPlan, *, workers: int, show_progress: bool) -> Sweep:
         study = open_study(plan)
         unfinished = left_behind(study, plan.owner)
         at_once = min(workers, plan.num_trials)
-        say(f"{plan.num_trials} trials of {plan.budget}, {at_once} at a time, in {plan.path}")
-        say(forewarning(plan))
+        log_info(f"{plan.num_trials} trials of {plan.budget}, {at_once} at a time, in {plan.path}")
+        log_info(forewarning(plan))
         if unfinished:
-            say(f"taking up {len(unfinished)} trials that were left behind")
+            log_info(f"taking up {len(unfinished)} trials that were left behind")
         run_search(study, plan, unfinished, lock=lock, workers=at_once, show_progress=show_progress)
         winner = find_winner(study, plan)
         _require_same_winner(plan, winner.number)
@@ -139,7 +139,7 @@ def _run(plan: SweepPlan, *, workers: int, show_progress: bool) -> Sweep:
         at_once = min(workers, len(again))
         orders = [Order(plan.to_json(), is_searching=False, again=again[part::at_once]) for part in range(at_once)]
         if orders:
-            say(f"trial {winner.number} won: training its settings again with {len(again)} other seeds")
+            log_info(f"trial {winner.number} won: training its settings again with {len(again)} other seeds")
             run_again(plan, orders, lock=lock, show_progress=show_progress)
         note_again(plan, winner.number)
         table = verdict(study, plan)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from regard.config import nearest
 from regard.data.preparation import Prepared
 from regard.errors import ConfigError, RunError
 from regard.selection.bounds import Scores
 from regard.selection.ledger import scored
+from regard.settings import nearest
 from regard.tasks import find_task
 from regard.tasks.task import Likelihoods, Prediction
 from regard.training.folder import RunFolder

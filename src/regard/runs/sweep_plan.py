@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.config import merge, nearest, read_toml
 from regard.data.preparation import Prepared
 from regard.data.sources import Rows
 from regard.errors import ConfigError
+from regard.logging import log_info, quiet_logs
 from regard.models.presets import preset
-from regard.progress import hushed, say
 from regard.runs.launch import REPORT_ROWS, find_hardware, with_task
 from regard.runs.sweep_objectives import Goal, read_goals
 from regard.selection.bounds import smallest_difference
 from regard.selection.space import Range, Space, read_space
+from regard.settings import merge, nearest, read_toml
 from regard.tasks import find_task
 from regard.training.resolution import choose_size, resolve, usual_preset, with_preset
 from regard.training.settings import RunSettings
@@ -153,11 +153,11 @@ def make_plan(folder: Path, wishes: Wishes, paths: list[str], rows: Rows | None 
     num_trials = _count_trials(wishes, space)
     device = find_hardware(first).device.type
     task = find_task(first.task)
-    say(f"task {task.name}: {task.description}")
+    log_info(f"task {task.name}: {task.description}")
     data = task.prepare(first.data, rows)
     settings = with_preset(values, name, choose_size(data, has_gpu=device == "cuda"))
     budget = _budget(wishes, settings, device)
-    with hushed():  # what cannot go together is told now
+    with quiet_logs():  # what cannot go together is told now
         settings = resolve(settings.changed(train=settings.train.changed(**budget)), data)
     goals = read_goals(wishes.objectives, settings, data)
     _require_comparable(goals, space, wishes.pruner)

@@ -13,7 +13,7 @@ from rich.progress import Progress, TaskID
 
 from regard.errors import RunError, StoppedError
 from regard.explanation.comparison_words import metric_name
-from regard.progress import say
+from regard.logging import log_info
 from regard.runs.processes import last_words, progress_bars, start_process, stop_processes
 from regard.runs.sweep_machines import Machines
 from regard.runs.sweep_objectives import best_loss, figures, looks_of
@@ -70,7 +70,7 @@ def held(folder: Path) -> Iterator[int]:
                 break
             except BlockingIOError:
                 if not is_said:
-                    say(f"waiting until others have left {folder}")
+                    log_info(f"waiting until others have left {folder}")
                     is_said = True
                 if time.monotonic() > deadline:
                     raise RunError(f"another process sweeps in {folder}: name another folder, or wait for it") from None
@@ -159,18 +159,18 @@ class _Watch:
                 self._ended.add(trial.number)
                 note_looks(self._ledger, f"trial {trial.number}", trial.user_attrs.get(LOOKS, []), self._known)
                 if is_new:
-                    say(told(trial, self._plan))
+                    log_info(told(trial, self._plan))
         if not is_new and self._ended:
-            say(f"{len(self._ended)} of {self._plan.num_trials} trials are there already")
+            log_info(f"{len(self._ended)} of {self._plan.num_trials} trials are there already")
         self._show([trial for trial in trials if not trial.state.is_finished()])
 
     def wait_for_others(self) -> list[int]:
         """The trials of machines that are gone; none while those that train the rest are there."""
         if not self._is_waiting:
-            say("waiting for trials that run on other machines")
+            log_info("waiting for trials that run on other machines")
             self._is_waiting = True
         if taken := self._machines.take_over():
-            say(f"taking over {len(taken)} trials of a machine that is gone")
+            log_info(f"taking over {len(taken)} trials of a machine that is gone")
         return taken
 
     def _show(self, running: Sequence["FrozenTrial"]) -> None:

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.config import merge
 from regard.errors import ConfigError, RegardError, RunError, StoppedError
 from regard.runs.sweep_plan import SweepPlan
 from regard.selection.space import nested
+from regard.settings import merge
 
 if TYPE_CHECKING:
     from optuna.study import Study

@@ -11,7 +11,7 @@ from regard.evaluation.paired import ComparedPair, compare_all
 from regard.evaluation.scores import Score
 from regard.evaluation.seeds import score_over_seeds
 from regard.evaluation.tallies import Tally
-from regard.progress import say
+from regard.logging import log_info
 from regard.runs.evidence import gather
 from regard.runs.job import Job
 from regard.runs.plan import Plan
@@ -40,7 +40,7 @@ class _Verdict:
         plan, names = self.plan, [contender.name for contender in self.plan.contenders]
         task = find_task(plan.contenders[0].resolved().task)
         unit = "rows" if task.has_answers else "stretches of text"
-        say(f"testing {len(names) * (len(names) - 1) // 2} differences on {self.evidence.num_examples:,} {unit}")
+        log_info(f"testing {len(names) * (len(names) - 1) // 2} differences on {self.evidence.num_examples:,} {unit}")
         pairs = compare_all({name: self.evidence.tallies(self._jobs(name), self.metric) for name in names})
         first_jobs = [job for name in names for job in self._jobs(name) if job.seed == plan.seeds[0]]
         return {

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from regard.errors import DeviceError, RunError
-from regard.writing import write_atomically
+from regard.files import write_atomically
 
 Line = dict[str, Any]
 
@@ -65,7 +65,7 @@ class Ledger:
                     os.truncate(file.fileno(), end)  # all of a line or none of it
                     raise
         except OSError as error:
-            raise DeviceError(f"cannot write {self.path}: {error.strerror or error}; what was there stays") from None
+            raise DeviceError(f"cannot write {self.path}: {error.strerror or error}; the existing file is unchanged") from None
         return line
 
     def read(self) -> list[Line]:

@@ -26,8 +26,8 @@ from typing import Annotated, Any, Self, get_args
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from regard.config import Settings, nearest
 from regard.errors import ConfigError
+from regard.settings import Settings, nearest
 
 Value = bool | int | float | str
 

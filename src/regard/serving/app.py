@@ -27,7 +27,6 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from regard.config import nearest
 from regard.errors import ConfigError, RegardError
 from regard.explanation.templates import ICON, page_file
 from regard.runs.reporting import summary
@@ -41,6 +40,7 @@ from regard.serving.requests import (
     PredictRequest,
     read_request,
 )
+from regard.settings import nearest
 from regard.version import version
 
 _ABOUT_FILES = ("recognition",)

@@ -8,8 +8,8 @@ from fastapi import Request
 from pydantic import Field, field_validator, model_validator
 from starlette.exceptions import HTTPException
 
-from regard.config import Settings
 from regard.errors import ConfigError
+from regard.settings import Settings
 
 MOST_INPUTS, MOST_CHARACTERS = 256, 20_000
 """Texts in a request, and characters in each."""

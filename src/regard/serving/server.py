@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 
 from regard.errors import ConfigError, DeviceError
-from regard.progress import say, warn
+from regard.logging import log_info, log_warning
 from regard.runs.run import Run, load
 
 _FIRST_PORT, _PORTS_TRIED = 8000, 100
@@ -24,7 +24,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int | None = None,
     device: str = "auto",
-    tell: Callable[[str], None] = say,
+    tell: Callable[[str], None] = log_info,
 ) -> None:
     """Answer requests by these runs until Ctrl-C.
 
@@ -48,7 +48,7 @@ def serve(
     with closing(listen(host, port)) as place:
         app = make_app(loaded)
         if not _is_own(host):
-            warn(f"everyone who can reach {host} can ask: there is no password")
+            log_warning(f"everyone who can reach {host} can ask: there is no password")
         tell(url_of(place))
         config = uvicorn.Config(
             app, log_config=None, access_log=False, timeout_graceful_shutdown=_SECONDS_TO_END, lifespan="on"
@@ -65,7 +65,7 @@ def listen(host: str, port: int | None) -> socket.socket:
         with suppress(_PortInUseError):
             place = _listen_at(host, candidate)
             if candidate != _FIRST_PORT:
-                say(f"port {_FIRST_PORT} is in use: taking {candidate}")
+                log_info(f"port {_FIRST_PORT} is in use: taking {candidate}")
             return place
     raise DeviceError(f"ports {_FIRST_PORT} to {_FIRST_PORT + _PORTS_TRIED - 1} of {host} are all in use")
 

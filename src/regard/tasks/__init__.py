@@ -4,7 +4,6 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from pathlib import Path
 
-from regard.config import nearest
 from regard.data.config import DataConfig
 from regard.data.documents import open_texts
 from regard.data.files import plain_name
@@ -13,6 +12,7 @@ from regard.data.pictures import is_picture
 from regard.data.sources import Rows, is_builtin, open_source
 from regard.data.tables import Table
 from regard.errors import ConfigError, DataError, RegardError
+from regard.settings import nearest
 from regard.tasks.answering import Answering
 from regard.tasks.aspects import Aspects
 from regard.tasks.classification import Classification

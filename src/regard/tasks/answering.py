@@ -38,9 +38,9 @@ from regard.errors import DataError
 from regard.evaluation.answers import score_answers
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
+from regard.logging import log_info
 from regard.models.families import AnyConfig
 from regard.models.heads import HeadConfig, SpanFinder
-from regard.progress import say
 from regard.tasks.objective import PLAIN, Objective
 from regard.tasks.reading import BATCH_TOKENS, SEPARATOR
 from regard.tasks.task import Likelihoods, Prediction, moved, twice
@@ -98,7 +98,7 @@ class Answering:
     def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
         source = open_question_source(config, rows)
         for guess in source.train.guesses:
-            say(guess)
+            log_info(guess)
         return [row.values for row in source.train], source.content_hash()
 
     def question(self, row: Sequence[str]) -> str:

@@ -30,10 +30,10 @@ from regard.errors import ConfigError, DataError
 from regard.evaluation.classes import score_classes
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
+from regard.logging import log_info
 from regard.models.aspects import AspectClassifier
 from regard.models.families import AnyConfig
 from regard.models.heads import HeadConfig
-from regard.progress import say
 from regard.tasks.classification import balanced_weights, label_losses, numbers_of, total_loss
 from regard.tasks.objective import PLAIN, Objective
 from regard.tasks.reading import BATCH_TOKENS, SEPARATOR, TextsBatch, filled, make_batch, segments_of
@@ -82,7 +82,7 @@ class Aspects:
     def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
         source = open_aspects(config, rows)
         for guess in source.train.guesses:
-            say(guess)
+            log_info(guess)
         return [row.values for row in source.train], source.content_hash()
 
     def question(self, row: Sequence[str]) -> str:

@@ -42,9 +42,9 @@ from regard.errors import ConfigError
 from regard.evaluation.retrieval import rank_matches, score_ranks
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
+from regard.logging import log_info, log_warning
 from regard.models.families import AnyConfig, AnyModel, longest_sequence
 from regard.models.heads import Embedder, HeadConfig
-from regard.progress import say, warn
 from regard.tasks.objective import PLAIN, Objective
 from regard.tasks.reading import BATCH_TOKENS, TextsBatch, filled, make_batch
 from regard.tasks.task import Likelihoods, Prediction, moved
@@ -134,7 +134,7 @@ class Embedding:
     def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
         source = open_source(config, ROLES, rows)
         for guess in source.train.guesses:
-            say(guess)
+            log_info(guess)
         return [row.values for row in source.train], source.content_hash()
 
     def question(self, row: Sequence[str]) -> str:
@@ -270,7 +270,7 @@ def embed_texts(
     read = tokenizer.encode(texts)
     encoded = [np.array(joined([ids], tokenizer, most), np.int64) for ids in read]
     if num_long := sum(len(ids) > most - 2 for ids in read):
-        warn(f"{num_long:,} of {len(texts):,} texts have more than {most - 2:,} tokens: the rest is not read")
+        log_warning(f"{num_long:,} of {len(texts):,} texts have more than {most - 2:,} tokens: the rest is not read")
     device = model.body.embedding.weight.device
     result = np.zeros((len(texts), model.body.config.model_dim), np.float32)
     for rows in batches_by_length([len(ids) for ids in encoded], batch_tokens=BATCH_TOKENS):

@@ -22,7 +22,7 @@ from regard.data.preparation import Prepared
 from regard.data.sources import Rows, Source, open_source
 from regard.data.store import TokenStore
 from regard.errors import DataError
-from regard.progress import say
+from regard.logging import log_info
 from regard.text.tokenizer import Tokenizer
 
 BATCH_TOKENS = 8_192
@@ -149,7 +149,7 @@ def read_rows(config: DataConfig, rows: Rows | None, last: str) -> tuple[list[tu
     """Such rows as text, and the hash of their content."""
     source, _, _ = open_rows(config, rows, last)
     for guess in source.train.guesses:
-        say(guess)
+        log_info(guess)
     return [row.values for row in source.train], source.content_hash()
 
 

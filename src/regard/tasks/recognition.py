@@ -31,10 +31,10 @@ from regard.errors import RunError
 from regard.evaluation.classes import score_classes
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
+from regard.logging import log_info
 from regard.models.families import AnyConfig
 from regard.models.heads import HeadConfig
 from regard.models.vision import PictureClassifier, require_reader
-from regard.progress import say
 from regard.tasks.classification import balanced_weights, label_losses, numbers_of, total_loss
 from regard.tasks.objective import PLAIN, Objective
 from regard.tasks.reading import BATCH_TOKENS
@@ -55,7 +55,7 @@ class Recognition:
     def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
         source = open_pictures(config, rows)
         for guess in source.guesses:
-            say(guess)
+            log_info(guess)
         return list(source.train.rows), source.content_hash()
 
     def question(self, row: Sequence[str]) -> str:

@@ -45,10 +45,10 @@ from regard.evaluation.metrics import score_tally
 from regard.evaluation.scores import Score
 from regard.evaluation.tallies import Tally
 from regard.generation.config import GenerationConfig
+from regard.logging import log_info, log_warning
 from regard.models.families import AnyConfig
 from regard.models.heads import HeadConfig, Tagger
 from regard.nn.crf import allowed_steps
-from regard.progress import say, warn
 from regard.tasks.objective import PLAIN, Objective
 from regard.tasks.reading import BATCH_TOKENS
 from regard.tasks.task import Likelihoods, Prediction, moved, twice
@@ -110,10 +110,10 @@ class Tagging:
         notes = []
         if scheme is not None:
             notes.append(f"the tags are those of entities, written in {scheme}; they are learned in {SCHEME}")
-            say(notes[0])
+            log_info(notes[0])
             if faults := find_faults((words_of(row.values[1]) for row in source.train), scheme):
                 notes.append(f"{describe_faults(faults, scheme)}; they are read as if an entity began there")
-                warn(notes[1])
+                log_warning(notes[1])
         coding = TagCoding(
             max_length=config.max_length,
             written=_plain if scheme is None else _as_entities,
@@ -125,7 +125,7 @@ class Tagging:
     def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
         source = open_sentences(config, rows)
         for guess in source.train.guesses:
-            say(guess)
+            log_info(guess)
         return [row.values for row in source.train], source.content_hash()
 
     def question(self, row: Sequence[str]) -> str:

@@ -34,10 +34,10 @@ from regard.evaluation.scores import Score
 from regard.generation.beam import BeamSearch, Hypothesis
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
+from regard.logging import log_info
 from regard.models.families import AnyConfig, AnyModel, make_model
 from regard.models.heads import HeadConfig
 from regard.nn.losses import IGNORED
-from regard.progress import say
 from regard.tasks.objective import PLAIN, Objective, next_token_loss, row_losses
 from regard.tasks.task import Likelihoods, Prediction, moved, twice
 from regard.text.tokenizer import Tokenizer
@@ -91,7 +91,7 @@ class Translation:
     def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
         source = open_source(config, ROLES, rows)
         for guess in source.train.guesses:
-            say(guess)
+            log_info(guess)
         return [row.values for row in source.train], source.content_hash()
 
     def question(self, row: Sequence[str]) -> str:

@@ -19,8 +19,8 @@ from typing import Any, Literal, get_args
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from regard.config import nearest
 from regard.errors import ConfigError, DataError
+from regard.settings import nearest
 
 TokenizerKind = Literal["bpe", "unigram", "characters", "bytes", "words"]
 Role = Literal["pad", "start", "end", "mask"]

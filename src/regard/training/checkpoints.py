@@ -19,8 +19,8 @@ from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import CheckpointError
-from regard.progress import warn
-from regard.writing import write_atomically
+from regard.files import write_atomically
+from regard.logging import log_warning
 
 _HEADER = "regard"
 _KEPT = 2
@@ -102,7 +102,7 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
         try:
             return read_tensors(path)
         except CheckpointError as error:
-            warn(f"{error}; looking for the one before it")
+            log_warning(f"{error}; looking for the one before it")
     if paths:
         raise CheckpointError(f"none of the {len(paths)} checkpoints in {folder} is whole")
     return None

@@ -8,7 +8,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from regard.progress import say
+from regard.logging import log_info
 
 _PLAIN_SECONDS = 15.0
 """Without a terminal, a line now and then."""
@@ -49,7 +49,7 @@ class TrainingDisplay:
         is_time = time.monotonic() - self._last_plain > _PLAIN_SECONDS
         if self._is_shown and not self._is_live and is_time:
             self._last_plain = time.monotonic()
-            say(f"{self._text()} · {100 * used:.0f} %")
+            log_info(f"{self._text()} · {100 * used:.0f} %")
 
     def _text(self) -> str:
         figures = self._figures

@@ -19,8 +19,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from regard.adapters.lora import LoraConfig, add_lora
-from regard.config import Settings
 from regard.errors import CheckpointError, ConfigError
+from regard.settings import Settings
 from regard.training.checkpoints import copy_weights, hash_of, read_tensors, weights_of
 
 Method = Literal["all", "head", "top", "lora"]

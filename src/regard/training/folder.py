@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.config import read_toml, to_toml
 from regard.errors import ConfigError, DeviceError, RunError, RunExistsError
+from regard.files import partial_path, write_atomically
 from regard.selection.bounds import DELTA
 from regard.selection.certificate import Certificate, certify
 from regard.selection.ledger import (
@@ -41,9 +41,9 @@ from regard.selection.ledger import (
 )
 from regard.selection.neighbours import home_of, look_around
 from regard.selection.sealed import Marks, rows_digest, seal, unseal
+from regard.settings import read_toml, to_toml
 from regard.text.tokenizer import Tokenizer, load_tokenizer
 from regard.training.settings import RunSettings
-from regard.writing import part_of, write_atomically
 
 
 class RunFolder:
@@ -241,7 +241,7 @@ class RunFolder:
         """Drop the figures behind a checkpoint, which will be written again, and what a crash left half-written."""
         self._note_sets()
         for path in (self.model_path, self.metrics_path, self.settings_path):
-            part_of(path).unlink(missing_ok=True)
+            partial_path(path).unlink(missing_ok=True)
         kept = [line for line in self.read_metrics() if line["step"] <= step]
         write_atomically(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
@@ -284,7 +284,7 @@ def _append(path: Path, line: Mapping[str, Any]) -> None:
             cut_to_whole_lines(file)
             file.write(json.dumps(line).encode() + b"\n")
     except OSError as error:
-        raise DeviceError(f"cannot write {path}: {error.strerror or error}; what was there stays") from None
+        raise DeviceError(f"cannot write {path}: {error.strerror or error}; the existing file is unchanged") from None
 
 
 def _json_lines(path: Path) -> list[Any]:

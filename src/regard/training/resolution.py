@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from regard.config import merge
 from regard.data.aspects import require_known
 from regard.data.config import DataConfig
 from regard.data.preparation import Prepared
@@ -13,13 +12,14 @@ from regard.data.store import TokenStore
 from regard.data.stream import TokenStream
 from regard.data.tagged import ignores_case
 from regard.errors import ConfigError
+from regard.logging import log_info, log_warning
 from regard.models.families import longest_sequence
 from regard.models.presets import KINDS, Size, preset, without_decoder, without_encoder
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import TransformerConfig
 from regard.models.vision import require_reader
 from regard.nn.float8 import fits_float8, has_float8
-from regard.progress import say, warn
+from regard.settings import merge
 from regard.tasks import find_task
 from regard.training.precision import find_device
 from regard.training.settings import RunSettings, TrainConfig
@@ -112,13 +112,13 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
         if settings.data.stride is not None and settings.data.stride > window:
             raise ConfigError(f"data.stride must be at most data.window, got {settings.data.stride} and {window}")
         if data.is_isolated and not isinstance(settings.model, TransformerConfig):
-            warn(f"a {settings.model.family} model cannot keep documents apart: they run on into one another")
+            log_warning(f"a {settings.model.family} model cannot keep documents apart: they run on into one another")
     train = with_task_defaults(settings)
     if train.float8 and (reason := why_not_float8(settings, data.tokenizer.vocab_size)):
-        warn(f"train.float8 has no effect: {reason}")
+        log_warning(f"train.float8 has no effect: {reason}")
     if train.max_steps is None and train.max_epochs is None and train.minutes is None:
         train = train.changed(max_steps=_default_steps(settings, train, data))
-        say(
+        log_info(
             f"no budget was given: at most {train.max_steps:,} steps, "
             f"fewer if {train.patience} looks at the validation rows bring nothing"
         )
@@ -137,7 +137,7 @@ def resolve(settings: RunSettings, data: Prepared) -> RunSettings:
         is_gainful = is_long and isinstance(data.train, TokenStream) and settings.model.family != "recurrent"
         is_gainful = is_gainful and find_device(train.device).type == "cuda"
         train = train.changed(compile="always" if is_gainful else "never")
-    say(
+    log_info(
         f"{train.optimizer} with a peak rate of {train.learning_rate:g} after {train.warmup_steps:,} steps, "
         f"{train.batch_tokens:,} tokens a batch"
         + (f" in windows of {settings.data.window:,}" if settings.data.window else "")

@@ -4,13 +4,13 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from regard.config import Settings
 from regard.data.config import DataConfig
 from regard.errors import ConfigError
 from regard.generation.config import GenerationConfig
 from regard.models.families import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.models.transformer import TransformerConfig
+from regard.settings import Settings
 from regard.training.finetuning import FinetuneConfig
 from regard.training.optimizers import OptimizerName
 from regard.training.precision import DeviceName, PrecisionName

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import DeviceError
+from regard.logging import log_warning
 from regard.nn.float8 import has_float8
 from regard.nn.losses import keep_from_compiler
-from regard.progress import warn
 from regard.tasks.objective import Objective
 from regard.tasks.task import Batch, RunningTask, Task, moved
 from regard.training.average import WeightAverage
@@ -114,7 +114,9 @@ class Updater:
         if self.hardware.device.type == "cuda":
             self._graphs.clear()
             torch.cuda.empty_cache()
-        warn(f"out of memory: each batch is read in {self.num_pieces} parts from now on, and learned from as a whole")
+        log_warning(
+            f"out of memory: each batch is read in {self.num_pieces} parts from now on, and learned from as a whole"
+        )
         return True
 
     def _gradients(self, batches: Sequence[Batch]) -> Tensor:

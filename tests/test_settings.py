@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.config import merge, override, read_toml, template, to_toml
 from regard.errors import ConfigError
+from regard.settings import merge, override, read_toml, template, to_toml
 from regard.training.resolution import with_preset
 from regard.training.settings import RunSettings
 

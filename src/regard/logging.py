@@ -1,7 +1,7 @@
-"""Talk and progress, on stderr, so that results on stdout can be piped.
+"""Messages and progress bars, on stderr, so that results on stdout can be piped.
 
-The library says what it does through `logging` (the logger `regard`); bars
-show only where stderr is a terminal.
+Messages go through the standard `logging` module (the logger `regard`);
+progress bars are shown only where stderr is a terminal.
 """
 
 import logging
@@ -14,19 +14,19 @@ logger = logging.getLogger("regard")
 Item = TypeVar("Item")
 
 
-def say(message: str) -> None:
-    """Tell the user what was done or decided."""
+def log_info(message: str) -> None:
+    """Log what was done or chosen."""
     logger.info(message)
 
 
-def warn(message: str) -> None:
-    """Tell the user what they would want to know before trusting the result."""
+def log_warning(message: str) -> None:
+    """Log what a user should know before trusting a result."""
     logger.warning(message)
 
 
 @contextmanager
-def hushed() -> Iterator[None]:
-    """Say nothing meanwhile, warnings excepted: for what is only tried."""
+def quiet_logs() -> Iterator[None]:
+    """Suppress messages below a warning inside the context, for work that is only a trial."""
     level = logger.level
     logger.setLevel(max(level, logging.WARNING))
     try:
@@ -35,8 +35,8 @@ def hushed() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def duration(seconds: float) -> str:
-    """A time a person can read.
+def format_duration(seconds: float) -> str:
+    """Format a number of seconds.
 
     Example:
         >>> duration(7.4), duration(125)
@@ -46,8 +46,8 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.0f} s"
 
 
-def track(items: Iterable[Item], what: str, *, total: int | None = None) -> Iterator[Item]:
-    """Yield `items` under a bar with the time left, where stderr is a terminal."""
+def progress_bar(items: Iterable[Item], what: str, *, total: int | None = None) -> Iterator[Item]:
+    """Yield `items` and show a progress bar with the time left, where stderr is a terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

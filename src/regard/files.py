@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic file writes."""
 
 import os
 from pathlib import Path
@@ -7,8 +7,8 @@ from regard.errors import DeviceError
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Put `data` at `path`, all of it or none."""
-    part = part_of(path)
+    """Write `data` to `path`; after a crash the file is either complete or unchanged."""
+    part = partial_path(path)
     try:
         with open(part, "wb") as file:
             file.write(data)
@@ -17,21 +17,21 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.replace(part, path)
     except BaseException as error:
         if isinstance(error, OSError):
-            _forget(part)
+            _remove(part)
             raise DeviceError(
-                f"cannot write {path} ({len(data):,} bytes): {error.strerror or error}; what was there stays"
+                f"cannot write {path} ({len(data):,} bytes): {error.strerror or error}; the existing file is unchanged"
             ) from None
         part.unlink(missing_ok=True)
         raise
 
 
-def part_of(path: Path) -> Path:
-    """Where a file stands until it is whole."""
+def partial_path(path: Path) -> Path:
+    """The name a file has until it is complete."""
     return path.with_name(f"{path.name}.part")
 
 
-def _forget(part: Path) -> None:
-    """Take away what was begun; where its folder cannot be written to, nothing was."""
+def _remove(part: Path) -> None:
+    """Remove a partial file; if its folder is not writable there is none."""
     try:
         part.unlink(missing_ok=True)
     except OSError:
