@@ -14,7 +14,7 @@ PYTEST = cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
 
 .PHONY: demo test test-fast lint bench venv browser
 
-demo: venv # train on dates in many languages, judge the model, look inside
+demo: venv # train on dates in many languages, evaluate, compare, explain and certify
 	$(BIN)/regard demo
 
 test: lint browser # format, types, and all tests
@@ -36,15 +36,14 @@ venv: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[parquet,zstd,tensorboard,gguf,onnx,serve,dev]"
+	$(BIN)/python -m pip install -c constraints.txt -e ".[parquet,zstd,tensorboard,gguf,onnx,ctranslate2,serve,dev]"
 	@touch $@
 
-# The tests that draw pages are skipped without a browser, so a missing one is not an error.
+# The tests of pages are skipped where there is no browser, so that a missing one is not an error.
 browser:
-	@for name in chromium chromium-browser google-chrome chrome; do \
-		command -v $$name >/dev/null 2>&1 && exit 0; \
-	done; \
+	@command -v chromedriver >/dev/null 2>&1 && exit 0; \
 	test "$$(id -u)" = 0 && command -v apt-get >/dev/null 2>&1 && \
 	apt-get update >/dev/null 2>&1 && \
-	DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium >/dev/null 2>&1 || \
-	echo "there is no Chromium: the tests that draw pages are skipped"
+	DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium chromium-driver \
+		>/dev/null 2>&1 || \
+	echo "Chromium and ChromeDriver are not installed: the tests of pages are skipped"

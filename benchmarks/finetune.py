@@ -1,28 +1,24 @@
-"""How good models get that go on from a pretrained one, beside models from scratch, on public data.
+"""The quality of models that are fine-tuned from a pretrained one, compared with models from scratch, on public data.
 
     python benchmarks/finetune.py --base minilm [--row sst2-lora] [--seeds 5] [--jobs 8] [--device cuda] [--json]
 
-`--base` is a folder that `regard import` made of all-MiniLM-L6-v2. Runs are
-processes of their own, `--jobs` at a time. A score is the mean over seeds, with
-Student's 95 % interval for the mean; a seed also draws the labels where few are
-taken, the same for every model. Settings were chosen on rows held out of the
-training file, never on the rows that are scored here.
+`--base` is a run folder that `regard import` made of all-MiniLM-L6-v2. Runs are processes of their own, `--jobs` at a
+time. A score is the mean over seeds, with Student's 95 % interval for the mean; where few labels are taken, the seed
+also samples them, the same for every model. Settings were chosen on rows held out of the training file, never on the
+rows that are scored here.
 
     sst2       67,349 phrases with two labels; accuracy on the 872 sentences of the development set
-    few        so many of these sentences only
+    few        a few of these sentences only
     conll      entities of CoNLL-2003; F1 on testb
-    semeval    what is said about food, service and so on (three ways); accuracy on the gold test file
-    squad      SQuAD's development set: 38 articles to learn from, 10 to be judged by; F1 of the answers
+    semeval    sentiment about food, service and so on (three labels); accuracy on the gold test file
+    squad      SQuAD's development set: 38 articles for training, 10 for evaluation; F1 of the answers
 
-The peers are transformers' own recipes with the same weights, which lie in
-Hugging Face's layout in `minilm-hf` beside the base: AdamW at 5e-5, three passes,
-batches of 32; for SQuAD windows of 384 tokens that overlap by 128, batches of 12.
+The peers are transformers' own recipes with the same weights, in Hugging Face's layout in `minilm-hf` beside the base:
+AdamW at 5e-5, three epochs, batches of 32; for SQuAD windows of 384 tokens that overlap by 128, batches of 12.
 
-The data is read from the shared folder beside this project; rows whose data is
-not there are left out.
+The data is read from the shared folder beside this project; a row whose data is missing is not measured.
 """
 
-import argparse
 import json
 import logging
 import lzma
@@ -32,12 +28,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from regard.evaluation.means import mean_interval
+from common.harness import make_parser, parse, print_results
+from common.tiny import make_bert, write_labelled
+from regard.evaluation.intervals import mean_interval
+from regard.settings import merge
+from regard.training.finetuning import Method
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 TESTED_ARTICLES = 10
@@ -47,8 +47,8 @@ Found = dict[str, float]
 """Scores and the seconds of training."""
 
 
-class Place:
-    """What a row is run with."""
+class Workspace:
+    """The data, the base, the seed and the device of a row, and a folder for its run."""
 
     def __init__(self, data: Path, base: str, seed: int, device: str) -> None:
         self.data, self.base, self.seed, self.device = data, base, seed, device
@@ -56,118 +56,123 @@ class Place:
         self.theirs = Path(base).with_name("minilm-hf")
         self.run: Any = None
 
-    def trained(
+    def train(
         self,
         rows: Any,
         /,
         *,
         task: str,
         model: str | None = None,
-        method: str = "all",
+        method: Method = "all",
         shape: Settings | None = None,
+        own: Settings | None = None,
         **settings: Any,
     ) -> Any:
-        """A run on a file, or on rows: from scratch where a model is named, otherwise from the base."""
+        """Trains on a file, or on rows: from scratch where a model is given, otherwise from the base."""
         import regard
 
-        own = {**settings, "train": {**settings.get("train", {}), "seed": self.seed, "device": self.device}}
-        if shape is not None:
-            own["model"] = shape
+        values = merge(settings, {"train": {"seed": self.seed, "device": self.device}})
+        values |= {name: section for name, section in (("model", shape), ("task", own)) if section is not None}
         out = f"{self.scratch.name}/run"
         if model is not None:
-            own["task"] = task
-            self.run = regard.train(rows, out=out, model=model, settings=own, show_progress=False)
+            self.run = regard.train(rows, out=out, task=task, model=model, settings=values, show_progress=False)
         else:
             self.run = regard.finetune(
-                self.base, rows, out=out, task=task, method=method, settings=own, show_progress=False
+                self.base, rows, out=out, task=task, method=method, settings=values, show_progress=False
             )
         return self.run
 
     def on_validation(self, names: Iterable[str]) -> Found:
-        """What the run reported on its validation rows, by which settings were chosen."""
+        """The scores on the validation rows, by which settings were chosen."""
         if self.run is None:
             return {}
-        reported = [line for line in self.run.folder.read_looks() if line["what"] == "report"][-1]["scores"]
+        reported = [line for line in self.run.folder.read_ledger() if line["event"] == "report"][-1]["scores"]
         return {f"validation_{name}": reported[name]["value"] for name in names if name in reported}
 
 
-def sst2(place: Place, *, metric: str = "accuracy", **how: Any) -> Found:
-    run = place.trained(str(place.data / "sst/sst2-glue.train.tsv.xz"), task="classification", **how)
-    return scores_of(run.evaluate(str(place.data / "sst/sst2-glue.dev.tsv.xz")), metric)
+def sst2(workspace: Workspace, *, metric: str = "accuracy", **how: Any) -> Found:
+    run = workspace.train(str(workspace.data / "sst/sst2-glue.train.tsv.xz"), task="text-classification", **how)
+    return scores_of(run.evaluate(str(workspace.data / "sst/sst2-glue.dev.tsv.xz")), metric)
 
 
-def few(place: Place, *, count: int, judged_by: str = "dev", **how: Any) -> Found:
-    """So many sentences, half of them of each label; settings are chosen by `others`, which were not drawn."""
-    sentences = table(place.data / "sst/stsa.binary.train.xz")
-    drawn = random.Random(place.seed)
-    drawn.shuffle(sentences)
+def few(workspace: Workspace, *, count: int, scored_on: str = "dev", **how: Any) -> Found:
+    """`count` sentences, half of each label; settings are chosen by `others`, which were not sampled."""
+    sentences = table(workspace.data / "sst/stsa.binary.train.xz")
+    rng = random.Random(workspace.seed)
+    rng.shuffle(sentences)
     rows: list[tuple[str, str]] = []
     for label in sorted({label for _, label in sentences}):
         rows += [row for row in sentences if row[1] == label][: count // 2]
-    drawn.shuffle(rows)
-    run = place.trained(rows, task="classification", **how)
+    rng.shuffle(rows)
+    run = workspace.train(rows, task="text-classification", **how)
     others = [row for row in sentences if row not in set(rows)][:2_000]
-    tested = others if judged_by == "others" else table(place.data / "sst/stsa.binary.dev.xz")
-    return scores_of(run.judge(tested), "accuracy")
+    tested = others if scored_on == "others" else table(workspace.data / "sst/stsa.binary.dev.xz")
+    return scores_of(run.evaluate_rows(tested), "accuracy")
 
 
-def conll(place: Place, **how: Any) -> Found:
-    folder = place.data / "conll2003"
+def conll(workspace: Workspace, **how: Any) -> Found:
+    folder = workspace.data / "conll2003"
     settings = how.pop("data", {})
     files = {**settings, "valid": [str(folder / "eng.testa.xz")]}
-    run = place.trained(str(folder / "eng.train.xz"), task="tagging", data=files, **how)
+    run = workspace.train(str(folder / "eng.train.xz"), task="token-classification", data=files, **how)
     return scores_of(run.evaluate(str(folder / "eng.testb.xz")), "entity_f1")
 
 
-def semeval(place: Place, **how: Any) -> Found:
-    folder = place.data / "semeval14"
+def semeval(workspace: Workspace, **how: Any) -> Found:
+    folder = workspace.data / "semeval14"
     if "model" in how:
-        how = merged({"data": {"vectors": place.base}}, how)
-    run = place.trained(str(folder / "Restaurants_Train_v2.xml.xz"), task="aspects", **how)
+        how = merge({"own": {"embeddings": workspace.base}}, how)
+    run = workspace.train(str(folder / "Restaurants_Train_v2.xml.xz"), task="aspect-sentiment", **how)
     return scores_of(run.evaluate(str(folder / "Restaurants_Test_Gold.xml.xz")), "accuracy")
 
 
-def squad(place: Place, **how: Any) -> Found:
-    train, test = (Path(place.scratch.name) / f"{part}.json" for part in ("train", "test"))
-    for path, articles in zip((train, test), divided(place.data), strict=True):
+def squad(workspace: Workspace, **how: Any) -> Found:
+    train, test = (Path(workspace.scratch.name) / f"{part}.json" for part in ("train", "test"))
+    for path, articles in zip((train, test), split_articles(workspace.data), strict=True):
         path.write_text(json.dumps({"version": "1.1", "data": articles}), encoding="utf-8")
-    run = place.trained(str(train), task="answering", **how)
+    run = workspace.train(str(train), task="question-answering", **how)
     return scores_of(run.evaluate(str(test)), "answer_f1", "answer_exact_match")
 
 
-def sst2_peer(place: Place, *, rate: float) -> Found:
+def sst2_peer(workspace: Workspace, *, rate: float) -> Found:
     """The recipe of transformers on the same rows, with the same weights."""
     from peers.labels import labels_by_transformers
 
-    files = [place.data / f"sst/sst2-glue.{part}.tsv.xz" for part in ("train", "dev")]
+    files = [workspace.data / f"sst/sst2-glue.{part}.tsv.xz" for part in ("train", "dev")]
     train, test = (table(path, separator="\t")[1:] for path in files)
-    answers = labels_by_transformers(place.theirs, train, [text for text, _ in test], place.seed, place.device, rate)
-    return {"accuracy": statistics.fmean(said == true for said, (_, true) in zip(answers, test, strict=True))}
+    answers = labels_by_transformers(
+        workspace.theirs, train, [text for text, _ in test], workspace.seed, workspace.device, rate
+    )
+    return {"accuracy": statistics.fmean(found == true for found, (_, true) in zip(answers, test, strict=True))}
 
 
-def conll_peer(place: Place, *, rate: float) -> Found:
+def conll_peer(workspace: Workspace, *, rate: float) -> Found:
     from seqeval.metrics import f1_score
 
     from peers.labels import tags_by_transformers
 
-    train, test = (sentences(place.data / f"conll2003/eng.{part}.xz") for part in ("train", "testb"))
-    answers = tags_by_transformers(place.theirs, train, [words for words, _ in test], place.seed, place.device, rate)
+    train, test = (sentences(workspace.data / f"conll2003/eng.{part}.xz") for part in ("train", "testb"))
+    answers = tags_by_transformers(
+        workspace.theirs, train, [words for words, _ in test], workspace.seed, workspace.device, rate
+    )
     return {"entity_f1": float(f1_score([tags for _, tags in test], answers))}
 
 
-def squad_peer(place: Place) -> Found:
+def squad_peer(workspace: Workspace) -> Found:
     """The recipe of transformers on the same articles, with the same weights, scored by the same rules."""
     from peers.squad import answers_of_transformers
-    from regard.evaluation.answers import score_answers
+    from regard.evaluation.examples import Examples
+    from regard.evaluation.registry import find_metric
 
-    train, test = divided(place.data)
+    train, test = split_articles(workspace.data)
     start = time.perf_counter()
-    answers, references = answers_of_transformers(place.theirs, train, test, place.seed, place.device)
-    found = {score.name: score.value for score in score_answers(answers, references)}
+    answers, references = answers_of_transformers(workspace.theirs, train, test, workspace.seed, workspace.device)
+    examples = Examples(outputs=answers, targets=references)
+    found = {name: find_metric(name).count(examples).value for name in ("answer_exact_match", "answer_f1")}
     return {**found, "seconds": time.perf_counter() - start}
 
 
-LSTM_WORDS: Settings = {"data": {"tokenizer": "words"}, "train": {"minutes": 0.8}}
+LSTM_WORDS: Settings = {"own": {"tokenizer": "words"}, "train": {"minutes": 0.8}}
 SEMEVAL_LSTM: Settings = {
     "model": "lstm-tiny",
     "shape": {"num_layers": 1, "model_dim": 384, "dropout": 0.4, "token_dropout": 0.2},
@@ -177,14 +182,14 @@ SEMEVAL_LSTM: Settings = {
 ROWS: dict[str, tuple[Callable[..., Found], Settings]] = {
     "sst2-full": (
         sst2,
-        {"train": {"consistency": 4.0, "average": 0.998, "max_epochs": 6.0}, "finetune": {"layer_decay": 0.85}},
+        {"train": {"rdrop": 4.0, "ema_decay": 0.998, "max_epochs": 6.0}, "finetune": {"layer_decay": 0.85}},
     ),
     "sst2-lora": (
         sst2,
         {
             "method": "lora",
             "finetune": {"lora": {"rank": 4}},
-            "train": {"consistency": 4.0, "average": 0.998, "max_epochs": 8.0},
+            "train": {"rdrop": 4.0, "ema_decay": 0.998, "max_epochs": 8.0},
         },
     ),
     "sst2-lstm": (sst2, {"model": "lstm-small", **LSTM_WORDS}),
@@ -198,36 +203,37 @@ ROWS: dict[str, tuple[Callable[..., Found], Settings]] = {
     "conll-full": (
         conll,
         {
-            "head": {"crf": True, "hidden": True},
+            "own": {"crf": True},
+            "head": {"hidden_layer": True},
             "finetune": {"layer_decay": 0.85},
-            "train": {"max_epochs": 16.0, "batch_tokens": 2_048, "average": 0.998},
+            "train": {"max_epochs": 16.0, "batch_tokens": 2_048, "ema_decay": 0.998},
         },
     ),
-    "conll-lstm-crf": (conll, {"model": "lstm-small", "head": {"crf": True}, "train": {"minutes": 1.2}}),
-    # The test file is another: of the training file more can choose the weights.
-    "semeval-full": (semeval, {"data": {"splits": [0.85, 0.15, 0.0]}, "train": {"average": 0.99}}),
+    "conll-lstm-crf": (conll, {"model": "lstm-small", "own": {"crf": True}, "train": {"minutes": 1.2}}),
+    # The test file is separate, so that more of the training file can be validation rows.
+    "semeval-full": (semeval, {"data": {"splits": [0.85, 0.15, 0.0]}, "train": {"ema_decay": 0.99}}),
     "semeval-lstm": (semeval, SEMEVAL_LSTM),
-    "squad-full": (squad, {"train": {"consistency": 1.0}}),
+    "squad-full": (squad, {"train": {"rdrop": 1.0}}),
     "squad-peer": (squad_peer, {}),
 }
 
 
 def table(path: Path, separator: str = " ") -> list[tuple[str, str]]:
-    """Sentences and labels of a file with the label first."""
+    """Sentences and labels of a file whose lines start with the label."""
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         return [(text.rstrip("\n"), label) for label, _, text in (line.partition(separator) for line in lines)]
 
 
 def sentences(path: Path) -> list[tuple[list[str], list[str]]]:
-    """Words and tags of a file in CoNLL's columns."""
+    """Words and tags of a file in CoNLL's layout."""
     with lzma.open(path, "rt", encoding="utf-8") as file:
         blocks = [[line.split() for line in block.splitlines()] for block in file.read().split("\n\n")]
     full = [block for block in blocks if block and block[0] and block[0][0] != "-DOCSTART-"]
     return [([line[0] for line in block], [line[-1] for line in block]) for block in full]
 
 
-def divided(data: Path) -> tuple[list[Any], list[Any]]:
-    """The articles to learn from, and those to be judged by."""
+def split_articles(data: Path) -> tuple[list[Any], list[Any]]:
+    """The articles for training, and those for evaluation."""
     with lzma.open(data / "squad/dev-v1.1.json.xz", "rt", encoding="utf-8") as file:
         articles = json.load(file)["data"]
     return articles[:-TESTED_ARTICLES], articles[-TESTED_ARTICLES:]
@@ -237,17 +243,12 @@ def scores_of(evaluation: Any, *names: str) -> Found:
     return {name: evaluation.scores[name].value for name in names}
 
 
-def run_one(name: str, place: Place, changes: Settings) -> Found:
+def run_one(name: str, workspace: Workspace, changes: Settings) -> Found:
     function, settings = ROWS[name]
     start = time.perf_counter()
-    found = function(place, **merged(settings, changes))
-    return {"seconds": time.perf_counter() - start, **found, **place.on_validation(found)}
-
-
-def merged(settings: Settings, changes: Settings) -> Settings:
-    both = {key: merged(settings[key], value) if isinstance(settings.get(key), dict) else value
-            for key, value in changes.items()}  # fmt: skip
-    return {**settings, **both}
+    with workspace.scratch:
+        found = function(workspace, **merge(settings, changes))
+        return {"seconds": time.perf_counter() - start, **found, **workspace.on_validation(found)}
 
 
 def summary(found: list[Found]) -> dict[str, tuple[float, float]]:
@@ -259,26 +260,36 @@ def summary(found: list[Found]) -> dict[str, tuple[float, float]]:
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", default="minilm", help="the folder of the imported model")
-    parser.add_argument("--row", choices=list(ROWS), action="append", help="some of the rows only")
+TINY_SHAPE = {"num_layers": 1, "model_dim": 16, "dropout": 0.0}
+TINY: Settings = {"train": {"max_steps": 2, "minutes": None, "max_epochs": None, "batch_tokens": 400}}
+
+
+def tiny_changes(name: str) -> Settings:
+    """The settings that a tiny run of a row replaces; the peers have none."""
+    if name.endswith("-peer"):
+        return {}
+    return TINY if "model" not in ROWS[name][1] else merge(TINY, {"shape": TINY_SHAPE})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
+    parser.set_defaults(device="cuda")
+    parser.add_argument("--base", default="minilm", help="the run folder of the imported model")
+    parser.add_argument("--row", choices=list(ROWS), action="append", help="these rows only")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--device", default="cuda")
     parser.add_argument("--set", default="{}", help="settings that replace a row's own, as JSON")
     parser.add_argument("--one", type=int, metavar="SEED", help="run one row with this seed here, and print JSON")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = parse(parser, arguments)
     logging.basicConfig(level=logging.ERROR)
     if options.one is not None:
-        place = Place(options.data, options.base, options.one, options.device)
-        print(json.dumps(run_one(options.row[0], place, json.loads(options.set))))
+        workspace = Workspace(options.data, options.base, options.one, options.device)
+        print(json.dumps(run_one(options.row[0], workspace, json.loads(options.set))))
         return
-    names = options.row or list(ROWS)
 
     def run(name: str, seed: int) -> Found | None:
+        """One run in a process of its own."""
         given = ["--base", options.base, "--data", str(options.data), "--device", options.device, "--set", options.set]
         command = [sys.executable, __file__, "--row", name, "--one", str(seed), *given]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -287,22 +298,38 @@ def main() -> None:
             return None
         return json.loads(done.stdout.splitlines()[-1])
 
-    with ThreadPoolExecutor(options.jobs) as pool:
-        waiting = {name: [pool.submit(run, name, seed) for seed in range(options.seeds)] for name in names}
-        results = {}
-        for name, futures in waiting.items():
-            found = [each for each in (future.result() for future in futures) if each is not None]
+    def run_here(name: str, seed: int) -> Found:
+        """One tiny run in this process, since starting another takes longer."""
+        return run_one(name, Workspace(options.data, options.base, seed, options.device), tiny_changes(name))
+
+    names, results = options.row or list(ROWS), []
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(options.jobs) as pool:
+        if options.tiny:
+            options.seeds, options.data, options.base = 1, Path(scratch) / "data", f"{scratch}/minilm"
+            make_tiny(Path(scratch))
+        one = run_here if options.tiny else run
+        futures = {name: [pool.submit(one, name, seed) for seed in range(options.seeds)] for name in names}
+        for name, some in futures.items():
+            found = [each for each in (future.result() for future in some) if each is not None]
             if not found:
                 continue
-            results[name] = {"seeds": found}
+            means = summary(found)
+            results.append({"row": name, "seeds": found, "means": {key: mean for key, (mean, _) in means.items()}})
             if not options.json:
                 told = ", ".join(
                     f"{key} {mean:.4g} ± {half:.2g}" if key != "seconds" else f"{mean:.0f} s"
-                    for key, (mean, half) in summary(found).items()
+                    for key, (mean, half) in means.items()
                 )
                 print(f"{name:16} {len(found)} seeds: {told}", flush=True)
-    if options.json:
-        print(json.dumps(results))
+    print_results(options, results)
+
+
+def make_tiny(scratch: Path) -> None:
+    """Tiny data, and a tiny base in both layouts."""
+    import regard
+
+    write_labelled(scratch / "data")
+    regard.import_model(make_bert(scratch / "minilm-hf"), scratch / "minilm")
 
 
 if __name__ == "__main__":

@@ -1,152 +1,108 @@
-"""Training a language model beside its peer: the same shape, data and machine, in one run.
+"""The time of a training step of a language model, compared with transformers' GPT-2.
 
     python benchmarks/train_text.py [--device cpu|cuda] [--seconds 10] [--json]
 
-Measures a step (forward, backward, clipping, AdamW) of a decoder of GPT-2's
-shape in regard and in transformers, both compiled where there is a GPU, on
-windows of random tokens; there also with `train.float8`, the products with the
-vocabulary in eight bits. Ratios above 1 say that regard is faster, in eight bits
-where it has been measured so.
+A step is forward, backward, clipping and AdamW on windows of random tokens, with the same shape and data; on a GPU
+both models are compiled, and regard is measured with `train.float8` too, which computes the logits in float8. A
+speedup above 1 means that the first row, which is regard's fastest configuration, is faster.
 """
 
-import argparse
-import json
-import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from torch import nn
 
-from regard.models.families import make_model
-from regard.models.presets import preset
-from regard.tasks.language import Language, TextBatch
-from regard.training.average import WeightAverage
-from regard.training.optimizers import make_optimizer
-from regard.training.precision import choose_hardware, keep_memory
-from regard.training.settings import RunSettings
-from regard.training.update import Updater
+from common.harness import Step, make_parser, parse, plain_step, print_results, regard_step, seconds_of
+from regard.models.family import ModelConfig, build_model, read_model_config
+from regard.models.presets import find_preset
+from regard.tasks.language_modeling import WindowBatch
+from regard.training.precision import choose_hardware
 
-VOCAB = {"cpu": 8_192, "cuda": 50_304}
-SHAPES = {"cpu": [("gpt2-small", 8, 256)], "cuda": [("gpt2-base", 32, 1024), ("gpt2-base", 64, 1024)]}
+VOCAB = {"cpu": 8_192, "cuda": 50_304, "tiny": 64}
+SHAPES = {
+    "cpu": [("gpt2-small", 8, 256)],
+    "cuda": [("gpt2-base", 32, 1024), ("gpt2-base", 64, 1024)],
+    "tiny": [("gpt2-tiny", 2, 8)],
+}
 """Preset, windows in a batch, and positions in a window."""
 ADAM = {"betas": (0.9, 0.95), "epsilon": 1e-8, "weight_decay": 0.1}
 
 
-def regard_step(
+def ours(
     name: str, tokens: torch.Tensor, vocab_size: int, device: str, *, compiled: bool, float8: bool = False
-) -> Callable[[], None]:
-    _, shape = preset(name)
-    shape = {**shape, "context_length": tokens.size(1), "dropout": 0.0}
-    settings = RunSettings.read({"task": "language", "model": shape, "train": {"average": 0.0, "float8": float8}})
-    hardware = choose_hardware(device, "auto", shape["model_dim"])
-    model = make_model(settings.model, vocab_size).to(hardware.device)
-    optimizer = make_optimizer("adamw", model, **ADAM)
-    updater = Updater(
-        model, Language(), optimizer, WeightAverage(model, 0.0), settings.train, hardware, is_compiled=compiled
-    )
-    batch = TextBatch(tokens, tokens.roll(-1, 1), None, tokens.numel())
-    return lambda: void(updater.update([batch], rate=1e-4, decay=0.0))
+) -> Step:
+    config = model_config(name, tokens.size(1))
+    hardware = choose_hardware(device, "auto", config.model_dim)
+    model = build_model(config, vocab_size)
+    batch = WindowBatch(tokens, tokens.roll(-1, 1), None, tokens.numel())
+    return regard_step(model, config, "language-modeling", batch, hardware, ADAM, compiled=compiled, float8=float8)
 
 
-def void(_: object) -> None:
-    """Throw a result away."""
+def model_config(name: str, length: int) -> ModelConfig:
+    """The shape of a preset without dropout, for windows of this length."""
+    values = {**find_preset(name)[1], "context_length": length, "dropout": 0.0}
+    return read_model_config(values)
 
 
-def transformers_step(
-    name: str, tokens: torch.Tensor, vocab_size: int, device: str, *, compiled: bool
-) -> Callable[[], None]:
+def theirs(name: str, tokens: torch.Tensor, vocab_size: int, device: str, *, compiled: bool) -> Step:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    _, shape = preset(name)
+    _, shape = find_preset(name)
     config = GPT2Config(
         vocab_size=vocab_size, n_positions=tokens.size(1), n_embd=shape["model_dim"], n_layer=shape["num_layers"],
         n_head=shape["num_heads"], attn_implementation="sdpa", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-        use_cache=False,
+        use_cache=False, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     hardware = choose_hardware(device, "auto", shape["model_dim"])
     model = GPT2LMHeadModel(config).to(hardware.device).train()
-    optimizer = make_optimizer("adamw", model, **ADAM)
-    for group in optimizer.param_groups:
-        group["lr"] = 1e-4
     called = torch.compile(model) if compiled else model
-
-    def step() -> None:
-        with hardware.autocast():
-            loss = called(input_ids=tokens, labels=tokens).loss
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
+    return plain_step(model, lambda: called(input_ids=tokens, labels=tokens).loss, hardware, ADAM)
 
 
-def measure(step: Callable[[], None], seconds: float, synchronize: Callable[[], None]) -> tuple[float, float]:
-    """The median time of a step, and the time of the first."""
-    start = time.perf_counter()
-    step()
-    synchronize()
-    first = time.perf_counter() - start
-    for _ in range(4):
-        step()
-    synchronize()
+def measure(step: Step, seconds: float, device: str) -> tuple[float, float]:
+    """The median time of a step, and the time of the first, which compiles."""
+    first = seconds_of(step, device=device)
+    seconds_of(step, device=device, calls=4)
     times, begun = [], time.perf_counter()
-    while time.perf_counter() - begun < seconds:
-        before = time.perf_counter()
-        for _ in range(3):
-            step()
-        synchronize()
-        times.append((time.perf_counter() - before) / 3)
+    while not times or time.perf_counter() - begun < seconds:
+        times.append(seconds_of(step, device=device, calls=3))
     return statistics.median(times), first
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, seconds=10.0)
     parser.add_argument("--batch", type=int, action="append", help="batches of this many windows only")
-    parser.add_argument("--seconds", type=float, default=10.0, help="measuring time for each")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    device: str = options.device
-    if device == "cpu":
-        keep_memory()
-    else:
-        torch.set_float32_matmul_precision("high")
-    synchronize = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    options = parse(parser, arguments)
+    device, size, is_gpu = options.device, options.size, options.device == "cuda"
     results = []
-    for name, batch_size, length in SHAPES[device]:
+    for name, batch_size, length in SHAPES[size]:
         if options.batch and batch_size not in options.batch:
             continue
-        speeds: dict[str, float] = {}
-        contenders = {"regard": regard_step, "transformers GPT2": transformers_step}
-        if device == "cuda":
-            contenders = {"regard, float8": partial(regard_step, float8=True), **contenders}
+        contenders: dict[str, Callable[..., Step]] = {"regard": ours, "transformers GPT2": theirs}
+        if is_gpu:
+            contenders = {"regard, float8": partial(ours, float8=True), **contenders}
+        fastest = None
         for library, make in contenders.items():
             torch.manual_seed(0)
             torch.compiler.reset()
-            tokens = torch.randint(4, VOCAB[device], (batch_size, length), device=device)
-            seconds, first = measure(
-                make(name, tokens, VOCAB[device], device, compiled=device == "cuda"), options.seconds, synchronize
-            )
-            speeds[library] = tokens.numel() / seconds
-            memory = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None
-            figures = {"ms": 1e3 * seconds, "tokens_per_s": speeds[library], "first_step_s": first, "peak_gib": memory,
-                       "regard_is_times_as_fast": next(iter(speeds.values())) / speeds[library]}  # fmt: skip
+            tokens = torch.randint(4, VOCAB[size], (batch_size, length), device=device)
+            step = make(name, tokens, VOCAB[size], device, compiled=is_gpu)
+            seconds, first = measure(step, options.seconds, device)
+            fastest = fastest or seconds
+            speed, speedup = tokens.numel() / seconds, seconds / fastest
+            memory = torch.cuda.max_memory_allocated() / 2**30 if is_gpu else None
+            figures = {"ms": 1e3 * seconds, "tokens_per_s": speed, "first_step_s": first, "peak_gib": memory,
+                       "speedup": speedup}  # fmt: skip
             results.append({"shape": f"{name} {batch_size}x{length}", "library": library, **figures})
             if not options.json:
-                speed = f"{1e3 * seconds:9.1f} ms  {speeds[library]:9,.0f} tokens/s  first step {first:5.1f} s"
-                print(
-                    f"{name} {batch_size}x{length:<6} {library:20} {speed}  {figures['regard_is_times_as_fast']:5.2f}x"
-                )
-            if device == "cuda":
+                told = f"{1e3 * seconds:9.1f} ms  {speed:9,.0f} tokens/s  first step {first:5.1f} s"
+                print(f"{name} {batch_size}x{length:<6} {library:20} {told}  {speedup:5.2f}x")
+            if is_gpu:
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
-    machine = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
-    described = {"machine": machine, "torch": torch.__version__, "results": results}
-    print(json.dumps(described) if options.json else f"{machine}, torch {torch.__version__}")
+    print_results(options, results)
 
 
 if __name__ == "__main__":

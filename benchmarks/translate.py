@@ -1,47 +1,48 @@
-"""Translating beside peers: the same weights, sentences and machine, in one run.
+"""The speed of sequence-to-sequence generation, compared with transformers' Marian and, on a CPU, with CTranslate2.
 
     python benchmarks/translate.py [--device cpu|cuda] [--threads 1] [--json]
 
-Measures how many tokens a second an encoder-decoder writes, greedily and with a
-beam of 5, in regard, in transformers' Marian classes and, on a CPU, in
-CTranslate2 with weights of 8 bits. The weights are random and the end is made
-impossible, so that all write the same number of tokens. The libraries take
-turns in a shuffled order, so that a machine that slows down slows all of them
-down; a figure is the median. Ratios above 1 say that regard is faster.
+Measures how many tokens per second an encoder-decoder generates, greedily and with a beam of 5; CTranslate2 has
+8-bit weights. All libraries have the same random weights, with which the end token is never the best, so that all
+generate the same number of tokens. They are measured in turns of shuffled order; a figure is the median. A speedup
+above 1 means that regard is faster; the agreement is the share of outputs that are those of regard.
 
-CTranslate2 is left out where it is not installed: pip install ctranslate2
+CTranslate2 is not measured where it is not installed: pip install ctranslate2
 """
 
-import argparse
 import copy
 import importlib.util
-import json
-import platform
 import random
-import statistics
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tokenizers
 import torch
+from tokenizers import models, pre_tokenizers
 from torch import nn
 
+from common.harness import make_parser, median_times, parse, print_results
+from regard.data.codecs.text import TextCodec
 from regard.generation.config import GenerationConfig
-from regard.generation.inference import ready
-from regard.generation.quantization import quantized
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.tasks.translation import Translation
+from regard.nn.inference import prepare_for_inference
+from regard.tasks.seq2seq import Seq2Seq, Seq2SeqSettings
+from regard.text.tokenizer import Tokenizer
 from regard.training.precision import threads
 
 SHAPES = {
     "cpu": {"num_layers": 4, "model_dim": 256, "num_heads": 4, "feedforward_dim": 1024},
     "cuda": {"num_layers": 6, "model_dim": 512, "num_heads": 8, "feedforward_dim": 2048},
+    "tiny": {"num_layers": 1, "model_dim": 16, "num_heads": 2, "feedforward_dim": 32},
 }
-VOCAB, SENTENCES = {"cpu": 10_000, "cuda": 32_000}, 64
-SHORTEST, LONGEST, WRITTEN = {"cpu": 12, "cuda": 63}, {"cpu": 28, "cuda": 63}, {"cpu": 32, "cuda": 64}
-"""Tokens that are read, their end not counted, and that are written."""
+VOCAB, SENTENCES = {"cpu": 10_000, "cuda": 32_000, "tiny": 50}, {"cpu": 64, "cuda": 64, "tiny": 3}
+SHORTEST = {"cpu": 12, "cuda": 63, "tiny": 4}
+LONGEST = {"cpu": 28, "cuda": 63, "tiny": 7}
+"""Tokens of a source, the end token not counted."""
+GENERATED = {"cpu": 32, "cuda": 64, "tiny": 5}
+"""Tokens of each output."""
 PAD, END, START, FIRST_WORD = 0, 1, 2, 3
 POSITIONS = 128
 BEAMS = (1, 5)
@@ -60,25 +61,22 @@ NAMES = {
     "fc2": "feedforward.output",
     "final_layer_norm": "feedforward_norm",
 }
-Write = Callable[[Sequence[Sequence[int]], int], list[list[int]]]
-"""Sources and a beam's width in, what is written out."""
+Translate = Callable[[Sequence[Sequence[int]], int], list[list[int]]]
+"""Sources and the size of the beam in, outputs out."""
 
 
-class Numbers:
-    """A tokenizer whose words are the ids."""
-
-    pad, start, end = PAD, START, END
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[int(word) for word in text.split()] for text in texts]
-
-    def decode(self, sequences: Any) -> list[str]:
-        return [" ".join(str(token) for token in tokens) for tokens in sequences]
+def make_tokenizer(vocab_size: int) -> Tokenizer:
+    """A tokenizer whose words are the ids of their tokens."""
+    names = {PAD: "<pad>", END: "</s>", START: "<s>"}
+    vocabulary = {names.get(token, str(token)): token for token in range(vocab_size)}
+    inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer(inner)
 
 
 @torch.no_grad()
 def make_marian(shape: dict[str, int], vocab_size: int) -> Any:
-    """Random weights with which the end never comes."""
+    """Random weights with which the end token is never the best."""
     from transformers import MarianConfig, MarianMTModel
 
     layers, heads, wide, width = shape["num_layers"], shape["num_heads"], shape["feedforward_dim"], shape["model_dim"]
@@ -95,7 +93,7 @@ def make_marian(shape: dict[str, int], vocab_size: int) -> Any:
             nn.init.xavier_uniform_(parameter)
     embedding, last = model.model.shared.weight, model.model.decoder.layers[-1].final_layer_norm
     embedding.normal_(std=width**-0.5)
-    # The last states are all 5 in one direction, which means nothing to a word and very little good to the end.
+    # The first number of each last hidden state is 5: it adds nothing to the logit of a word, and -500 to the end's.
     last.weight[0], last.bias[0] = 0.0, 5.0
     embedding[:, 0] = 0.0
     embedding[END, 0] = -100.0
@@ -103,6 +101,7 @@ def make_marian(shape: dict[str, int], vocab_size: int) -> Any:
 
 
 def make_ours(marian: Any, shape: dict[str, int], vocab_size: int) -> Transformer:
+    """The same weights in regard's model."""
     config = TransformerConfig.read({**shape, "positions": "learned", "context_length": POSITIONS, "dropout": 0.0})
     shared = marian.model.shared.weight
     weights = {"embedding.weight": shared, "output.weight": shared}
@@ -118,34 +117,33 @@ def make_ours(marian: Any, shape: dict[str, int], vocab_size: int) -> Transforme
     return model.eval()
 
 
-def regard(model: Transformer, written: int) -> Write:
-    tokenizer: Any = Numbers()
-    writers = {
-        beam: Translation().writer(model, tokenizer, GenerationConfig(beam_size=beam, max_length=written))
-        for beam in BEAMS
-    }
+def regard(model: Transformer, tokenizer: Tokenizer, num_new: int) -> Translate:
+    task = Seq2Seq(Seq2SeqSettings.draft({}), {"text": TextCodec(tokenizer)})
+    predictors = {beam: task.predictor(model, GenerationConfig(beam_size=beam, max_tokens=num_new)) for beam in BEAMS}
 
-    def write(sources: Sequence[Sequence[int]], beam: int) -> list[list[int]]:
-        found = writers[beam](tokenizer.decode(sources))
-        return tokenizer.encode([prediction.output for prediction in found])
+    def translate(sources: Sequence[Sequence[int]], beam: int) -> list[list[int]]:
+        texts = [" ".join(map(str, source)) for source in sources]
+        return tokenizer.encode([prediction.output for prediction in predictors[beam](texts)])
 
-    return write
+    return translate
 
 
-def transformers(model: Any, written: int) -> Write:
-    def write(sources: Sequence[Sequence[int]], beam: int) -> list[list[int]]:
+def transformers(model: Any, num_new: int) -> Translate:
+    def translate(sources: Sequence[Sequence[int]], beam: int) -> list[list[int]]:
         width = max(len(source) for source in sources) + 1
         rows = [[*source, END, *[PAD] * (width - 1 - len(source))] for source in sources]
         mask = [[1] * (len(source) + 1) + [0] * (width - 1 - len(source)) for source in sources]
-        ids, seen = (torch.tensor(table, device=model.device) for table in (rows, mask))
+        ids, attended = (torch.tensor(table, device=model.device) for table in (rows, mask))
         with torch.inference_mode():
-            found = model.generate(ids, attention_mask=seen, max_new_tokens=written, num_beams=beam, do_sample=False)
+            found = model.generate(
+                ids, attention_mask=attended, max_new_tokens=num_new, num_beams=beam, do_sample=False
+            )
         return found[:, 1:].tolist()
 
-    return write
+    return translate
 
 
-def ctranslate2(marian: Any, vocab_size: int, written: int, num_threads: int) -> Write:
+def ctranslate2(marian: Any, vocab_size: int, num_new: int, num_threads: int) -> Translate:
     import ctranslate2 as library
     from ctranslate2.converters.transformers import BartLoader
 
@@ -164,75 +162,62 @@ def ctranslate2(marian: Any, vocab_size: int, written: int, num_threads: int) ->
         specification.save(folder)
         translator = library.Translator(folder, device="cpu", compute_type="int8", intra_threads=num_threads)
 
-    def write(sources: Sequence[Sequence[int]], beam: int) -> list[list[int]]:
+    def translate(sources: Sequence[Sequence[int]], beam: int) -> list[list[int]]:
         rows = [[str(token) for token in [*source, END]] for source in sources]
-        found = translator.translate_batch(rows, beam_size=beam, max_decoding_length=written)
+        found = translator.translate_batch(rows, beam_size=beam, max_decoding_length=num_new)
         return [[int(word) for word in each.hypotheses[0]] for each in found]
 
-    return write
+    return translate
 
 
-def contenders(device: str, num_threads: int) -> dict[str, Write]:
-    shape, vocab_size, written = SHAPES[device], VOCAB[device], WRITTEN[device]
-    marian = make_marian(shape, vocab_size)
+def contenders(size: str, device: str, num_threads: int) -> dict[str, Translate]:
+    shape, vocab_size, num_new = SHAPES[size], VOCAB[size], GENERATED[size]
+    tokenizer, marian = make_tokenizer(vocab_size), make_marian(shape, vocab_size)
     ours = make_ours(marian, shape, vocab_size)
     if device == "cuda":
-        marian, ours = marian.to("cuda", torch.bfloat16), ready(ours.to("cuda"), "bfloat16")
-        return {"regard": regard(ours, written), "transformers Marian": transformers(marian, written)}
+        marian, ours = marian.to("cuda", torch.bfloat16), prepare_for_inference(ours.to("cuda"), "bfloat16")
+        return {"regard": regard(ours, tokenizer, num_new), "transformers Marian": transformers(marian, num_new)}
     found = {
-        "regard": regard(ready(ours, "float32"), written),
-        "regard, 8 bits": regard(quantized(ours), written),
-        "transformers Marian": transformers(marian, written),
+        "regard": regard(prepare_for_inference(ours, "float32"), tokenizer, num_new),
+        "regard, 8 bits": regard(prepare_for_inference(ours, "float32", quantization="int8"), tokenizer, num_new),
+        "transformers Marian": transformers(marian, num_new),
     }
     if importlib.util.find_spec("ctranslate2") is not None:
-        found["CTranslate2, 8 bits"] = ctranslate2(marian, vocab_size, written, num_threads)
+        found["CTranslate2, 8 bits"] = ctranslate2(marian, vocab_size, num_new, num_threads)
     return found
 
 
-def measure(writers: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The median time of each, taken in turns."""
-    times: dict[str, list[float]] = {name: [] for name in writers}
-    rng, names = random.Random(0), list(writers)
-    for number in range(rounds + 1):
-        for name in rng.sample(names, len(names)):
-            before = time.perf_counter()
-            writers[name]()
-            if number:  # the first round makes things ready
-                times[name].append(time.perf_counter() - before)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__)
     parser.add_argument("--threads", type=int, default=1, help="of each library, on a CPU")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = parse(parser, arguments)
+    rounds = 1 if options.tiny else options.rounds
     warnings.filterwarnings("ignore")
     torch.manual_seed(0)
-    device: str = options.device
-    rng, written = random.Random(1), WRITTEN[device]
+    size, device = options.size, options.device
+    rng, num_new = random.Random(1), GENERATED[size]
     sources = [
-        [rng.randrange(FIRST_WORD, VOCAB[device]) for _ in range(rng.randint(SHORTEST[device], LONGEST[device]))]
-        for _ in range(SENTENCES)
+        [rng.randrange(FIRST_WORD, VOCAB[size]) for _ in range(rng.randint(SHORTEST[size], LONGEST[size]))]
+        for _ in range(SENTENCES[size])
     ]
     results = []
     with threads(options.threads):
-        writers = contenders(device, options.threads)
+        translators = contenders(size, device, options.threads)
         for beam in BEAMS:
-            for name, write in writers.items():
-                outputs = write(sources, beam)
-                assert all(len(output) == written for output in outputs), f"{name} has stopped early"
-            times = measure({name: lambda w=w, b=beam: w(sources, b) for name, w in writers.items()}, options.rounds)
+            outputs = {name: translate(sources, beam) for name, translate in translators.items()}
+            for name, found in outputs.items():
+                assert all(len(output) == num_new for output in found), f"{name} has stopped early"
+            works = {name: lambda t=t, b=beam: t(sources, b) for name, t in translators.items()}
+            times = median_times(works, rounds=rounds, warm_up=1)
             for name, seconds in times.items():
-                speed, ratio = SENTENCES * written / seconds, seconds / times["regard"]
-                results.append({"beam": beam, "library": name, "tokens_per_s": speed, "regard_is_times_as_fast": ratio})
+                speed, speedup = len(sources) * num_new / seconds, seconds / times["regard"]
+                same = [mine == theirs for mine, theirs in zip(outputs["regard"], outputs[name], strict=True)]
+                figures = {"tokens_per_s": speed, "speedup": speedup, "agreement": sum(same) / len(same)}
+                results.append({"beam": beam, "library": name, **figures})
                 if not options.json:
-                    print(f"beam {beam}  {name:22} {1e3 * seconds:9.1f} ms  {speed:9,.0f} tokens/s  {ratio:5.2f}x")
-    machine = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()}, {options.threads} threads"
-    described = {"machine": machine, "torch": torch.__version__, "results": results}
-    print(json.dumps(described) if options.json else f"{machine}, torch {torch.__version__}")
+                    print(f"beam {beam}  {name:22} {1e3 * seconds:9.1f} ms  {speed:9,.0f} tokens/s  {speedup:5.2f}x")
+    print_results(options, results, threads=options.threads)
 
 
 if __name__ == "__main__":

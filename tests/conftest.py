@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from tests.browser import Browser, find_chromium, start_browser
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
@@ -22,3 +23,13 @@ def exact_and_repeatable() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser that all tests of a process share; without Chromium and ChromeDriver they are skipped."""
+    found = find_chromium()
+    if found is None:
+        pytest.skip("Chromium and ChromeDriver are not installed")
+    with start_browser(*found, profile=tmp_path_factory.mktemp("profile")) as started:
+        yield started

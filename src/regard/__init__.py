@@ -5,7 +5,7 @@
     run = regard.train("pairs.tsv", minutes=1)
     run.predict("Der Hund rennt")
 
-The public names are loaded when they are first used, so that `import regard`
+The public names are imported when they are first used, so that `import regard`
 takes no time.
 """
 
@@ -14,39 +14,50 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.errors import RegardError
-    from regard.interop.importing import import_model
+    from regard.evaluation.scores import Score
+    from regard.experiments.compare import compare
+    from regard.experiments.demo import demo
+    from regard.experiments.few_shot import few_shot
+    from regard.experiments.sweep import sweep
     from regard.runs.adapters import load_adapters
-    from regard.runs.comparison import compare
-    from regard.runs.demo import demo
     from regard.runs.export import export_model
-    from regard.runs.few import few_shot
     from regard.runs.finetune import finetune
-    from regard.runs.launch import train
-    from regard.runs.merging import merge
-    from regard.runs.run import Run, load
-    from regard.runs.sweep import sweep
+    from regard.runs.importing import import_model, load_pretrained
+    from regard.runs.merge import merge
+    from regard.runs.run import Evaluation, Run, attention_maps, load
+    from regard.runs.train import train
     from regard.serving.server import serve
+    from regard.tasks.task import Prediction
 
 _HOMES = {
+    "Evaluation": "regard.runs.run",
+    "Prediction": "regard.tasks.task",
     "RegardError": "regard.errors",
     "Run": "regard.runs.run",
-    "compare": "regard.runs.comparison",
-    "demo": "regard.runs.demo",
+    "Score": "regard.evaluation.scores",
+    "attention_maps": "regard.runs.run",
+    "compare": "regard.experiments.compare",
+    "demo": "regard.experiments.demo",
     "export_model": "regard.runs.export",
-    "few_shot": "regard.runs.few",
+    "few_shot": "regard.experiments.few_shot",
     "finetune": "regard.runs.finetune",
-    "import_model": "regard.interop.importing",
+    "import_model": "regard.runs.importing",
     "load": "regard.runs.run",
     "load_adapters": "regard.runs.adapters",
-    "merge": "regard.runs.merging",
+    "load_pretrained": "regard.runs.importing",
+    "merge": "regard.runs.merge",
     "serve": "regard.serving.server",
-    "sweep": "regard.runs.sweep",
-    "train": "regard.runs.launch",
+    "sweep": "regard.experiments.sweep",
+    "train": "regard.runs.train",
 }
 
 __all__ = [
+    "Evaluation",
+    "Prediction",
     "RegardError",
     "Run",
+    "Score",
+    "attention_maps",
     "compare",
     "demo",
     "export_model",
@@ -55,6 +66,7 @@ __all__ = [
     "import_model",
     "load",
     "load_adapters",
+    "load_pretrained",
     "merge",
     "serve",
     "sweep",
@@ -69,4 +81,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted(__all__)

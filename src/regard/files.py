@@ -1,9 +1,10 @@
-"""Atomic file writes."""
+"""Atomic file writes, and suffixes of output files."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from regard.errors import DeviceError
+from regard.errors import ConfigError, DeviceError
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -36,3 +37,11 @@ def _remove(part: Path) -> None:
         part.unlink(missing_ok=True)
     except OSError:
         return
+
+
+def check_suffix(path: str | os.PathLike[str], suffixes: Sequence[str]) -> Path:
+    """Returns `path`; a suffix that is not among `suffixes`, in any case, is an error."""
+    path = Path(path)
+    if path.suffix.lower() not in suffixes:
+        raise ConfigError(f"the file name must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}, got {path.name!r}")
+    return path

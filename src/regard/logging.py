@@ -39,7 +39,7 @@ def format_duration(seconds: float) -> str:
     """Format a number of seconds.
 
     Example:
-        >>> duration(7.4), duration(125)
+        >>> format_duration(7.4), format_duration(125)
         ('7 s', '2 min 05 s')
     """
     minutes, rest = divmod(round(seconds), 60)

@@ -46,6 +46,8 @@ class Registry(Generic[Plugin]):
             ConfigError: If no package registers that name.
             PluginError: If two packages do, or if the object cannot be imported or lacks a member.
         """
+        if not isinstance(name, str):
+            raise ConfigError(f"the name of a {self.kind} must be a string, got {name!r}")
         if name in self._loaded:
             return self._loaded[name]
         points = [point for point in self._points() if point.name == name]

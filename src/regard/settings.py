@@ -1,17 +1,21 @@
-"""Settings: declared once, checked strictly, kept as TOML.
+"""Settings: declared once, validated strictly, stored as TOML.
 
 A settings class is a frozen pydantic model. An unknown key is an error that
-names the nearest known one, and `"12"` is not 12.
+names the nearest known one, and `"12"` is not 12. A field without a default is
+chosen for the data and the hardware: a *draft* holds what a user has set, with
+None for each such field, and is resolved to settings in which every field has a
+value.
 """
 
 import difflib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Optional, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from regard.errors import ConfigError
@@ -22,21 +26,56 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
 
+    def __init__(self, **values: Any) -> None:
+        """Validate `values` and build the settings; an invalid one is a `ConfigError`, as it is in `read`."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(_sentence(type(self), error, "")) from None
+
+    # Without this mark, validation of a nested class would call `__init__` and lose the location of an error.
+    __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]  pydantic's own mark
+
     @classmethod
     def read(cls, values: Mapping[str, Any], *, section: str = "") -> Self:
-        """Check `values` and build the settings; `section` is how messages call the place."""
+        """Validate `values` and build the settings; `section` is the prefix of names in messages."""
+        require_table(values, section or "the settings")
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
             raise ConfigError(_sentence(cls, error, section)) from None
 
+    @classmethod
+    def draft(cls, values: Mapping[str, Any], *, section: str = "") -> Self:
+        """Validate `values` as `read` does, except that fields without a default may be missing: they are None."""
+        return _draft_type(cls).read(values, section=section)
+
     def changed(self, **values: Any) -> Self:
-        """A checked copy with some values replaced."""
+        """Return a validated copy with some values replaced."""
         return self.read({**self.model_dump(), **values})
 
 
+def require_table(values: Any, name: str) -> Mapping[str, Any]:
+    """The values of a section; raise if they are a single value."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{name} must be a section with settings, got {values!r}")
+    return values
+
+
+@cache
+def _draft_type(settings: type[Any]) -> type[Any]:
+    """The same class with None as the default of each field that has none."""
+    optional: dict[str, Any] = {}
+    for name, info in settings.model_fields.items():
+        if info.is_required():
+            field: Any = Field(default=None, description=info.description)
+            field.metadata = info.metadata
+            optional[name] = (Optional[info.annotation], field)  # noqa: UP045  built at run time
+    return create_model(settings.__name__, __base__=settings, **optional) if optional else settings
+
+
 def read_toml(path: Path) -> dict[str, Any]:
-    """The table that a TOML file holds."""
+    """Read a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -46,11 +85,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def to_toml(values: Mapping[str, Any]) -> str:
-    """Write nested tables as TOML; a value of None is left out, since TOML has no such thing.
+    """Format nested tables as TOML; None values are omitted, since TOML has no null.
 
     Example:
-        >>> print(to_toml({"task": "translation", "train": {"seed": 1, "minutes": None}}), end="")
-        task = "translation"
+        >>> print(to_toml({"preset": "tiny", "train": {"seed": 1, "minutes": None}}), end="")
+        preset = "tiny"
         <BLANKLINE>
         [train]
         seed = 1
@@ -81,29 +120,28 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
     return result
 
 
-def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables joined; where both have a value, the second's stands."""
+def merge(first: Mapping[str, Any], second: Mapping[str, Any], *, section: str = "") -> dict[str, Any]:
+    """Merge nested tables: the second value wins where both have one; `section` prefixes names in errors."""
     result = {key: merge(value, {}) if isinstance(value, Mapping) else value for key, value in first.items()}
     for key, value in second.items():
-        mine = result.get(key)
+        mine, name = result.get(key), f"{section}.{key}".lstrip(".")
         if isinstance(value, Mapping):
-            result[key] = merge(mine if isinstance(mine, dict) else {}, value)
+            if mine is not None and not isinstance(mine, dict):
+                raise ConfigError(f"{name} is a single value, {mine!r}, and has no setting {next(iter(value), '')!r}")
+            result[key] = merge(mine or {}, value, section=name)
         else:
             result[key] = value
     return result
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """`"; did you mean X?"`, or what there is when nothing is near."""
+    """`"; did you mean X?"`, or the list of known names when none is similar."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
 
 
 def template(settings: Settings, *, section: str = "") -> str:
-    """The settings as a TOML file with each value and what it means, to be edited.
-
-    A setting that is unset stands as a comment.
-    """
+    """Format the settings as a commented TOML file to be edited; a setting without a value is a comment."""
     lines, nested = [], []
     for name, info in type(settings).model_fields.items():
         value = getattr(settings, name)
@@ -153,6 +191,8 @@ def _sentence(settings: type[Settings], error: ValidationError, section: str) ->
     if problem["type"] == "extra_forbidden":
         prefix = name.removesuffix(path[-1])
         return f"unknown setting {name}{nearest(path[-1], known)}".replace("mean ", f"mean {prefix}", 1)
+    if problem["type"] == "missing":
+        return f"{name} is missing"
     context = problem.get("ctx", {})
     if problem["type"] == "union_tag_invalid":
         expected = context["expected_tags"].replace("'", "")

@@ -8,21 +8,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.adapters.fused import Correction
 from regard.adapters.lora import (
     LoraConfig,
     LoRALinear,
+    LowRankUpdate,
     adapted_layers,
     add_lora,
     load_lora,
-    lora_parameters,
     lora_tensors,
     merge_lora,
-    require_settings,
+    require_lora_settings,
 )
-from regard.adapters.quantized import PackedLinear
+from regard.adapters.quantized import QuantizedLinear
 from regard.errors import CheckpointError, ConfigError
-from regard.models.families import AnyModel, make_model
+from regard.models.family import build_model
+from regard.models.protocols import Decoder
 from regard.models.transformer import Transformer, TransformerConfig
 
 VOCAB, INPUT, OUTPUT, RANK = 31, 67, 29, 3
@@ -38,9 +38,9 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-def make_body(**settings: Any) -> AnyModel:
+def make_body(**settings: Any) -> Decoder:
     values = {"num_layers": 2, "model_dim": 22, "num_heads": 2, "feedforward_dim": 23, "dropout": 0.0, **settings}
-    model = make_model(TransformerConfig(**values), VOCAB)
+    model = build_model(TransformerConfig(**values), VOCAB)
     return filled(model)
 
 
@@ -50,13 +50,18 @@ def filled(model: Any) -> Any:
     return model
 
 
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters of the adapter, layer by layer."""
+    return [parameter for layer in adapted_layers(model).values() for parameter in layer.parts().values()]
+
+
 def shaken(model: nn.Module) -> None:
     """Give an adapter random weights, as if it were trained."""
-    for parameter in lora_parameters(model):
+    for parameter in trainable(model):
         parameter.data.add_(torch.randn_like(parameter) * 0.3)
 
 
-def scores_of(model: AnyModel) -> Tensor:
+def scores_of(model: Decoder) -> Tensor:
     generator = torch.Generator().manual_seed(5)
     source, target = (torch.randint(VOCAB, (3, time), generator=generator) for time in (7, 5))
     return model(target, source, torch.tensor([7, 2, 5]))
@@ -72,7 +77,7 @@ def make_layer(
     bias: bool = True,
 ) -> LoRALinear:
     linear = filled(nn.Linear(num_inputs, num_outputs, bias=bias))
-    base = linear if bits is None else PackedLinear(linear, bits=bits)
+    base = linear if bits is None else QuantizedLinear(linear, bits=bits)
     layer = LoRALinear(base, rank=RANK, scale=1.7, dropout=dropout, has_magnitude=dora)
     for parameter in layer.parts().values():
         nn.init.normal_(parameter)
@@ -100,7 +105,7 @@ def test_only_the_adapter_gets_gradients(config: LoraConfig):
     add_lora(model, config)
     shaken(model)
     scores_of(model).square().sum().backward()
-    learned = {id(parameter) for parameter in lora_parameters(model)}
+    learned = {id(parameter) for parameter in trainable(model)}
     for name, parameter in model.named_parameters():
         if id(parameter) in learned:
             assert parameter.grad is not None, name
@@ -117,7 +122,7 @@ def test_merged_equals_unmerged(config: LoraConfig):
     expected = scores_of(model)
     merge_lora(model)
     torch.testing.assert_close(scores_of(model), expected)
-    assert not any(isinstance(module, LoRALinear | PackedLinear) for module in model.modules())
+    assert not any(isinstance(module, LoRALinear | QuantizedLinear) for module in model.modules())
     assert list(model.state_dict()) == list(make_body().state_dict())
 
 
@@ -158,7 +163,7 @@ def test_a_correction_of_another_shape_or_place_is_refused():
 @pytest.mark.parametrize("dora", [False, True])
 @pytest.mark.parametrize("bits", [None, 8, 4])
 def test_the_fast_product_is_the_plain_one(bits: Any, dora: bool, bias: bool, dropout: float, rows: int, monkeypatch):
-    monkeypatch.setattr("regard.adapters.fused._PART", 3 * INPUT)  # several parts, the last one shorter
+    monkeypatch.setattr("regard.adapters.lora._CHUNK", 3 * INPUT)  # several parts, the last one shorter
     layer = make_layer(bits=bits, dora=dora, bias=bias, dropout=dropout)
     x = torch.randn(rows, 5, INPUT, requires_grad=True)
     gradient = torch.randn(rows, 5, OUTPUT)
@@ -184,7 +189,7 @@ def test_a_gpu_computes_what_a_cpu_does(bits: Any, dora: bool):
 @pytest.mark.parametrize("dora", [False, True])
 @pytest.mark.parametrize("rows", [2, 13])
 def test_gradients_are_those_of_finite_differences(rows: int, dora: bool):
-    """All but those of A and B through the lengths of the rows, which DoRA holds constant."""
+    """All but those of A and B through the lengths of the rows, which DoRA treats as constants."""
     layer = make_layer(11, 7, dora=dora)
     x = torch.randn(rows, 11, requires_grad=True)
     if not dora:
@@ -216,7 +221,7 @@ def test_a_row_of_zeros_is_no_division_by_zero():
     assert all(part.grad is not None and part.grad.isfinite().all() for part in layer.parts().values())
 
 
-def test_what_goes_into_the_frozen_layer_is_not_dropped():
+def test_the_input_of_the_frozen_layer_has_no_dropout():
     layer = make_layer(dropout=0.5)
     layer.b.data.zero_()
     x = torch.randn(MANY, INPUT)
@@ -265,7 +270,7 @@ def test_under_autocast_gradients_keep_the_precision_of_what_they_are_for(dora: 
 
 def test_the_joined_matrix_of_a_correction():
     a, b, matrix = torch.randn(RANK, INPUT), torch.randn(OUTPUT, RANK), torch.randn(OUTPUT, INPUT)
-    torch.testing.assert_close(Correction(a, b, None, 0.7).joined(matrix), matrix + 0.7 * b @ a)
+    torch.testing.assert_close(LowRankUpdate(a, b, None, 0.7).merged_with(matrix), matrix + 0.7 * b @ a)
 
 
 def test_an_adapter_learns_what_was_shifted():
@@ -310,7 +315,7 @@ def _after_a_step(values: dict[str, Any]) -> Tensor:
     model = make_body()
     torch.manual_seed(4)
     add_lora(model, LoraConfig(**{"rank": RANK, **values}))
-    optimizer = torch.optim.SGD(lora_parameters(model), lr=0.01)
+    optimizer = torch.optim.SGD(trainable(model), lr=0.01)
     scores_of(model).square().sum().backward()
     optimizer.step()
     return scores_of(model.eval())
@@ -332,11 +337,11 @@ def test_settings_out_of_range_are_refused(values: dict[str, Any], said: str):
         LoraConfig.read(values)
 
 
-def test_a_pattern_that_fits_nothing_is_told_what_there_is():
+def test_a_pattern_that_matches_nothing_is_an_error_that_lists_the_layers():
     with pytest.raises(ConfigError) as error:
         add_lora(make_body(), LoraConfig(targets=["*.attention.query", "*.attention.queries"]))
     assert str(error.value) == (
-        "no linear layer's name fits '*.attention.queries'; there are *.attention.query, *.attention.key, "
+        "no linear layer matches '*.attention.queries'; the model has *.attention.query, *.attention.key, "
         "*.attention.value, *.attention.output, *.feedforward.input, *.feedforward.output, *.cross_attention.query, "
         "*.cross_attention.key, *.cross_attention.value, *.cross_attention.output, output"
     )
@@ -346,7 +351,7 @@ def test_of_many_kinds_of_layers_a_few_are_named():
     model = nn.ModuleDict({f"layer{number}": nn.Linear(2, 3) for number in range(20)})
     with pytest.raises(ConfigError, match=r"layer11 and 8 more$"):
         add_lora(model, LoraConfig(targets=["query"]))
-    with pytest.raises(ConfigError, match="there are none"):
+    with pytest.raises(ConfigError, match="the model has none"):
         add_lora(nn.ReLU(), LoraConfig())
 
 
@@ -359,12 +364,12 @@ def test_shared_weights_are_refused():
 def test_settings_that_are_not_the_adapters_are_noticed():
     model = make_body()
     with pytest.raises(ConfigError, match="the model has no adapter"):
-        require_settings(model, LoraConfig())
+        require_lora_settings(model, LoraConfig())
     add_lora(model, LoraConfig(rank=RANK))
-    require_settings(model, LoraConfig(rank=RANK))
+    require_lora_settings(model, LoraConfig(rank=RANK))
     for values in ({"rank": 5}, {"alpha": 3.0}, {"dropout": 0.1}, {"dora": True}, {"rank_stabilized": True}):
-        with pytest.raises(ConfigError, match=r"got rank, scale, dropout and dora \(3, "):
-            require_settings(model, LoraConfig(**{"rank": RANK, **values}))
+        with pytest.raises(ConfigError, match=r"got \(3, "):
+            require_lora_settings(model, LoraConfig(**{"rank": RANK, **values}))
 
 
 def test_a_model_is_adapted_once():
@@ -379,17 +384,17 @@ def test_a_refused_adapter_leaves_the_model_as_it_was():
     with pytest.raises(ConfigError):
         add_lora(model, LoraConfig(targets=["*blocks.*", "nothing"], bits=4))
     assert all(parameter.requires_grad for parameter in model.parameters())
-    assert not any(isinstance(module, PackedLinear) for module in model.modules())
+    assert not any(isinstance(module, QuantizedLinear) for module in model.modules())
 
 
-def test_a_decoder_writes_step_by_step_what_it_reads_at_once(config: LoraConfig):
+def test_an_adapted_decoder_step_by_step_equals_all_at_once(config: LoraConfig):
     model = make_body(encoder_layers=0, positions="rotary", model_dim=20)
     add_lora(model, config)
     shaken(model)
     model.eval()
     assert isinstance(model, Transformer)
     tokens = torch.randint(VOCAB, (3, 5))
-    state, stepped = model.start(batch_size=3), []
+    state, stepped = model.initial_state(batch_size=3), []
     for column in tokens.T:
         scores, state = model.step(column[:, None], state)
         stepped.append(scores)

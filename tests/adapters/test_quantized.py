@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.adapters.lora import LoraConfig, add_lora, merge_lora, pack_body
-from regard.adapters.quantized import Bits, PackedLinear, pack_linears
+from regard.adapters.lora import LoraConfig, add_lora, merge_lora, quantize_body
+from regard.adapters.quantized import Bits, QuantizedLinear, quantize_layers
 from regard.errors import ConfigError
 
 INPUT, OUTPUT = 149, 31
@@ -22,7 +22,7 @@ def make_linear(*, bias: bool = True) -> nn.Linear:
     return linear
 
 
-def scales_of(layer: PackedLinear) -> Tensor:
+def scales_of(layer: QuantizedLinear) -> Tensor:
     """The scale of each weight."""
     if layer.bits == 8:
         return layer.scales[:, None].expand(OUTPUT, INPUT)
@@ -36,14 +36,14 @@ def bits(request: pytest.FixtureRequest) -> Bits:
 
 def test_no_weight_moves_by_more_than_half_its_scale(bits: Bits):
     linear = make_linear()
-    layer = PackedLinear(linear, bits=bits)
+    layer = QuantizedLinear(linear, bits=bits)
     moved = (layer.matrix() - linear.weight.detach()).abs()
     assert (moved <= scales_of(layer) * (0.5 + 1e-9)).all()
 
 
 def test_the_grid_is_as_fine_as_its_bits_allow(bits: Bits):
     linear = make_linear()
-    layer = PackedLinear(linear, bits=bits)
+    layer = QuantizedLinear(linear, bits=bits)
     weight = linear.weight.detach()
     if bits == 8:
         torch.testing.assert_close(layer.scales * 127, weight.abs().amax(dim=1))
@@ -54,9 +54,9 @@ def test_the_grid_is_as_fine_as_its_bits_allow(bits: Bits):
         torch.testing.assert_close(layer.scales[:, group] * 15, spread)
 
 
-def test_every_weight_goes_to_the_nearest_point_of_the_grid():
+def test_every_weight_is_rounded_to_the_nearest_level():
     linear = make_linear()
-    layer = PackedLinear(linear, bits=4)
+    layer = QuantizedLinear(linear, bits=4)
     assert layer.zeros is not None
     zeros = layer.zeros.repeat_interleave(64, dim=1)[:, :INPUT]
     grid = (torch.arange(16)[:, None, None] - zeros.double()) * scales_of(layer)
@@ -67,14 +67,14 @@ def test_every_weight_goes_to_the_nearest_point_of_the_grid():
 def test_zeros_stay_zeros(bits: Bits):
     linear = make_linear()
     linear.weight.data[:, 3] = 0.0
-    matrix = PackedLinear(linear, bits=bits).matrix()
+    matrix = QuantizedLinear(linear, bits=bits).matrix()
     assert (matrix[:, 3] == 0).all()
     assert (matrix[7] == 0).all()
 
 
 def test_packing_twice_changes_nothing_more(bits: Bits):
-    layer = PackedLinear(make_linear(), bits=bits)
-    again = PackedLinear(layer.unpacked(), bits=bits)
+    layer = QuantizedLinear(make_linear(), bits=bits)
+    again = QuantizedLinear(layer.dequantized(), bits=bits)
     if bits == 8:
         torch.testing.assert_close(again.matrix(), layer.matrix())
     else:
@@ -83,10 +83,10 @@ def test_packing_twice_changes_nothing_more(bits: Bits):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_product_and_gradient_are_those_of_the_matrix(bits: Bits, bias: bool):
-    layer = PackedLinear(make_linear(bias=bias), bits=bits)
+    layer = QuantizedLinear(make_linear(bias=bias), bits=bits)
     x = torch.randn(3, 5, INPUT, requires_grad=True)
     gradient = torch.randn(3, 5, OUTPUT)
-    plain = layer.unpacked()
+    plain = layer.dequantized()
     for found, expected in zip(
         (layer(x), *torch.autograd.grad(layer(x), x, gradient)),
         (plain(x), *torch.autograd.grad(plain(x), x, gradient)),
@@ -96,7 +96,7 @@ def test_product_and_gradient_are_those_of_the_matrix(bits: Bits, bias: bool):
 
 
 def test_the_matrix_is_not_kept_between_the_passes(bits: Bits):
-    layer = PackedLinear(make_linear(), bits=bits)
+    layer = QuantizedLinear(make_linear(), bits=bits)
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         layer(torch.randn(5, INPUT, requires_grad=True))
@@ -111,8 +111,8 @@ def test_what_a_layer_takes_in_bytes():
     groups = whole // 64
     bias = 4 * num_outputs
     assert _num_bytes(linear) == 4 * whole + bias
-    assert _num_bytes(PackedLinear(linear, bits=8)) == whole + 4 * num_outputs + bias
-    assert _num_bytes(PackedLinear(linear, bits=4)) == whole // 2 + (4 + 1) * groups + bias
+    assert _num_bytes(QuantizedLinear(linear, bits=8)) == whole + 4 * num_outputs + bias
+    assert _num_bytes(QuantizedLinear(linear, bits=4)) == whole // 2 + (4 + 1) * groups + bias
 
 
 def _num_bytes(layer: nn.Module) -> int:
@@ -129,8 +129,8 @@ class Stack(nn.Module):
 def test_the_body_is_packed_and_the_head_is_not():
     model = Stack()
     add_lora(model, LoraConfig(rank=2, targets=["blocks.1"], bits=4))
-    assert isinstance(model.blocks[0], PackedLinear)
-    assert isinstance(model.get_submodule("blocks.1.base"), PackedLinear)
+    assert isinstance(model.blocks[0], QuantizedLinear)
+    assert isinstance(model.get_submodule("blocks.1.base"), QuantizedLinear)
     assert type(model.head) is nn.Linear
     merge_lora(model)
     assert [type(block) for block in model.blocks] == [nn.Linear, nn.Linear]
@@ -139,18 +139,18 @@ def test_the_body_is_packed_and_the_head_is_not():
 def test_layers_outside_the_body_are_packed_where_they_are_adapted():
     model = Stack()
     add_lora(model, LoraConfig(rank=2, targets=["head"], bits=8))
-    assert isinstance(model.get_submodule("head.base"), PackedLinear)
+    assert isinstance(model.get_submodule("head.base"), QuantizedLinear)
 
 
 def test_other_bits_than_there_are_are_refused():
     model = Stack()
-    pack_body(model, bits=8)
-    pack_linears(model, ["blocks.0"], bits=8)
-    with pytest.raises(ConfigError, match=r"blocks\.0 has weights of 8 bits already, and cannot be given 4"):
-        pack_linears(model, ["blocks.0"], bits=4)
+    quantize_body(model, bits=8)
+    quantize_layers(model, ["blocks.0"], bits=8)
+    with pytest.raises(ConfigError, match=r"blocks\.0 is quantized to 8 bits already, got bits=4"):
+        quantize_layers(model, ["blocks.0"], bits=4)
 
 
 def test_a_packed_layer_survives_a_state_dict(bits: Bits):
-    layer, other = PackedLinear(make_linear(), bits=bits), PackedLinear(make_linear(), bits=bits)
+    layer, other = QuantizedLinear(make_linear(), bits=bits), QuantizedLinear(make_linear(), bits=bits)
     other.load_state_dict(layer.state_dict())
     assert torch.equal(other.matrix(), layer.matrix())

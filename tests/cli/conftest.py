@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from regard.cli.main import main
-from regard.runs import comparison
-from regard.runs.job import Job, run_job
+from regard.experiments.compare import run as compare_run
+from regard.experiments.jobs import Job, run_job
 
 TINY = ["--set", "model.model_dim=22", "--set", "model.num_heads=1", "--set", "model.feedforward_dim=31",
-        "--set", "model.num_layers=1", "--set", "generate.max_length=12", "--tokenizer", "bytes",
+        "--set", "model.num_layers=1", "--set", "generate.max_tokens=12", "--tokenizer", "bytes",
         "--device", "cpu"]  # fmt: skip
 
 
@@ -29,8 +29,8 @@ class Answer:
     err: str
     code: int | str | None
 
-    def says_no(self, *parts: str) -> None:
-        """It failed with one line on stderr that holds all of `parts`, and printed nothing."""
+    def fails_with(self, *parts: str) -> None:
+        """It failed with one line on stderr that contains all of `parts`, and printed nothing."""
         assert self.code == 2, (self.code, self.err)
         assert self.out == ""
         assert self.err.startswith("regard: ")
@@ -38,7 +38,7 @@ class Answer:
         for part in parts:
             assert part in self.err, self.err
 
-    def is_well(self) -> "Answer":
+    def succeeds(self) -> "Answer":
         assert self.code == 0, (self.code, self.err)
         return self
 
@@ -67,9 +67,9 @@ def single_precision(exact_and_repeatable: None) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def short_samples() -> Iterator[None]:
-    """Let a report on text hold two continuations of a hundred tokens, and not as many as a reader would like."""
+    """Reports on text have two continuations, which saves time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.runs.reporting._CONTINUED", 2)
+        patch.setattr("regard.tasks.language_modeling._NUM_PROMPTS", 2)
         yield
 
 
@@ -77,12 +77,12 @@ def short_samples() -> Iterator[None]:
 def _inside() -> Iterator[None]:
     def run_one_by_one(jobs: Sequence[Job], **_: object) -> None:
         for job in jobs:
-            assert not job.is_done
-            run_job(job)
+            if not job.is_done:
+                run_job(job)
 
     torch.set_default_dtype(torch.float32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "run_jobs", run_one_by_one)
+        patch.setattr(compare_run, "run_jobs", run_one_by_one)
         yield
 
 
@@ -120,17 +120,17 @@ def tiny() -> list[str]:
 def dates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table of 300 rows with a header."""
     path = tmp_path_factory.mktemp("data") / "dates.tsv"
-    path.write_text(call("data", "show", "dates", "--rows", 300).is_well().out, encoding="utf-8")
+    path.write_text(call("data", "show", "dates", "--rows", 300).succeeds().out, encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="session")
 def trained(dates: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 30 steps. Who would change it takes `run`."""
+    """A run of 30 steps. A test that changes it takes `run`."""
     folder = tmp_path_factory.mktemp("runs") / "dates"
     torch.set_default_dtype(torch.float32)
     every = ["--set", "train.evaluate_every=10", "--set", "train.checkpoint_every=10"]
-    call("train", dates, "--out", folder, "--steps", 30, *TINY, *every).is_well()
+    call("train", dates, "--out", folder, "--steps", 30, *TINY, *every).succeeds()
     return folder
 
 

@@ -20,10 +20,10 @@ def test_a_run_on_questions_reports_and_answers(tmp_path, monkeypatch):
     settings = {
         "model": {"num_layers": 1, "model_dim": 16, "num_heads": 2, "feedforward_dim": 16},
         "train": {"max_steps": 3, "batch_tokens": 300},
-        "data": {"tokenizer": "characters"},
+        "task": {"tokenizer": "characters"},
     }
     run = regard.train(str(path), out=tmp_path / "run", settings=settings, show_progress=False)
-    assert run.task.name == "answering"
+    assert run.task.name == "question-answering"
     assert run.folder.report_path.exists()
     assert "answer_f1" in run.evaluate(str(path)).scores
     assert isinstance(run.predict("Where was Ada born?\tAda was born in London in 1900."), str)

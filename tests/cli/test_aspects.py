@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tasks.test_aspects import meals
+from tests.meals import meals
 
 TINY = ["--set", "model.model_dim=16", "--tokenizer", "words", "--device", "cpu"]
 
@@ -21,65 +21,67 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(regard, table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "meals"
     torch.set_default_dtype(torch.float32)
-    answer = regard("train", table, "--model", "bag", "--out", folder, "--steps", 20, *TINY).is_well()
-    assert "task aspects" in answer.err
+    answer = regard("train", table, "--model", "bag", "--out", folder, "--steps", 20, *TINY).succeeds()
+    assert "task aspect-sentiment" in answer.err
     assert "3 aspects: " in answer.err
     return folder
 
 
 def test_one_aspect_gives_a_label_and_none_a_line_for_each(regard, run: Path):
-    label = regard("predict", run, "great soup but rude waiter", "--aspect", "food").is_well().out.strip()
+    label = regard("predict", run, "great soup but rude waiter", "--aspect", "food").succeeds().out.strip()
     assert label in ("positive", "negative")
-    lines = regard("predict", run, "great soup but rude waiter").is_well().out.splitlines()
+    lines = regard("predict", run, "great soup but rude waiter").succeeds().out.splitlines()
     found = dict(line.split("\t") for line in lines)
     assert sorted(found) == ["food", "price", "service"]
     assert found["food"] == label
-    told = regard("predict", run, "great soup but rude waiter", "--json").is_well().out
+    told = regard("predict", run, "great soup but rude waiter", "--json").succeeds().out
     first = json.loads(told)["predictions"][0]
     assert set(first) == {"input", "output", "score", "probabilities", "aspect", "weights"}
     assert sum(weight for _, weight in first["weights"]) == pytest.approx(1.0)
 
 
 def test_lines_in_and_lines_out_stay_aligned(regard, run: Path):
-    piped = regard("predict", run, "--aspect", "food", stdin="great soup\n\nrude waiter\n").is_well().out
+    piped = regard("predict", run, "--aspect", "food", stdin="great soup\n\nrude waiter\n").succeeds().out
     assert [bool(line) for line in piped.splitlines()] == [True, False, True]
-    each = regard("predict", run, stdin="great soup\n\nrude waiter\n").is_well().out.splitlines()
+    each = regard("predict", run, stdin="great soup\n\nrude waiter\n").succeeds().out.splitlines()
     assert [bool(line) for line in each] == [True] * 3 + [False] + [True] * 3
 
 
 def test_words_are_highlighted_in_the_terminal_and_in_files(regard, run: Path, tmp_path: Path):
-    shown = regard("attention", run, "great soup but rude waiter", "--aspect", "food").is_well().out
+    shown = regard("attention", run, "great soup but rude waiter", "--aspect", "food").succeeds().out
     assert shown.startswith("food  ")
     assert "soup" in shown
     for name, beginning in (("a.html", b"<!"), ("a.png", b"\x89PNG"), ("a.svg", b"<?xml")):
-        regard("attention", run, "great soup but rude waiter", "--out", tmp_path / name).is_well()
+        regard("attention", run, "great soup but rude waiter", "--out", tmp_path / name).succeeds()
         assert (tmp_path / name).read_bytes().startswith(beginning)
-    told = json.loads(regard("attention", run, "great soup", "--json").is_well().out)
-    assert [len(each["pieces"]) for each in told["judgements"]] == [2, 2, 2]
-    regard("attention", run, "great soup", "--out", tmp_path / "a.pdf").says_no("must end in .html, .png or .svg")
-    regard("attention", run, "great soup", "--layer", 0).says_no("there is no kind, layer or head to choose")
+    told = json.loads(regard("attention", run, "great soup", "--json").succeeds().out)
+    assert [len(each["pieces"]) for each in told["attributions"]] == [2, 2, 2]
+    regard("attention", run, "great soup", "--out", tmp_path / "a.pdf").fails_with("must end in .html, .png or .svg")
+    regard("attention", run, "great soup", "--layer", 1).fails_with("--kind, --layer and --head are for other tasks")
 
 
 def test_bad_input_is_told_in_one_line(regard, run: Path, trained: Path, tmp_path: Path):
-    regard("predict", run, "great soup", "--aspect", "decor").says_no("knows no aspect 'decor', it knows", "food")
-    regard("predict", run, " ", "--aspect", "food").says_no("input 1 is empty")
-    regard("predict", trained, "4 March", "--aspect", "food").says_no("only a run for aspects can be asked for one")
+    regard("predict", run, "great soup", "--aspect", "decor").fails_with("unknown aspect 'decor'", "food")
+    regard("predict", run, " ", "--aspect", "food").fails_with("input 1 is empty")
+    regard("predict", trained, "4 March", "--aspect", "food").fails_with(
+        "only a run for aspect sentiment takes an aspect"
+    )
     (tmp_path / "book.xml").write_text("<book/>")
-    regard("train", tmp_path / "book.xml", "--quiet").says_no("not a SemEval file: it begins with <book>")
+    regard("train", tmp_path / "book.xml", "--quiet").fails_with("not a SemEval file: it begins with <book>")
 
 
 def test_the_report_shows_the_words_that_mattered(run: Path):
     page = (run / "report.html").read_text()
     assert '"highlights":[{"text":' in page
-    assert "Words that mattered" in page
+    assert '"attributions":[{"aspect":' in page
 
 
 def test_simple_attention_with_and_without_projections_is_compared(regard, table: Path, tmp_path: Path, jobs_inside):
-    (tmp_path / "plain.toml").write_text('preset = "bag"\n[head]\nprojections = false\n')
+    (tmp_path / "plain.toml").write_text('preset = "bag"\n[task]\nprojections = false\n')
     models = f"{tmp_path / 'plain.toml'},bag,convolution"
     with jobs_inside():
         answer = regard("compare", table, "--models", models, "--steps", 5, "--out", tmp_path / "c", "--json",
-                        *TINY).is_well()  # fmt: skip
+                        *TINY).succeeds()  # fmt: skip
     found = json.loads(answer.out.splitlines()[-1])
     assert [model["name"] for model in found["models"]] == ["plain", "bag", "convolution"]
     assert found["metric"] == "accuracy"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.training.resolution import with_preset
-from regard.training.settings import RunSettings
+from regard.runs.folder import RunFolder
+from regard.training.defaults import draft
 
 SCORES = ("exact_match", "bleu", "chrf", "perplexity")
 
@@ -32,28 +32,26 @@ def check_scores(found: dict) -> None:
 def test_training_leaves_a_run_that_stands_alone(trained: Path):
     files = {str(path.relative_to(trained)) for path in trained.rglob("*") if path.is_file()}
     assert files == {
-        "run.toml", "tokenizer.json", "model.safetensors", "metrics.jsonl", "ledger.jsonl", "ledger.head",
-        "report.html", "held_out/valid.jsonl", "sealed/test.rows", "sealed/test.marks",
+        "run.toml", "codecs/text.json", "model.safetensors", "metrics.jsonl", "ledger.jsonl", "ledger.head",
+        "report.html", "held_out/valid.jsonl", "sealed/test.rows", "sealed/test.fingerprints",
         "checkpoints/step-000000020.safetensors", "checkpoints/step-000000030.safetensors",
     }  # fmt: skip
-    settings = RunSettings.read(tomllib.loads((trained / "run.toml").read_text()))
-    assert settings.record is not None
-    assert settings.record.num_parameters > 0
+    assert RunFolder(trained).read_provenance().num_parameters > 0
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == [10, 20, 30]
     assert [line["step"] for line in lines if "valid_loss" in line] == [10, 20, 30]
 
 
 def test_train_prints_the_run_and_talks_on_stderr(regard, tiny, dates: Path, tmp_path: Path):
-    answer = regard("train", dates, "--out", tmp_path / "run", "--steps", 1, *tiny).is_well()
+    answer = regard("train", dates, "--out", tmp_path / "run", "--steps", 1, *tiny).succeeds()
     assert answer.out == f"{tmp_path / 'run'}\n"
-    assert "270 to train on" in answer.err
+    assert "270 for training" in answer.err
     assert "report:" in answer.err
 
 
 def test_train_with_json_prints_one_object_and_quiet_says_nothing(regard, tiny, dates: Path, tmp_path: Path):
     options = ["--steps", 1, *tiny, "--json", "--quiet"]
-    answer = regard("train", dates, "--out", tmp_path / "run", *options).is_well()
+    answer = regard("train", dates, "--out", tmp_path / "run", *options).succeeds()
     assert answer.err == ""
     found = last_object(answer.out)
     check_scores(found)
@@ -64,36 +62,36 @@ def test_train_with_json_prints_one_object_and_quiet_says_nothing(regard, tiny, 
 def test_training_goes_to_a_fresh_folder_when_none_is_named(regard, tiny, dates: Path, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "dates").mkdir(parents=True)
-    answer = regard("train", dates, "--steps", 1, *tiny, "--quiet").is_well()
+    answer = regard("train", dates, "--steps", 1, *tiny, "--quiet").succeeds()
     assert answer.out == "runs/dates-2\n"
 
 
 def test_predict_answers_arguments_and_lines_alike(regard, trained: Path):
-    from_arguments = regard("predict", trained, "4 March 2025", "5 May 1999").is_well()
-    from_lines = regard("predict", trained, stdin="4 March 2025\n5 May 1999\n").is_well()
-    without_last_end = regard("predict", trained, stdin="4 March 2025\r\n5 May 1999").is_well()
+    from_arguments = regard("predict", trained, "4 March 2025", "5 May 1999").succeeds()
+    from_lines = regard("predict", trained, stdin="4 March 2025\n5 May 1999\n").succeeds()
+    without_last_end = regard("predict", trained, stdin="4 March 2025\r\n5 May 1999").succeeds()
     assert from_arguments.out == from_lines.out == without_last_end.out
     assert len(from_arguments.out.splitlines()) == 2
     assert from_arguments.err == ""
 
 
 def test_a_blank_line_in_is_a_blank_line_out(regard, trained: Path):
-    answer = regard("predict", trained, "--max-length", 5, stdin="a\n\n  \nb\n").is_well()
+    answer = regard("predict", trained, "--max-tokens", 5, stdin="a\n\n  \nb\n").succeeds()
     lines = answer.out.split("\n")
     assert len(lines) == 5
     assert lines[1] == lines[2] == lines[4] == ""
     assert lines[0] != ""
-    found = last_object(regard("predict", trained, "--max-length", 5, "--json", stdin="a\n\nb\n").is_well().out)
+    found = last_object(regard("predict", trained, "--max-tokens", 5, "--json", stdin="a\n\nb\n").succeeds().out)
     assert [each["input"] for each in found["predictions"]] == ["a", "", "b"]
     assert found["predictions"][1]["output"] == ""
 
 
 def test_no_lines_in_are_no_lines_out(regard, trained: Path):
-    assert regard("predict", trained, stdin="").is_well().out == ""
+    assert regard("predict", trained, stdin="").succeeds().out == ""
 
 
 def test_only_a_line_feed_ends_a_line(regard, trained: Path):
-    answer = regard("predict", trained, "--max-length", 3, "--json", stdin="a\u2028b\rc\nd\n").is_well()
+    answer = regard("predict", trained, "--max-tokens", 3, "--json", stdin="a\u2028b\rc\nd\n").succeeds()
     assert [each["input"] for each in last_object(answer.out)["predictions"]] == ["a\u2028b\rc", "d"]
 
 
@@ -101,33 +99,35 @@ def test_a_line_break_in_an_output_is_printed_as_a_space(regard, trained: Path, 
     from regard.runs.run import Run
     from regard.tasks.task import Prediction
 
-    monkeypatch.setattr(Run, "answers", lambda self, inputs, **_: [[Prediction(text, "x\ny")] for text in inputs])
-    assert regard("predict", trained, "a", "b").is_well().out == "x y\nx y\n"
+    monkeypatch.setattr(
+        Run, "predict_grouped", lambda self, inputs, **_: [[Prediction(text, "x\ny")] for text in inputs]
+    )
+    assert regard("predict", trained, "a", "b").succeeds().out == "x y\nx y\n"
 
 
 def test_beam_search_scores_its_answer_and_sampling_repeats_itself(regard, trained: Path):
-    found = last_object(regard("predict", trained, "4 March 2025", "--beam", 3, "--json").is_well().out)
+    found = last_object(regard("predict", trained, "4 March 2025", "--beam", 3, "--json").succeeds().out)
     assert found["predictions"][0]["score"] < 0
-    options = ["--temperature", 1.0, "--top-k", 5, "--max-length", 9]
-    same = [regard("predict", trained, "x", "--seed", 3, *options).is_well().out for _ in range(2)]
-    assert same[0] == same[1] != regard("predict", trained, "x", "--seed", 4, *options).is_well().out
+    options = ["--temperature", 1.0, "--top-k", 5, "--max-tokens", 9]
+    same = [regard("predict", trained, "x", "--seed", 3, *options).succeeds().out for _ in range(2)]
+    assert same[0] == same[1] != regard("predict", trained, "x", "--seed", 4, *options).succeeds().out
 
 
 @pytest.mark.parametrize("command", ["evaluate", "test"])
 def test_scores_come_with_interval_and_signature(regard, run: Path, command: str):
-    lines = regard(command, run).is_well().out.splitlines()
+    lines = regard(command, run).succeeds().out.splitlines()
     assert [line.split("|")[0] for line in lines] == list(SCORES)
-    found = last_object(regard(command, run, "--json", "--quiet").is_well().out)
+    found = last_object(regard(command, run, "--json", "--quiet").succeeds().out)
     check_scores(found)
     assert found["rows"] == 15
     looks = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
     role = {"evaluate": "valid", "test": "test"}[command]
-    assert sum(look["set"] == role and look["what"] == "evaluation" for look in looks) == 2
+    assert sum(look["set"] == role and look["event"] == "evaluation" for look in looks) == 2
 
 
 def test_the_second_look_at_the_test_rows_is_remarked_on(regard, run: Path):
-    assert regard("test", run).is_well().err == ""
-    assert "opened 1 time(s) before" in regard("test", run, "--quiet").is_well().err
+    assert regard("test", run).succeeds().err == ""
+    assert "opened 1 time(s) before" in regard("test", run, "--quiet").succeeds().err
 
 
 def test_evaluate_reads_a_file_or_two_aligned_ones(regard, trained: Path, dates: Path, tmp_path: Path):
@@ -136,41 +136,43 @@ def test_evaluate_reads_a_file_or_two_aligned_ones(regard, trained: Path, dates:
     table.write_text("".join(f"{a}\t{b}\n" for a, b in rows), encoding="utf-8")
     source.write_text("".join(f"{a}\n" for a, _ in rows), encoding="utf-8")
     target.write_text("".join(f"{b}\n" for _, b in rows), encoding="utf-8")
-    answer = regard("evaluate", trained, table, "--json").is_well()
+    answer = regard("evaluate", trained, table, "--json").succeeds()
     one = last_object(answer.out)
-    two = last_object(regard("evaluate", trained, source, target, "--json").is_well().out)
+    two = last_object(regard("evaluate", trained, source, target, "--json").succeeds().out)
     assert one == two
-    assert "1 of 7 rows are of the sealed test set, and were left out" in answer.err
+    assert "1 of 7 rows are of the sealed test set" in answer.err
     assert one["rows"] == 6
 
 
-@pytest.mark.parametrize(("name", "beginning"), [("a.html", b"<!"), ("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])
+@pytest.mark.parametrize(
+    ("name", "beginning"), [("a.html", b"<!"), ("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.json", b"{")]
+)
 def test_attention_is_drawn_to_a_file(regard, trained: Path, tmp_path: Path, name: str, beginning: bytes):
-    answer = regard("attention", trained, "4 March 2025", "--out", tmp_path / name).is_well()
+    answer = regard("attention", trained, "4 March 2025", "--out", tmp_path / name).succeeds()
     assert answer.out == f"{tmp_path / name}\n"
     assert (tmp_path / name).read_bytes().startswith(beginning)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_attention_is_drawn_in_the_terminal(regard, trained: Path):
-    answer = regard("attention", trained, "4 March", "--kind", "encoder", "--layer", 0, "--head", 0).is_well()
-    assert "Encoder attention, layer 0, head 0" in answer.out
+    answer = regard("attention", trained, "4 March", "--kind", "encoder", "--layer", 1, "--head", 1).succeeds()
+    assert "Encoder attention, layer 1, head 1" in answer.out
     assert len(answer.out.splitlines()) > len("4 March")
 
 
 def test_attention_as_json_holds_rows_that_sum_to_one(regard, trained: Path):
-    found = last_object(regard("attention", trained, "4 March", "--json").is_well().out)
+    found = last_object(regard("attention", trained, "4 March", "--json").succeeds().out)
     for row in found["weights"]["cross"][0][0]:
         assert sum(row) == pytest.approx(1.0, abs=1e-6)  # float32
     assert len(found["source_tokens"]) == len("4 March") + 1
 
 
 def test_settings_are_toml_that_train_accepts(regard, tiny, dates: Path, tmp_path: Path):
-    answer = regard("settings").is_well()
-    assert RunSettings.read(tomllib.loads(answer.out)) == with_preset({}, "tiny")
+    answer = regard("settings").succeeds()
+    assert draft(tomllib.loads(answer.out)) == draft({"task": {"name": "seq2seq"}, "preset": "tiny"})
     (tmp_path / "mine.toml").write_text(answer.out)
     options = ["--settings", tmp_path / "mine.toml", "--out", tmp_path / "run", "--steps", 1, *tiny, "--quiet"]
-    regard("train", dates, *options).is_well()
+    regard("train", dates, *options).succeeds()
     written = tomllib.loads((tmp_path / "run" / "run.toml").read_text())
     assert (written["train"]["max_steps"], written["model"]["model_dim"]) == (1, 22)
 
@@ -178,13 +180,13 @@ def test_settings_are_toml_that_train_accepts(regard, tiny, dates: Path, tmp_pat
 def test_an_option_outweighs_the_settings_file(regard, tiny, dates: Path, tmp_path: Path):
     (tmp_path / "mine.toml").write_text('preset = "tiny"\n[train]\nmax_steps = 9\nseed = 5\n')
     options = ["--settings", tmp_path / "mine.toml", "--out", tmp_path / "run", "--steps", 1, *tiny, "--quiet"]
-    regard("train", dates, *options, "--model", "small").is_well()
+    regard("train", dates, *options, "--model", "small").succeeds()
     written = tomllib.loads((tmp_path / "run" / "run.toml").read_text())
     assert (written["preset"], written["train"]["max_steps"], written["train"]["seed"]) == ("small", 1, 5)
 
 
 def test_the_preset_of_a_settings_file_gives_the_shape(regard, dates: Path, tmp_path: Path, monkeypatch):
-    import regard.runs.launch as launch
+    import regard.runs.train as launch
 
     seen = {}
 
@@ -199,42 +201,43 @@ def test_the_preset_of_a_settings_file_gives_the_shape(regard, dates: Path, tmp_
 
 
 def test_data_list_names_the_sets(regard):
-    assert "dates\t" in regard("data", "list").is_well().out
-    found = last_object(regard("data", "list", "--json").is_well().out)
+    assert "dates\t" in regard("data", "list").succeeds().out
+    found = last_object(regard("data", "list", "--json").succeeds().out)
     assert [each["name"] for each in found["sets"]] == ["dates"]
 
 
 def test_data_show_prints_a_table_that_its_seed_repeats(regard):
-    first, same, other = (regard("data", "show", "dates", "--rows", 5, "--seed", s).is_well().out for s in (1, 1, 2))
+    first, same, other = (regard("data", "show", "dates", "--rows", 5, "--seed", s).succeeds().out for s in (1, 1, 2))
     assert first == same != other
     lines = first.splitlines()
     assert lines[0] == "source\ttarget"
     assert len(lines) == 6
     assert all(line.count("\t") == 1 for line in lines)
-    found = last_object(regard("data", "show", "dates", "--rows", 5, "--seed", 1, "--json").is_well().out)
+    found = last_object(regard("data", "show", "dates", "--rows", 5, "--seed", 1, "--json").succeeds().out)
     assert ["\t".join(row) for row in found["rows"]] == lines[1:]
 
 
 @pytest.mark.slow
 def test_demo_trains_judges_and_shows(regard, jobs_inside, tmp_path: Path, monkeypatch):
-    from regard.runs import demo
+    from regard.experiments import demo
 
     small = {
-        "data": {"tokenizer": "characters", "num_rows": 60},
+        "task": {"tokenizer": "characters"},
+        "data": {"num_rows": 60},
         "model": {"model_dim": 32, "feedforward_dim": 31},
-        "generate": {"max_length": 12},
+        "generate": {"max_tokens": 12},
     }
     monkeypatch.setattr(demo, "DEMO_SETTINGS", small)
-    monkeypatch.setattr(demo, "COMPARED", ["lstm", "transformer"])
+    monkeypatch.setattr(demo, "COMPARED_MODELS", ["lstm", "transformer"])
     monkeypatch.setattr(demo, "COMPARISON_SETTINGS", {**small, "model": {"model_dim": 32}})
-    for module in ("demo", "plan"):
-        monkeypatch.setattr(f"regard.runs.{module}.LEAST_SECONDS", 0.1)
+    for module in ("demo", "compare.plan"):
+        monkeypatch.setattr(f"regard.experiments.{module}.MIN_SECONDS", 0.1)
     with jobs_inside():
-        answer = regard("demo", "--out", tmp_path / "run", "--minutes", 0.001).is_well()
-        again = regard("demo", "--out", tmp_path / "run", "--minutes", 0.001, "--json", "-q").is_well()
-    assert "dates the model has never seen" in answer.out
+        answer = regard("demo", "--out", tmp_path / "run", "--minutes", 0.001).succeeds()
+        again = regard("demo", "--out", tmp_path / "run", "--minutes", 0.001, "--json", "-q").succeeds()
+    assert "test rows" in answer.out
     assert "exact_match|" in answer.out
-    assert "how its forerunners do" in answer.out
+    assert "other models" in answer.out
     assert f"regard predict {tmp_path / 'run'}" in answer.out
     found = last_object(again.out)
     check_scores(found)
@@ -243,10 +246,10 @@ def test_demo_trains_judges_and_shows(regard, jobs_inside, tmp_path: Path, monke
 
 
 def test_help_and_version_are_results(regard):
-    answer = regard("--version").is_well()
+    answer = regard("--version").succeeds()
     assert answer.out.startswith("regard ")
     for command in ("train", "compare", "predict", "evaluate", "test", "attention", "settings", "demo", "data"):
-        answer = regard(command, "--help").is_well()
+        answer = regard(command, "--help").succeeds()
         assert "Usage" in answer.out
         assert answer.err == ""
 
@@ -262,7 +265,7 @@ def test_regard_alone_prints_its_help(regard):
 def test_curves_for_tensorboard_hold_each_step_once_also_after_resuming(regard, tiny, dates: Path, tmp_path: Path):
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     options = ["--out", tmp_path / "run", "--set", "train.tensorboard=true", "--quiet"]
-    regard("train", dates, *options, *tiny, "--steps", 12, "--set", "train.evaluate_every=100").is_well()
-    regard("train", dates, *options, "--resume", "--steps", 23).is_well()
+    regard("train", dates, *options, *tiny, "--steps", 12, "--set", "train.evaluate_every=100").succeeds()
+    regard("train", dates, *options, "--resume", "--steps", 23).succeeds()
     curves = event_accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert [event.step for event in curves.Scalars("loss")] == [10, 12, 20, 23]

@@ -37,7 +37,7 @@ def train(regard, tiny, tmp_path: Path):
 
     def start(*arguments: object) -> tuple[Path, str]:
         run = tmp_path / "run"
-        return run, regard("train", *arguments, "--out", run, "--steps", 1, *tiny).is_well().err
+        return run, regard("train", *arguments, "--out", run, "--steps", 1, *tiny).succeeds().err
 
     return start
 
@@ -47,7 +47,7 @@ def test_aligned_compressed_files_with_held_out_files(train, tmp_path: Path):
     valid, test = write(tmp_path, "val.??", pairs(100, 7)), write(tmp_path, "test.??.gz", pairs(200, 5))
     options = ["--valid", valid[0], "--valid", valid[1], "--test", test[0], "--test", test[1]]
     run, said = train(one, two, *options)
-    assert "60 to train on, 7 for validation, 5 for the test" in said
+    assert "60 for training, 7 for validation, 5 for the test" in said
     assert held_out(run, "valid")[0] == ["ein 100 zwei", "one 100 two"]
     assert held_out(run, "test")[0] == ["ein 200 zwei", "one 200 two"]
 
@@ -64,7 +64,7 @@ def corpus(tmp_path: Path) -> Path:
 
 def test_a_folder_with_its_splits(train, corpus: Path):
     run, said = train(corpus)
-    assert "60 to train on, 7 for validation, 0 for the test" in said
+    assert "60 for training, 7 for validation, 0 for the test" in said
     assert held_out(run, "valid")[0] == ["ein 100 zwei", "one 100 two"]
 
 
@@ -87,24 +87,24 @@ def test_a_held_out_file_is_what_its_option_says(train, regard, tiny, tmp_path: 
     one, two = write(tmp_path, "train.??", pairs(0, 60))
     more = write(tmp_path, "more.??", pairs(100, 7))
     _, said = train(one, two, "--valid", more[0], "--valid", more[1])
-    assert "60 to train on, 7 for validation, 0 for the test" in said
+    assert "60 for training, 7 for validation, 0 for the test" in said
     options = ["--test", more[0], "--test", more[1], "--out", tmp_path / "other", "--steps", 1, *tiny]
-    said = regard("train", one, two, *options).is_well().err
-    assert "57 to train on, 3 for validation, 7 for the test" in said
+    said = regard("train", one, two, *options).succeeds().err
+    assert "57 for training, 3 for validation, 7 for the test" in said
 
 
 def test_rows_in_two_sets_are_counted(train, tmp_path: Path):
     one, two = write(tmp_path, "train.??", pairs(0, 60))
     valid = write(tmp_path, "val.??", pairs(55, 10))
     run, said = train(one, two, "--valid", valid[0], "--valid", valid[1])
-    assert "warning: 5 of the 10 valid rows are training rows too" in said
-    notes = tomllib.loads((run / "run.toml").read_text())["record"]["notes"]
+    assert "warning: 5 of the 10 valid rows are also training rows" in said
+    notes = tomllib.loads((run / "run.toml").read_text())["provenance"]["notes"]
     assert any(note.startswith("5 of the 10 valid rows") for note in notes)
 
 
 def test_a_built_in_set_goes_by_its_name(train):
     _, said = train("dates", "--set", "data.num_rows=60")
-    assert "54 to train on, 3 for validation, 3 for the test" in said
+    assert "54 for training, 3 for validation, 3 for the test" in said
 
 
 @pytest.mark.slow
@@ -115,15 +115,21 @@ def test_prepared_data_is_found_again_and_prepared_anew_when_damaged(train, rega
     train(one, two)
     (folder,) = (tmp_path / "cache").iterdir()
     before = (folder / "prepared.json").stat().st_mtime_ns
-    assert regard(*again).is_well().err == ""
+    assert regard(*again).succeeds().err == ""
     assert (folder / "prepared.json").stat().st_mtime_ns == before
-    for damaged in ("prepared.json", "train/source.ids", "train/source.offsets", "train/store.json", "tokenizer.json"):
+    for damaged in (
+        "prepared.json",
+        "train/source.ids",
+        "train/source.offsets",
+        "train/store.json",
+        "codecs/text.json",
+    ):
         data = (folder / damaged).read_bytes()
         (folder / damaged).write_bytes(data[: len(data) // 2 // 8 * 8])
-        assert "is damaged: it is prepared anew" in regard(*again).is_well().err, damaged
+        assert "is damaged: it is prepared again" in regard(*again).succeeds().err, damaged
         assert (folder / damaged).read_bytes() == data
     (order,) = (folder / "train").glob("order-*.bin")
     data = order.read_bytes()
     order.write_bytes(data[:-8])
-    regard(*again).is_well()
+    regard(*again).succeeds()
     assert order.read_bytes() == data

@@ -35,7 +35,7 @@ def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[str], None]]]:
 
 def test_too_little_room_for_checkpoints_is_told_at_once(regard, tiny, trained, dates, tmp_path, has_room):
     has_room(1 << 19)  # the data is prepared already
-    regard("train", dates, "--out", tmp_path / "a" / "run", *tiny, *EVERY, "--quiet").says_no(
+    regard("train", dates, "--out", tmp_path / "a" / "run", *tiny, *EVERY, "--quiet").fails_with(
         f"not enough disk space at {tmp_path}", "MiB are free"
     )
     assert not list(tmp_path.iterdir())
@@ -44,7 +44,7 @@ def test_too_little_room_for_checkpoints_is_told_at_once(regard, tiny, trained, 
 def test_too_little_room_for_token_ids_is_told_at_once(regard, tiny, dates, tmp_path, has_room, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     has_room(1 << 10)
-    regard("train", dates, "--out", tmp_path / "run", *tiny, *EVERY, "--quiet").says_no(
+    regard("train", dates, "--out", tmp_path / "run", *tiny, *EVERY, "--quiet").fails_with(
         "not enough disk space", "token ids", "REGARD_CACHE"
     )
     assert not list(tmp_path.iterdir())
@@ -55,7 +55,7 @@ def test_a_disk_that_fills_up_during_preparation(regard, tiny, dates, tmp_path, 
     monkeypatch.setenv("REGARD_CACHE", str(disk))
     resize("16k")
     has_room(1 << 30)
-    regard("train", dates, "--out", tmp_path / "run", *tiny, *EVERY, "--quiet").says_no(
+    regard("train", dates, "--out", tmp_path / "run", *tiny, *EVERY, "--quiet").fails_with(
         "cannot write token ids", "No space left", "nothing was kept"
     )
     assert not list(disk.iterdir())
@@ -70,11 +70,11 @@ def test_a_disk_that_fills_up_during_training(regard, tiny, trained, dates, has_
     size = sum(path.stat().st_size for path in (trained / "checkpoints").iterdir())
     resize(f"{size // 1024 + 100}k")  # two checkpoints, and not a third beside them
     answer = regard("train", dates, "--out", run, *tiny, *EVERY, "--quiet")
-    answer.says_no("cannot write", "No space left", "the existing file is unchanged")
+    answer.fails_with("cannot write", "No space left", "the existing file is unchanged")
     assert not list(run.rglob("*.part"))
     assert list((run / "checkpoints").iterdir())
     resize("8m")
-    regard("train", dates, "--out", run, "--resume", "--quiet").is_well()
+    regard("train", dates, "--out", run, "--resume", "--quiet").succeeds()
     assert (run / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
 
 
@@ -83,7 +83,7 @@ def test_a_disk_that_is_full_before_the_first_file(regard, tiny, trained, dates,
     has_room(1 << 30)
     resize("4k")
     answer = regard("train", dates, "--out", disk / "run", *tiny, *EVERY, "--quiet")
-    answer.says_no("No space left")
+    answer.fails_with("No space left")
     assert not list(disk.iterdir())
 
 
@@ -97,5 +97,5 @@ def test_a_file_larger_than_the_system_allows(regard, tiny, trained, dates, tmp_
         answer = regard("train", dates, "--out", run, *tiny, *EVERY, "--quiet")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    answer.says_no("cannot write", "step-000000010", "File too large", "the existing file is unchanged")
+    answer.fails_with("cannot write", "step-000000010", "File too large", "the existing file is unchanged")
     assert not list(run.rglob("*.part"))

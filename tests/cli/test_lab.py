@@ -1,4 +1,4 @@
-"""`regard lab`: studies by name."""
+"""`regard lab`: studies by name, those of other packages included."""
 
 import json
 from pathlib import Path
@@ -7,36 +7,85 @@ import pytest
 
 from regard.lab import STUDIES
 
+PLUGIN = """
+from regard.lab import Study, StudyTable
+from regard.lab.drawing import make_panels
+
+
+class Dice:
+    name = "dice"
+    question = "What is the mean of a die?"
+
+    def study(self, *, quick: bool, seed: int) -> Study:
+        table = StudyTable(name="mean", columns=["sides", "mean"], rows=[[6, 3.5]])
+        return Study(
+            name="dice", title="Dice", question=self.question, findings=["It is 3.5."], tables=[table],
+            figure=make_panels(1)[0], settings={},
+        )
+
+
+DICE = Dice()
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another package, installed on the path, with one study that works and one that cannot be imported."""
+    site = tmp_path / "site"
+    metadata = site / "dice_study-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (site / "dice_study.py").write_text(PLUGIN)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: dice-study\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[regard.studies]\ndice = dice_study:DICE\ncards = dice_study:CARDS\n")
+    monkeypatch.syspath_prepend(site)
+    # What was found before and after is not to be remembered.
+    monkeypatch.setattr(STUDIES, "_loaded", {})
+    monkeypatch.setattr(STUDIES, "_broken", set())
+
 
 @pytest.mark.parametrize("arguments", [[], ["list"]])
-def test_studies_are_listed_with_what_they_ask(regard, arguments: list[str]):
-    lines = regard("lab", *arguments).is_well().out.splitlines()
-    assert [line.split("\t") for line in lines] == [[name, claim] for name, claim in STUDIES.items()]
+def test_studies_are_listed_with_their_questions(regard, arguments: list[str]):
+    lines = regard("lab", *arguments).succeeds().out.splitlines()
+    assert [line.split("\t") for line in lines] == [[entry.name, entry.question] for entry in STUDIES]
+    assert "softmax" in STUDIES.names()
 
 
 def test_the_list_as_json(regard):
-    (line,) = regard("lab", "list", "--json").is_well().out.splitlines()
-    assert [study["name"] for study in json.loads(line)["studies"]] == list(STUDIES)
+    (line,) = regard("lab", "list", "--json").succeeds().out.splitlines()
+    assert [study["name"] for study in json.loads(line)["studies"]] == STUDIES.names()
 
 
-def test_a_study_that_is_not_there_is_one_line(regard, tmp_path: Path, monkeypatch):
+def test_a_study_of_another_package_is_listed_and_runs(regard, plugin: None, tmp_path: Path):
+    answer = regard("lab").succeeds()
+    assert "dice\tWhat is the mean of a die?" in answer.out.splitlines()
+    assert "softmax" in answer.out
+    assert "'cards' of package dice-study" in answer.err
+    answer = regard("lab", "dice", "--out", tmp_path / "out").succeeds()
+    assert "It is 3.5." in answer.out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["dice.html", "dice.json", "dice.png"]
+    regard("lab", "dise", "--out", tmp_path / "none").fails_with("unknown study 'dise'", "did you mean dice?")
+    regard("lab", "cards", "--out", tmp_path / "none").fails_with("'cards' of package dice-study", "CARDS")
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_unknown_study_is_one_line(regard, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    regard("lab", "scaling_factor").says_no("no study is called 'scaling_factor'; did you mean scaling-factor?")
-    regard("lab", "poetry").says_no("no study is called 'poetry'; known: softmax, scaling-factor, gradients, positions")
+    regard("lab", "scaling_factor").fails_with("unknown study 'scaling_factor'", "did you mean scaling-factor?")
+    regard("lab", "poetry").fails_with("unknown study 'poetry'", "softmax")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("out", ["taken", "taken/deeper"])
-def test_a_place_that_is_a_file_is_told_before_anything_is_computed(regard, tmp_path: Path, out: str):
+def test_an_output_folder_that_is_a_file_is_rejected_before_the_study_runs(regard, tmp_path: Path, out: str):
     (tmp_path / "taken").write_text("mine")
-    regard("lab", "positions", "--out", tmp_path / out).says_no("a study is written to a folder", "taken is a file")
+    regard("lab", "positions", "--out", tmp_path / out).fails_with("a study is written to a folder", "taken is a file")
     assert (tmp_path / "taken").read_text() == "mine"
 
 
 @pytest.mark.slow
 def test_softmax_from_end_to_end(regard, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    answer = regard("lab", "softmax", "--quick").is_well()
+    answer = regard("lab", "softmax", "--quick").succeeds()
     assert answer.err == ""
     assert "Softmax and its temperature" in answer.out
     assert "effective choices" in answer.out
@@ -47,22 +96,22 @@ def test_softmax_from_end_to_end(regard, tmp_path: Path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_json_is_the_last_line_and_says_all(regard, tmp_path: Path):
-    answer = regard("lab", "softmax", "--quick", "--seed", 3, "--json", "--quiet", "--out", tmp_path).is_well()
-    told = json.loads(answer.out.splitlines()[-1])
-    assert told["name"] == "softmax"
-    assert told["settings"]["seed"] == 3
-    assert told["command"] == "regard lab softmax --quick --seed 3"
-    assert [Path(path).name for path in told["files"]] == ["softmax.png", "softmax.html", "softmax.json"]
+def test_json_is_the_last_line_and_complete(regard, tmp_path: Path):
+    answer = regard("lab", "softmax", "--quick", "--seed", 3, "--json", "--quiet", "--out", tmp_path).succeeds()
+    printed = json.loads(answer.out.splitlines()[-1])
+    assert printed["name"] == "softmax"
+    assert printed["settings"]["seed"] == 3
+    assert printed["command"] == "regard lab softmax --quick --seed 3"
+    assert [Path(path).name for path in printed["files"]] == ["softmax.png", "softmax.html", "softmax.json"]
     kept = json.loads((tmp_path / "softmax.json").read_text(encoding="utf-8"))
-    assert {key: told[key] for key in kept} == kept
+    assert {key: printed[key] for key in kept} == kept
 
 
 @pytest.mark.slow
 def test_scaling_factor_from_end_to_end(regard, tmp_path: Path):
-    answer = regard("lab", "scaling-factor", "--quick", "--out", tmp_path).is_well()
+    answer = regard("lab", "scaling-factor", "--quick", "--out", tmp_path).succeeds()
     assert "after 500 steps" in answer.err
-    told = json.loads((tmp_path / "scaling-factor.json").read_text(encoding="utf-8"))
-    variances = {row[0]: row[1] for row in told["tables"][0]["rows"]}
+    written = json.loads((tmp_path / "scaling-factor.json").read_text(encoding="utf-8"))
+    variances = {row[0]: row[1] for row in written["tables"][0]["rows"]}
     for dim, variance in variances.items():
         assert variance == pytest.approx(dim, rel=0.1)

@@ -31,7 +31,7 @@ def test_what_needs_no_torch_does_not_wait_for_it(arguments: list[str]):
 
 @pytest.mark.slow
 def test_lines_from_a_pipe_are_answered_line_by_line(trained: Path):
-    ended = shell(f"printf 'a\\nb\\n' | $REGARD predict {trained} --max-length 3")
+    ended = shell(f"printf 'a\\nb\\n' | $REGARD predict {trained} --max-tokens 3")
     assert ended.returncode == 0
     assert len(ended.stdout.splitlines()) == 2
     assert ended.stderr == ""

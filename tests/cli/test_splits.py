@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.training.folder import RunFolder
+from regard.runs.folder import RunFolder
 
 SMALL = ["--set", "model.model_dim=16", "--set", "model.num_layers=1", "--tokenizer", "characters", "--device", "cpu",
          "--steps", 1, "--set", "data.splits=[0.6, 0.2, 0.2]"]  # fmt: skip
@@ -34,18 +34,18 @@ def validation_texts(run: Path) -> list[str]:
 
 
 def test_a_table_of_reviews_is_split_by_author(regard, reviews: Path, tmp_path: Path):
-    answer = regard("train", reviews, "--out", tmp_path / "run", "--set", "data.group=author", *SMALL).is_well()
-    assert "split by author: 11 of 17 authors to train on, 3 for validation, 3 for the test" in answer.err
+    answer = regard("train", reviews, "--out", tmp_path / "run", "--set", "data.group=author", *SMALL).succeeds()
+    assert "split by author: 11 of 17 authors for training, 3 for validation, 3 for the test" in answer.err
     texts = validation_texts(tmp_path / "run")
     authors = {RECORDS[text][0] for text in texts}
     assert len(authors) == 3
     assert len(texts) == sum(author in authors for author, _ in RECORDS.values()) == 36
-    again = regard("evaluate", tmp_path / "run", reviews, "--json", "-q").is_well()
+    again = regard("evaluate", tmp_path / "run", reviews, "--json", "-q").succeeds()
     assert "accuracy" in again.out  # a file is judged without the column that rows were split by
 
 
 def test_a_table_of_reviews_is_split_by_time(regard, reviews: Path, tmp_path: Path):
-    answer = regard("train", reviews, "--out", tmp_path / "run", "--set", "data.order=date", *SMALL).is_well()
+    answer = regard("train", reviews, "--out", tmp_path / "run", "--set", "data.order=date", *SMALL).succeeds()
     assert "split in the order of date: 2021-01-01 to 2021-0" in answer.err
     dates = sorted(RECORDS[text][1] for text in validation_texts(tmp_path / "run"))
     told = f"{dates[0]} to {dates[-1]} for validation"
@@ -55,7 +55,7 @@ def test_a_table_of_reviews_is_split_by_time(regard, reviews: Path, tmp_path: Pa
 
 
 def test_labels_keep_their_shares(regard, reviews: Path, tmp_path: Path):
-    answer = regard("train", reviews, "--out", tmp_path / "run", "--set", "data.stratify=true", *SMALL).is_well()
+    answer = regard("train", reviews, "--out", tmp_path / "run", "--set", "data.stratify=true", *SMALL).succeeds()
     assert "split within each label, so that its share is the same in every set" in answer.err
     texts = validation_texts(tmp_path / "run")
     assert len(texts) == 41
@@ -63,7 +63,7 @@ def test_labels_keep_their_shares(regard, reviews: Path, tmp_path: Path):
 
 
 def test_the_settings_say_what_they_mean(regard):
-    told = regard("settings").is_well().out
+    told = regard("settings").succeeds().out
     for name in ("# group =", "stratify = false", "# order ="):
         assert name in told
     assert "Split by time: the first rows are for training" in told
@@ -80,5 +80,5 @@ def test_the_settings_say_what_they_mean(regard):
 )
 def test_what_cannot_be_split_so_is_told(regard, reviews: Path, tmp_path: Path, options, parts):
     given = [part for option in options for part in ("--set", option)]
-    regard("train", reviews, "--out", tmp_path / "run", "-q", *given, *SMALL).says_no(*parts)
+    regard("train", reviews, "--out", tmp_path / "run", "-q", *given, *SMALL).fails_with(*parts)
     assert not (tmp_path / "run").exists()

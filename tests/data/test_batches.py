@@ -1,4 +1,4 @@
-"""Batches: each row once an epoch, within the budget, and known by seed and step alone."""
+"""Batches: each row once per epoch, within the budget, and determined by seed and step."""
 
 import errno
 import os
@@ -9,18 +9,18 @@ import pytest
 
 from regard.data import batches
 from regard.data.batches import BatchSampler, batches_by_length, pad
-from regard.data.coding import TextCoding
 from regard.data.permutation import mix, permute
-from regard.data.store import TokenStore, write_store
+from regard.data.stores.rows import TokenStore, write_store
 from regard.errors import ConfigError, DeviceError
-from regard.text.tokenizer import train_tokenizer
 
 
 def store_of(folder: Path, lengths: list[int]) -> TokenStore:
     rows = [("x" * length, "y") for length in lengths]
-    return write_store(
-        folder, rows, train_tokenizer([], "bytes", 300), TextCoding(("source", "target")), max_length=10_000
-    )
+
+    def encode(some):
+        return [[[0] * len(row[column]) for row in some] for column in (0, 1)]
+
+    return write_store(folder, rows, encode, columns=("source", "target"), dtype=np.dtype(np.uint16), max_length=10_000)
 
 
 @pytest.fixture(scope="module", params=[1, 2, 37, 1000], ids=lambda number: f"{number} rows")
@@ -112,7 +112,7 @@ def test_no_rows_make_no_batch(tmp_path: Path):
         BatchSampler(store_of(tmp_path / "store", []), batch_tokens=10, seed=0)
 
 
-def test_batches_for_evaluation_hold_every_row_once_short_ones_first():
+def test_batches_for_evaluation_have_every_row_once_short_ones_first():
     lengths = np.array([5, 1, 9, 1, 30, 2])
     found = batches_by_length(lengths, batch_tokens=12)
     assert [rows.tolist() for rows in found] == [[1, 3, 5], [0], [2], [4]]

@@ -1,4 +1,4 @@
-"""Windows over running text: drawn evenly to train on, laid exactly to score by."""
+"""Windows over contiguous text: uniform for training, exact for evaluation."""
 
 from itertools import pairwise
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.windows import RunningSampler, WindowSampler, evaluation_windows
+from regard.data.windows import ContiguousSampler, WindowSampler, evaluation_windows
 from regard.errors import ConfigError, DataError
 
 
@@ -34,7 +34,7 @@ def test_a_batch_is_full_and_every_window_lies_in_the_text(sampler: WindowSample
 @settings(deadline=None)
 @given(samplers(), st.integers(0, 20))
 def test_the_windows_of_an_epoch_lie_side_by_side(sampler: WindowSampler, epoch: int):
-    if sampler.is_dense:
+    if sampler.is_overlapping:
         return
     starts = np.sort(epoch_of(sampler, epoch))
     assert (np.diff(starts) > 0).all()
@@ -80,7 +80,7 @@ def test_the_left_out_windows_are_others_each_time():
 
 def test_a_small_text_gives_windows_that_overlap():
     sampler = WindowSampler(101, window=31, batch_size=13, seed=0)
-    assert sampler.is_dense
+    assert sampler.is_overlapping
     assert sampler.batches_per_epoch == 1
     drawn = {int(start) for step in range(100) for start in sampler.starts(step)}
     assert drawn == set(range(70))
@@ -89,7 +89,7 @@ def test_a_small_text_gives_windows_that_overlap():
 
 def test_a_text_that_fits_exactly_is_one_window():
     assert set(WindowSampler(12, window=11, batch_size=3, seed=0).starts(7).tolist()) == {0}
-    message = "the text has 11 tokens, too few for one window of 11: give more text, or a smaller data.window"
+    message = "the text has 11 tokens, too few for one window of 11: give more text, or a smaller task.window"
     with pytest.raises(DataError, match=message):
         WindowSampler(11, window=11, batch_size=3, seed=0)
 
@@ -109,21 +109,21 @@ def test_every_token_after_the_first_is_scored_once_in_context(data: st.DataObje
 
 
 @pytest.mark.parametrize("stride", [0, 8])
-def test_a_stride_that_leaves_gaps_is_told(stride: int):
+def test_a_stride_that_leaves_gaps_is_an_error(stride: int):
     with pytest.raises(ConfigError, match=f"1 <= stride <= window must hold, got stride={stride} and window=7"):
         evaluation_windows(100, 7, stride)
 
 
 @st.composite
-def running_samplers(draw: st.DrawFn) -> RunningSampler:
+def running_samplers(draw: st.DrawFn) -> ContiguousSampler:
     window, batch_size, more = draw(st.integers(2, 13)), draw(st.integers(1, 7)), draw(st.integers(0, 200))
     jitter, seed = draw(st.integers(0, (window - 1) // 2)), draw(st.integers(-3, 3))
     num_tokens = window * (batch_size + 1) + more
-    return RunningSampler(num_tokens, window=window, batch_size=batch_size, seed=seed, jitter=jitter)
+    return ContiguousSampler(num_tokens, window=window, batch_size=batch_size, seed=seed, jitter=jitter)
 
 
 @given(running_samplers(), st.integers(0, 20))
-def test_rows_go_on_where_they_ended_and_meet_every_token_of_their_stretch_once(sampler: RunningSampler, epoch: int):
+def test_rows_go_on_where_they_ended_and_meet_every_token_of_their_stretch_once(sampler: ContiguousSampler, epoch: int):
     first = epoch * sampler.batches_per_epoch
     windows = [sampler.windows(first + step) for step in range(sampler.batches_per_epoch)]
     assert [sampler.is_first(first + step) for step in range(sampler.batches_per_epoch)].index(True) == 0
@@ -142,19 +142,18 @@ def test_rows_go_on_where_they_ended_and_meet_every_token_of_their_stretch_once(
 
 
 def test_running_windows_are_cut_elsewhere_in_each_epoch():
-    sampler = RunningSampler(1009, window=17, batch_size=3, seed=5)
+    sampler = ContiguousSampler(1009, window=17, batch_size=3, seed=5)
     cuts = {int(sampler.windows(epoch * sampler.batches_per_epoch)[0][0]) for epoch in range(300)}
     assert cuts == set(range(1009 - 3 * 17 * sampler.batches_per_epoch))
     assert {sampler.windows(step)[1] for step in range(100)} == {17}
-    moved = RunningSampler(1009, window=17, batch_size=3, seed=5, jitter=4)
+    moved = ContiguousSampler(1009, window=17, batch_size=3, seed=5, jitter=4)
     assert {moved.windows(step)[1] for step in range(500)} == set(range(9, 26))
 
 
-def test_a_text_too_short_for_rows_side_by_side_is_told():
-    assert RunningSampler(28, window=7, batch_size=3, seed=0).batches_per_epoch == 1
+def test_a_text_too_short_for_the_rows_of_a_batch_is_an_error():
+    assert ContiguousSampler(28, window=7, batch_size=3, seed=0).batches_per_epoch == 1
     message = (
-        "the text has 27 tokens, too few for 3 windows of 7 side by side: "
-        "give more text, or a smaller train.batch_tokens"
+        "the text has 27 tokens, too few for 3 adjacent windows of 7: give more text, or a smaller train.batch_tokens"
     )
     with pytest.raises(DataError, match=message):
-        RunningSampler(27, window=7, batch_size=3, seed=0)
+        ContiguousSampler(27, window=7, batch_size=3, seed=0)

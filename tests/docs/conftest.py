@@ -16,11 +16,11 @@ import tokenizers
 import torch
 
 from regard.cli.main import main
-from regard.data.builtin import builtin
-from regard.interop.gguf_writing import write_gguf
-from regard.models.presets import preset
+from regard.data.builtin import find_builtin
+from regard.interop.gguf.writing import write_gguf
+from regard.models.presets import find_preset
 from regard.models.transformer import Transformer
-from regard.models.transformer_config import TransformerConfig
+from regard.models.transformer.config import TransformerConfig
 from regard.text.tokenizer import train_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ class Page:
         """The same, with budgets of a few steps; without what runs until it is stopped."""
         commands = [command for command in self.commands() if not command.startswith("regard serve ")]
         short = [re.sub(r"--minutes \S+( --seeds \d+)?", "--steps 5", command) for command in commands]
-        return [re.sub(r"--trials \d+", "--trials 2 --steps 5 --again 1", command) for command in short]
+        return [re.sub(r"--trials \d+", "--trials 2 --steps 5 --repeats 1", command) for command in short]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -77,7 +77,7 @@ def text_page() -> Page:
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
     """A folder with the files that the pages suppose: pairs, inputs, and texts, which are the pages themselves."""
-    rows = list(builtin("dates").generate(420, 0))
+    rows = list(find_builtin("dates").generate(420, 0))
     _write(tmp_path / "pairs.tsv", rows[:400])
     _write(tmp_path / "test.tsv", rows[400:])
     (tmp_path / "space.toml").write_text("[train.learning_rate]\nlow = 1e-4\nhigh = 1e-2\nlog = true\n")
@@ -128,7 +128,7 @@ def pretrained(workplace: Path) -> Path:
 def _write_gguf(path: Path) -> None:
     """A Llama that knows nothing, with a template for conversations."""
     tokenizer = train_tokenizer([WORDS], "bpe", 300)
-    _, shape = preset("llama-tiny")
+    _, shape = find_preset("llama-tiny")
     config = TransformerConfig.read({**shape, "num_layers": 1, "model_dim": 16, "num_heads": 2, "context_length": 64})
     template = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
     write_gguf(path, Transformer(config, tokenizer.vocab_size), tokenizer, chat_template=template, number_type="F32")

@@ -1,4 +1,4 @@
-"""What the page on labels shows can be typed."""
+"""The commands and the program of the page on fine-tuning run."""
 
 import json
 import lzma
@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.tasks.test_aspects import meals
+from tests.meals import meals
 
 SMALL = "--set model.num_layers=1 --set model.model_dim=32"
 
@@ -51,7 +51,7 @@ def test_the_commands_and_the_program_run_in_the_order_they_stand_in(
 ):
     for command in labels_page.short_commands():
         more = {"finetune": " --steps 3", "train": f" {SMALL}"}.get(command.split()[1], "")
-        code, out, err = run_inside(command.replace("--draws 5", "--draws 1") + more)
+        code, out, err = run_inside(command.replace("--shot-seeds 5", "--shot-seeds 1") + more)
         assert code == 0, f"{command}\n{err}"
         assert out.strip(), f"{command} printed nothing"
     (program,) = labels_page.blocks("python")

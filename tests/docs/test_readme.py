@@ -1,4 +1,4 @@
-"""What the README shows can be typed: its program, its commands and its errors."""
+"""The program, the commands and the errors of the README run as shown."""
 
 import sys
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_the_commands_run_in_the_order_they_stand_in(readme, pretrained: Path, w
         assert done.returncode == 0, f"{command}\n{done.stderr}"
         assert done.stdout.strip(), f"{command} printed nothing"
     assert (workplace / "attention.html").stat().st_size > 0
-    told = {line.split("`")[1].rstrip("/") for line in table_under(readme.text, "## What a run folder holds")}
+    told = {line.split("`")[1].rstrip("/") for line in table_under(readme.text, "## What a run folder contains")}
     for name in ("mine", "text"):
         assert {path.name for path in (workplace / "runs" / name).iterdir()} == told
 

@@ -1,8 +1,8 @@
-"""What the page on text shows can be typed, and what it says of messages is what is said."""
+"""The commands, programs and messages of the page on language models are those of the package."""
 
 import pytest
 
-NUM_PROGRAMS = 3
+NUM_PROGRAMS = 2
 SMALL = "--set model.num_layers=1 --set model.model_dim=32"
 
 
@@ -21,36 +21,36 @@ def test_the_commands_and_the_programs_run_in_the_order_they_stand_in(text_page,
 
 
 @pytest.mark.slow
-def test_the_messages_are_those_that_are_told(text_page, run_inside, workplace):
+def test_the_messages_are_those_of_the_page(text_page, run_inside, workplace):
     (workplace / "short.txt").write_text("hello")
     (workplace / "one.csv").write_text("text\nhello\n")
-    told = " ".join(text_page.text.split())
+    page = " ".join(text_page.text.split())
     for command, message in {
         "train one.txt two.txt": "aligned files must have the same number of lines, ",
         "train one.csv": "one.csv has 1 column (text), but 2 are needed (source, target)",
-        "train short.txt": " is too short to hold any of it back for validation: ",
-        "train more.txt --set data.window=5000": " tokens, too few for one window of ",
-        "train text.txt posts.jsonl --task language": "files read together must be of one kind, but ",
-        "train posts.jsonl --task language --set data.documents=lines": "data.documents is for plain text, ",
-        "train text.txt --set data.train_rows=5": "data.train_rows chooses among many documents, ",
+        "train short.txt": " is too short to hold out a part for validation: ",
+        "train more.txt --set task.window=5000": " tokens, too few for one window of ",
+        "train text.txt posts.jsonl --task language-modeling": "files read together must be of one kind, but ",
+        "train posts.jsonl --task language-modeling --set task.documents=lines": "task.documents is for plain text, ",
+        "train text.txt --set data.train_rows=5": "data.train_rows applies to many independent documents, ",
         "compare text.txt --models gpt,lstm --steps 2 --sizes 10":
-            "smaller training sets are made of some of many documents, ",
-        "compare text.txt --models gpt,lstm --steps 2 --set data.window=5000":
-            "models of text are compared by stretches that all of them score, ",
+            "a smaller training set is made of some of many documents, ",
+        "compare text.txt --models gpt,lstm --steps 2 --set task.window=5000":
+            "models of text are compared on spans that all of them score, ",
         "compare text.txt --models gpt,lstm --steps 2 --beam 4":
-            "text is judged by how probable a model holds it, not by what it writes: ",
-        "train text.txt --model gpt2 --set model.context_length=64 --set data.window=128":
-            "learned positions must reach over a window, ",
-        "train text.txt --set model.encoder_layers=2": "a language model is a decoder alone: ",
-        "train pairs.tsv --model gpt": "translation needs an encoder and a decoder, ",
+            "models of text are compared by likelihoods, not by generated text: ",
+        "train text.txt --model gpt2 --set model.context_length=64 --set task.window=128":
+            "learned positions must cover the longest input, ",
+        "train text.txt --set model.encoder_layers=2": "a language model is decoder-only: ",
+        "train pairs.tsv --model gpt": "a sequence-to-sequence model needs an encoder and a decoder, ",
         "train text.txt --model lstm --steps 2 --out runs/text": "",
-        "attention runs/text hello": "there is no attention to look at in this model: ",
-        "predict runs/text hello --beam 4": "an engine writes one text for a request: beam_size must be 1, got 4",
-        "predict runs/text hello --top-k 5": "top_k has a meaning only when sampling: ",
+        "attention runs/text hello": "this model has no attention layers: ",
+        "predict runs/text hello --beam 4": "an engine generates one sequence per request: beam_size must be 1, got 4",
+        "predict runs/text hello --top-k 5": "top_k needs a temperature above 0, ",
         "train pairs.tsv --steps 2 --out runs/pairs": "",
-        "score runs/pairs hello": "only a language model can ",
+        "generate runs/pairs hello": "generate is for language models, ",
     }.items():  # fmt: skip
         code, _, err = run_inside(f"regard {command}")
         assert code == (2 if message else 0), err
         assert message in err
-        assert message in told
+        assert message in page

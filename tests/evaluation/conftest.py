@@ -1,25 +1,24 @@
-"""Made-up models: what each of their training seeds made of the same examples."""
+"""Simulated models: the results of each of their training seeds on the same examples."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from regard.evaluation.tallies import Tally, share
+from regard.evaluation.counts import Counts, count_right, ratio
 
 WORDS = ["der", "hund", "rennt", "und", "bellt", "laut", "weil", "drei", "katzen", "über", "straße", "sah"]
 
 
-def tally_of_right(right: np.ndarray) -> Tally:
-    """The tally of examples that were right or wrong."""
-    statistics = np.stack([right, np.ones_like(right)], axis=1).astype(np.int64)
-    return Tally(name="exact_match", statistics=statistics, compute=share, settings={})
+def counts_of_right(right: np.ndarray) -> Counts:
+    """The counts of examples that were right or wrong."""
+    return replace(count_right(right.astype(bool).tolist()), name="exact_match")
 
 
-def tally_of_mean(values: np.ndarray) -> Tally:
-    """The tally of a mean: a score that is no proportion, and without ties."""
-    statistics = np.stack([values, np.ones_like(values)], axis=1)
-    return Tally(name="mean", statistics=statistics, compute=lambda sums: float(sums[0] / sums[1]), settings={})
+def counts_of_mean(values: np.ndarray) -> Counts:
+    """The counts of a mean: a score that is not a proportion, and without ties."""
+    return Counts(name="mean", statistics=np.stack([values, np.ones_like(values)], axis=1), compute=ratio)
 
 
 def errors_of_seeds(
@@ -42,13 +41,13 @@ def translate(error_rate: float, *, seed: int) -> tuple[list[str], list[str]]:
 
 
 @pytest.fixture
-def proportion() -> Callable[[np.ndarray], Tally]:
-    return tally_of_right
+def proportion() -> Callable[[np.ndarray], Counts]:
+    return counts_of_right
 
 
 @pytest.fixture
-def mean() -> Callable[[np.ndarray], Tally]:
-    return tally_of_mean
+def mean() -> Callable[[np.ndarray], Counts]:
+    return counts_of_mean
 
 
 @pytest.fixture

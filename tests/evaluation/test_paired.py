@@ -1,29 +1,44 @@
-"""Tests of tests: how often they cry wolf, what they find, and whether they equal their definitions."""
+"""Tests of tests: their false positives, their power, and whether they equal their definitions."""
 
 import math
 from collections.abc import Callable
 from itertools import chain, combinations, product
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import scipy.stats
 
 from regard.errors import ConfigError, DataError
-from regard.evaluation import bootstrap, paired, seeds
-from regard.evaluation.bootstrap import bootstrap_interval
-from regard.evaluation.metrics import bleu, chrf
-from regard.evaluation.paired import ComparedPair, compare_all, holm, paired_test
-from regard.evaluation.seeds import stream
-from regard.evaluation.tallies import Tally, tally, tally_bleu, tally_perplexity
+from regard.evaluation import intervals, paired, seeds
+from regard.evaluation.counts import Counts
+from regard.evaluation.examples import Examples
+from regard.evaluation.intervals import bootstrap_interval
+from regard.evaluation.metrics.likelihood import count_perplexity
+from regard.evaluation.metrics.text import count_bleu
+from regard.evaluation.paired import ComparedPair, TestMethod, compare_all, holm
+from regard.evaluation.registry import find_metric
+from regard.evaluation.seeds import resampling_rng
 
 NUM_SIMULATIONS = 300
-MakeTally = Callable[[np.ndarray], Tally]
+MakeCounts = Callable[[np.ndarray], Counts]
 Spread = Callable[..., list[np.ndarray]]
 Translate = Callable[..., tuple[list[str], list[str]]]
 
 
+def count(name: str, predictions: list[str], references: list[str]) -> Counts:
+    return find_metric(name).count(Examples(outputs=predictions, targets=references))
+
+
+def paired_test(a: list[Counts], b: list[Counts], **options: Any) -> ComparedPair:
+    """The comparison of one pair, for which Holm's correction changes nothing."""
+    (pair,) = compare_all({"a": a, "b": b}, **options)
+    assert pair.p == pair.p_uncorrected
+    return pair
+
+
 @pytest.fixture
-def models(proportion: MakeTally) -> dict[str, list[Tally]]:
+def models(proportion: MakeCounts) -> dict[str, list[Counts]]:
     """One weak and two equally strong ones, of two seeds each."""
     rng = np.random.default_rng(14)
     rates = {"weak": 0.7, "strong": 0.9, "equal": 0.9}
@@ -77,7 +92,7 @@ def test_holm_refuses_what_is_no_probability(wrong: float):
         holm([0.5, wrong])
 
 
-def test_the_randomization_equals_all_swaps_written_out(mean: MakeTally, spread: Spread):
+def test_the_randomization_equals_all_swaps_written_out(mean: MakeCounts, spread: Spread):
     rng = np.random.default_rng(2)
     a, b = (spread(rng, num_seeds=2, num_examples=11, skill=skill) for skill in (0.5, 0.0))
     differences = (np.mean(a, axis=0) - np.mean(b, axis=0)) / 11
@@ -91,20 +106,20 @@ def test_the_randomization_equals_all_swaps_written_out(mean: MakeTally, spread:
 def test_the_randomization_of_bleu_equals_swapped_predictions(translations: Translate):
     """The sums that a swap moves are those of texts that were swapped."""
     (good, references), (poor, _) = translations(0.1, seed=0), translations(0.4, seed=1)
-    rng = stream(5)
+    rng = resampling_rng(5)
     expected = []
     for _ in range(23):
         swap = rng.random(61) < 0.5
         one = [b if s else a for a, b, s in zip(good, poor, swap, strict=True)]
         other = [a if s else b for a, b, s in zip(good, poor, swap, strict=True)]
-        expected.append(tally("bleu", one, references).value - tally("bleu", other, references).value)
-    tallies = [tally("bleu", predictions, references) for predictions in (good, poor)]
-    ours = paired._swapped_differences([(tallies[:1], tallies[1:])], 23, 5)
+        expected.append(count("bleu", one, references).value - count("bleu", other, references).value)
+    counts = [count("bleu", predictions, references) for predictions in (good, poor)]
+    ours = paired._swapped_differences([(counts[:1], counts[1:])], 23, 5)
     np.testing.assert_allclose(ours[:, 0], expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(("only_a", "only_b"), [(13, 5), (9, 7), (6, 0), (11, 11)])
-def test_the_randomization_of_exact_match_is_mcnemars_exact_test(only_a: int, only_b: int, proportion: MakeTally):
+def test_the_randomization_of_exact_match_is_mcnemars_exact_test(only_a: int, only_b: int, proportion: MakeCounts):
     both, neither = 31, 17
     a = np.repeat([1, 0, 1, 0], [only_a, only_b, both, neither])
     b = np.repeat([0, 1, 1, 0], [only_a, only_b, both, neither])
@@ -115,7 +130,7 @@ def test_the_randomization_of_exact_match_is_mcnemars_exact_test(only_a: int, on
 
 
 @pytest.mark.parametrize("num_seeds", [1, 3])
-def test_the_randomization_cries_wolf_as_often_as_it_says(num_seeds: int, mean: MakeTally):
+def test_the_randomization_has_the_stated_rate_of_false_positives(num_seeds: int, mean: MakeCounts):
     rng = np.random.default_rng(3)
     p_values = []
     for simulation in range(NUM_SIMULATIONS):
@@ -128,7 +143,7 @@ def test_the_randomization_cries_wolf_as_often_as_it_says(num_seeds: int, mean: 
         assert low <= calls <= high, f"{calls} of {NUM_SIMULATIONS} at {level}"
 
 
-def test_the_randomization_of_exact_match_cries_wolf_at_most_as_often_as_it_says(proportion: MakeTally):
+def test_the_randomization_of_exact_match_has_at_most_the_stated_rate_of_false_positives(proportion: MakeCounts):
     """Ties count as extreme, so of a score with many ties p-values lie above uniform ones."""
     rng = np.random.default_rng(4)
     p_values = []
@@ -143,7 +158,7 @@ def test_the_randomization_of_exact_match_cries_wolf_at_most_as_often_as_it_says
 
 
 def test_equal_recipes_with_unequal_seeds_fool_the_randomization_and_less_the_bootstrap(
-    mean: MakeTally, spread: Spread
+    mean: MakeCounts, spread: Spread
 ):
     """The swaps take the trained models as they are, and these do differ."""
     rng = np.random.default_rng(4)
@@ -157,8 +172,8 @@ def test_equal_recipes_with_unequal_seeds_fool_the_randomization_and_less_the_bo
     assert called["bootstrap"] < 20
 
 
-@pytest.mark.parametrize("method", ["randomization", "bootstrap"])
-def test_a_clear_difference_is_found(method, proportion: MakeTally):
+@pytest.mark.parametrize("method", get_args(TestMethod))
+def test_a_clear_difference_is_found(method, proportion: MakeCounts):
     rng = np.random.default_rng(5)
     a, b = ([proportion(rng.random(401) < rate) for _ in range(3)] for rate in (0.95, 0.8))
     test = paired_test(a, b, method=method)
@@ -167,8 +182,8 @@ def test_a_clear_difference_is_found(method, proportion: MakeTally):
     assert test.difference == pytest.approx(np.mean([t.value for t in a]) - np.mean([t.value for t in b]))
 
 
-@pytest.mark.parametrize("method", ["randomization", "bootstrap"])
-def test_the_paired_test_agrees_with_students_on_many_examples(method, mean: MakeTally):
+@pytest.mark.parametrize("method", get_args(TestMethod))
+def test_the_paired_test_agrees_with_students_on_many_examples(method, mean: MakeCounts):
     a, b = np.random.default_rng(6).normal(size=(2, 997))
     a += np.mean(b - a) + 2.5 * np.std(b - a, ddof=1) / np.sqrt(997)
     exact = scipy.stats.ttest_rel(a, b).pvalue
@@ -177,8 +192,8 @@ def test_the_paired_test_agrees_with_students_on_many_examples(method, mean: Mak
     assert p == pytest.approx(exact, abs=4 * np.sqrt(exact / 10_000))
 
 
-@pytest.mark.parametrize("method", ["randomization", "bootstrap"])
-def test_b_against_a_is_a_against_b_turned_round(method, mean: MakeTally, spread: Spread):
+@pytest.mark.parametrize("method", get_args(TestMethod))
+def test_b_against_a_is_a_against_b_turned_round(method, mean: MakeCounts, spread: Spread):
     rng = np.random.default_rng(7)
     a, b = ([mean(x) for x in spread(rng, num_seeds=3, num_examples=41, skill=s)] for s in (0.2, 0.0))
     one, other = paired_test(a, b, method=method), paired_test(b, a, method=method)
@@ -187,14 +202,14 @@ def test_b_against_a_is_a_against_b_turned_round(method, mean: MakeTally, spread
     assert one.p == other.p
 
 
-@pytest.mark.parametrize("method", ["randomization", "bootstrap"])
-def test_a_model_does_not_differ_from_itself(method, mean: MakeTally, spread: Spread):
+@pytest.mark.parametrize("method", get_args(TestMethod))
+def test_a_model_does_not_differ_from_itself(method, mean: MakeCounts, spread: Spread):
     model = [mean(x) for x in spread(np.random.default_rng(8), num_seeds=2, num_examples=31)]
     test = paired_test(model, model, method=method)
     assert (test.difference, test.interval, test.p) == (0.0, (0.0, 0.0), 1.0)
 
 
-def test_equal_sums_of_other_seeds_are_ties_in_spite_of_rounding(proportion: MakeTally):
+def test_equal_sums_of_other_seeds_are_ties_in_spite_of_rounding(proportion: MakeCounts):
     """On every example as many seeds of the one are right as of the other, but not the same seeds."""
     right = np.random.default_rng(0).random((3, 13)) < 0.5
     a = [proportion(row) for row in np.vstack([right, np.ones((1, 13), dtype=bool)])]
@@ -202,11 +217,11 @@ def test_equal_sums_of_other_seeds_are_ties_in_spite_of_rounding(proportion: Mak
     assert paired_test(a, b).p == 1.0
 
 
-@pytest.mark.parametrize(("name", "metric"), [("bleu", bleu), ("chrf", chrf)])
-def test_the_difference_is_that_of_the_metrics(name: str, metric, translations: Translate):
+@pytest.mark.parametrize("name", ["bleu", "chrf"])
+def test_the_difference_is_that_of_the_metrics(name: str, translations: Translate):
     good, poor = ([translations(rate, seed=seed) for seed in range(2)] for rate in (0.1, 0.3))
-    test = paired_test([tally(name, *texts) for texts in good], [tally(name, *texts) for texts in poor])
-    values = [[metric(*texts, num_resamples=1).value for texts in texts_of_seeds] for texts_of_seeds in (good, poor)]
+    test = paired_test([count(name, *texts) for texts in good], [count(name, *texts) for texts in poor])
+    values = [[count(name, *texts).value for texts in texts_of_seeds] for texts_of_seeds in (good, poor)]
     assert test.difference == pytest.approx(np.mean(values[0]) - np.mean(values[1]), rel=1e-13)
     assert test.difference > 10
     assert test.p == 1 / 2001
@@ -216,9 +231,9 @@ def test_the_difference_is_that_of_the_metrics(name: str, metric, translations: 
 def test_the_interval_of_one_seed_is_the_bootstrap_of_the_difference(
     monkeypatch: pytest.MonkeyPatch, translations: Translate
 ):
-    monkeypatch.setattr(seeds, "stream", lambda seed: np.random.Generator(np.random.PCG64(seed)))
+    monkeypatch.setattr(seeds, "resampling_rng", lambda seed: np.random.Generator(np.random.PCG64(seed)))
     (a, references), (b, _) = translations(0.1, seed=0), translations(0.3, seed=1)
-    counted = [tally("bleu", predictions, references) for predictions in (a, b)]
+    counted = [count("bleu", predictions, references) for predictions in (a, b)]
 
     def difference(sums: np.ndarray) -> float:
         return counted[0].compute(sums[:10]) - counted[1].compute(sums[10:])
@@ -231,58 +246,61 @@ def test_the_interval_of_one_seed_is_the_bootstrap_of_the_difference(
 
 @pytest.mark.parametrize("draws_at_once", [1, 100, 37 * 13])
 def test_the_size_of_the_chunks_changes_nothing(
-    draws_at_once: int, monkeypatch: pytest.MonkeyPatch, mean: MakeTally, spread: Spread
+    draws_at_once: int, monkeypatch: pytest.MonkeyPatch, mean: MakeCounts, spread: Spread
 ):
     a, b = ([mean(x) for x in spread(np.random.default_rng(s), num_seeds=3, num_examples=37)] for s in (1, 2))
     expected = paired_test(a, b, num_resamples=101)
     monkeypatch.setattr(paired, "_SWAPS_AT_ONCE", draws_at_once)
-    monkeypatch.setattr(bootstrap, "_DRAWS_AT_ONCE", draws_at_once)
+    monkeypatch.setattr(intervals, "_DRAWS_AT_ONCE", draws_at_once)
     test = paired_test(a, b, num_resamples=101)
     assert (test.p, test.difference) == (expected.p, expected.difference)
     assert test.interval == pytest.approx(expected.interval, rel=1e-12)
 
 
-def test_a_seed_fixes_the_draws(mean: MakeTally, spread: Spread):
+def test_a_seed_fixes_the_draws(mean: MakeCounts, spread: Spread):
     a, b = ([mean(x) for x in spread(np.random.default_rng(s), num_seeds=3, num_examples=37)] for s in (1, 2))
     assert paired_test(a, b, seed=1) == paired_test(a, b, seed=1)
     assert paired_test(a, b, seed=1).interval != paired_test(a, b, seed=2).interval
     assert paired_test(a, b, seed=1).p != paired_test(a, b, seed=2).p
 
 
-def test_predictions_simulated_from_the_same_seed_do_not_meet_their_own_coins(proportion: MakeTally):
-    """Such predictions would make the first swaps look like the difference itself."""
+def test_predictions_simulated_from_the_same_seed_are_independent_of_the_swaps(proportion: MakeCounts):
+    """With the same stream the first swaps would be correlated with the predictions."""
     rng = np.random.default_rng(0)
     right = rng.random((6, 1999)) < np.repeat([0.9, 0.932], 3)[:, None]
     a, b = [proportion(row) for row in right[:3]], [proportion(row) for row in right[3:]]
     assert paired_test(a, b, seed=0).p == 1 / 10_001
 
 
-def test_the_signature_of_a_paired_test_says_how_it_was_made(proportion: MakeTally):
+def test_the_signature_of_a_paired_test_says_how_it_was_made(proportion: MakeCounts):
     test = paired_test([proportion(np.arange(9) % 2)] * 3, [proportion(np.arange(9) % 3)] * 3, seed=7)
-    expected = "confidence:0.95|interval:two-level-bootstrap|n:9|resamples:10000|seed:7|seeds:3|test:randomization|"
+    expected = (
+        "confidence:0.95|correction:holm|interval:two-level-bootstrap|n:9|pairs:1|resamples:10000|seed:7|seeds:3|"
+        "test:randomization|"
+    )
     assert test.signature.startswith(expected)
     assert test.name == "exact_match"
 
 
-def test_different_numbers_of_seeds_are_refused(proportion: MakeTally):
+def test_different_numbers_of_seeds_are_refused(proportion: MakeCounts):
     model = proportion(np.arange(7) % 2)
-    with pytest.raises(DataError, match="equally many seeds, got 3 and 2"):
+    with pytest.raises(DataError, match=r"equally many seeds, got \{'a': 3, 'b': 2\}"):
         paired_test([model] * 3, [model] * 2)
 
 
 def test_different_examples_or_metrics_are_refused(translations: Translate):
-    a = tally("bleu", *translations(0.1, seed=0))
+    a = count("bleu", *translations(0.1, seed=0))
     with pytest.raises(DataError, match=r"equally many examples, got bleu \(.*\) over 61 and bleu \(.*\) over 60"):
         paired_test([a], [a.subset(range(60))])
     with pytest.raises(DataError, match=r"one metric .* got bleu \(.*\) over 61 and chrf"):
-        paired_test([a], [tally("chrf", *translations(0.1, seed=0))])
+        paired_test([a], [count("chrf", *translations(0.1, seed=0))])
     with pytest.raises(DataError, match=r"equal settings .* tok:13a.* and .* tok:char"):
-        paired_test([a], [tally_bleu(*translations(0.1, seed=0), tokenizer="char")])
+        paired_test([a], [count_bleu(*translations(0.1, seed=0), tokenizer="char")])
 
 
 def test_perplexities_over_other_tokens_are_refused():
     with pytest.raises(DataError, match=r"tokens:7.* and .*tokens:8"):
-        paired_test([tally_perplexity([3.0, 4.0], [3, 4])], [tally_perplexity([3.0, 4.0], [4, 4])])
+        paired_test([count_perplexity([3.0, 4.0], [3, 4])], [count_perplexity([3.0, 4.0], [4, 4])])
 
 
 @pytest.mark.parametrize(
@@ -294,54 +312,74 @@ def test_perplexities_over_other_tokens_are_refused():
         ({"method": "randomisation"}, "unknown method 'randomisation'; did you mean randomization?"),
     ],
 )
-def test_a_paired_test_refuses_what_lies_out_of_range(arguments: dict, message: str, proportion: MakeTally):
+def test_a_paired_test_refuses_what_lies_out_of_range(arguments: dict, message: str, proportion: MakeCounts):
     model = [proportion(np.arange(7) % 2)]
     with pytest.raises(ConfigError, match=message):
         paired_test(model, model, **arguments)
 
 
-def test_nothing_and_a_single_example_are_refused(proportion: MakeTally):
-    with pytest.raises(DataError, match="at least 1 tally for each model, got 0"):
+def test_nothing_and_a_single_example_are_refused(proportion: MakeCounts):
+    with pytest.raises(DataError, match="at least 1 seed for each model, got 0"):
         paired_test([], [])
     one = [proportion(np.ones(1))]
-    with pytest.raises(DataError, match="fewer than 2 examples, got 1"):
+    with pytest.raises(DataError, match="at least 2 examples, got 1"):
         paired_test(one, one)
 
 
-def test_each_pair_is_a_paired_test_with_holms_correction(models: dict[str, list[Tally]]):
+def test_each_pair_is_a_paired_test_with_holms_correction(models: dict[str, list[Counts]]):
     comparisons = compare_all(models, seed=3)
     assert [(one.a, one.b) for one in comparisons] == [("weak", "strong"), ("weak", "equal"), ("strong", "equal")]
     tests = [paired_test(models[one.a], models[one.b], seed=3) for one in comparisons]
     for one, test, p in zip(comparisons, tests, holm([test.p for test in tests]), strict=True):
         assert (one.difference, one.interval, one.p_uncorrected) == (test.difference, test.interval, test.p)
         assert (one.name, one.p) == (test.name, p)
-        assert one.settings == {**test.settings, "correction": "holm", "pairs": 3}
+        assert one.settings == {**test.settings, "pairs": 3}
     assert "|pairs:3|" in comparisons[0].signature
 
 
-@pytest.mark.parametrize("method", ["randomization", "bootstrap"])
-def test_a_comparison_says_which_differences_are_real(method, models: dict[str, list[Tally]]):
-    assert [one.is_real for one in compare_all(models, method=method)] == [True, True, False]
+@pytest.mark.parametrize("method", get_args(TestMethod))
+def test_a_comparison_finds_the_significant_differences(method, models: dict[str, list[Counts]]):
+    assert [one.is_significant for one in compare_all(models, method=method)] == [True, True, False]
 
 
-def test_a_real_difference_is_one_by_the_corrected_p_and_by_the_interval_over_seeds():
+def test_significance_requires_the_corrected_p_and_the_interval_over_seeds():
     fields = {"name": "bleu", "a": "x", "b": "y", "difference": 1.0, "p_uncorrected": 0.02}
-    assert not ComparedPair(**fields, p=0.06, interval=(0.1, 1.9)).is_real
-    assert not ComparedPair(**fields, p=0.04, interval=(-0.1, 2.1)).is_real
-    assert ComparedPair(**fields, p=0.04, interval=(0.1, 1.9)).is_real
+    assert not ComparedPair(**fields, p=0.06, interval=(0.1, 1.9)).is_significant
+    assert not ComparedPair(**fields, p=0.04, interval=(-0.1, 2.1)).is_significant
+    assert ComparedPair(**fields, p=0.04, interval=(0.1, 1.9)).is_significant
 
 
-def test_of_many_equal_models_seldom_any_is_called_better(proportion: MakeTally):
+def test_two_scores_made_of_smoothing_are_not_comparable():
+    """Neither model has a matching 4-gram: BLEU is then higher for shorter outputs, with a small p-value."""
+    rng = np.random.default_rng(0)
+    references = [" ".join(f"r{number}" for number in rng.integers(1000, size=11)) for _ in range(97)]
+    right, wrong = [line.split() for line in references], ["x"] * 16
+    outputs = [[line[:1] + wrong, line[:1] + wrong[:8], line[:7] + wrong[:2]] for line in right]
+    long, short, good = (
+        count("bleu", [" ".join(words) for words in texts], references) for texts in zip(*outputs, strict=True)
+    )
+    pair = paired_test([long] * 2, [short] * 2)
+    assert max(long.value, short.value) < 0.5
+    assert pair.p < 0.05
+    assert not pair.interval[0] <= 0.0 <= pair.interval[1]
+    assert "smoothing" in str(pair.not_comparable)
+    assert not pair.is_significant
+    # A model that does match is better than one that does not; one seed that matches is enough.
+    assert paired_test([good], [short]).is_significant
+    assert paired_test([long, good], [short, short]).not_comparable is None
+
+
+def test_of_many_equal_models_seldom_any_is_called_better(proportion: MakeCounts):
     """Uncorrected, ten pairs would raise a false alarm in about one experiment of four."""
     rng = np.random.default_rng(15)
     alarms = 0
     for simulation in range(100):
         models = {name: [proportion(rng.random(101) < 0.6)] for name in "abcde"}
-        alarms += any(one.is_real for one in compare_all(models, num_resamples=499, seed=simulation))
+        alarms += any(one.is_significant for one in compare_all(models, num_resamples=499, seed=simulation))
     assert alarms <= scipy.stats.binom.ppf(0.999, 100, 0.05)
 
 
-def test_models_that_cannot_be_compared_are_refused(models: dict[str, list[Tally]]):
+def test_models_that_cannot_be_compared_are_refused(models: dict[str, list[Counts]]):
     with pytest.raises(DataError, match="at least 2 models, got 1"):
         compare_all({"weak": models["weak"]})
     with pytest.raises(DataError, match=r"equally many seeds, got \{'weak': 2, 'strong': 1, 'equal': 2\}"):
@@ -350,7 +388,7 @@ def test_models_that_cannot_be_compared_are_refused(models: dict[str, list[Tally
         compare_all({**models, "equal": [seed.subset(range(300)) for seed in models["equal"]]})
 
 
-def test_resamples_too_few_for_the_pairs_are_refused(models: dict[str, list[Tally]]):
+def test_resamples_too_few_for_the_pairs_are_refused(models: dict[str, list[Counts]]):
     with pytest.raises(ConfigError, match=r"must lie below 0.05, got 3 / \(59 \+ 1\)"):
         compare_all(models, num_resamples=59)
     assert len(compare_all(models, num_resamples=60)) == 3

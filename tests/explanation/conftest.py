@@ -1,20 +1,19 @@
 """Small attention maps, of prime sizes, in several scripts; comparisons; and pages as a browser draws them."""
 
 import copy
-import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.browser import Browser
 
-from regard.explanation.maps import AttentionMaps, visible
+from regard.explanation import AttentionMaps
+from regard.explanation.html import page_data
+from regard.explanation.tokens import visible
 
 LAYERS, HEADS = 2, 3
 SCORES = {"rnn": 0.41, "lstm": 0.67, "lstm-attention": 0.977, "transformer": 0.981}
@@ -62,7 +61,7 @@ def tricky_text() -> str:
 
 
 def comparison_of(scores: dict[str, float], *, num_seeds: int = 2, metric: str = "exact_match") -> dict[str, Any]:
-    """Models with these scores; a difference of more than a hundredth of the scale is real."""
+    """Models with these scores; a difference of more than a hundredth of the scale is significant."""
     scale = 100.0 if metric == "bleu" else 1.0
     seeds = list(range(num_seeds))
     models = [model_of(name, value, number, seeds, scale) for number, (name, value) in enumerate(scores.items())]
@@ -74,7 +73,7 @@ def comparison_of(scores: dict[str, float], *, num_seeds: int = 2, metric: str =
             "interval": [scores[a] - scores[b] - 0.013 * scale, scores[a] - scores[b] + 0.011 * scale],
             "p": 0.0004 if abs(scores[a] - scores[b]) > 0.01 * scale else 0.227,
             "p_uncorrected": 0.0001,
-            "is_real": abs(scores[a] - scores[b]) > 0.01 * scale,
+            "is_significant": abs(scores[a] - scores[b]) > 0.01 * scale,
         }
         for a, b in combinations(scores, 2)
     ]
@@ -140,7 +139,7 @@ def model_of(name: str, value: float, number: int, seeds: list[int], scale: floa
 
 @pytest.fixture(scope="session")
 def scores() -> dict[str, float]:
-    """Of four models, two of which cannot be told apart."""
+    """Of four models, two of which do not differ significantly."""
     return SCORES
 
 
@@ -156,7 +155,7 @@ def comparison() -> dict[str, Any]:
 
 @pytest.fixture
 def of_text() -> dict[str, Any]:
-    """Language models by bits per byte: gpt is best, and cannot be told apart from llama."""
+    """Language models by bits per byte: gpt is best, and not significantly better than llama."""
     of_text = comparison_of({"lstm": 2.71, "llama": 2.307, "gpt": 2.3}, metric="bits_per_byte")
     of_text |= {"data": "play.txt", "task": "language", "is_text": True, "rows": 97}
     of_text["samples"] = [
@@ -220,39 +219,22 @@ def foreign() -> Callable[[dict[str, Any], str], dict[str, Any]]:
     return in_foreign_words
 
 
-def embedded_data(page: Path) -> Any:
-    """What the scripts of a page read."""
-    found = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', page.read_text(), re.DOTALL)
-    assert len(found) == 1
-    return json.loads(found[0])
-
-
 @pytest.fixture
 def data_of() -> Callable[[Path], Any]:
-    return embedded_data
-
-
-def draw_in_browser(browser: str, page: Path, *, then: str = "", width: int = 1000) -> str:
-    """The page as the browser has drawn it, after the JavaScript `then`, without the style and the data in it."""
-    late = f"<script>addEventListener('load', () => setTimeout(() => {{ {then} }}, 200))</script></body>"
-    copied = page.with_name("copy.html")
-    copied.write_text(page.read_text().replace("</body>", late))
-    quiet = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-        f"--disable-component-update --disable-sync --virtual-time-budget=10000 --window-size={width},1000"
-    )
-    command = [browser, *quiet.split(), f"--user-data-dir={page.with_name('profile')}", "--dump-dom", copied.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    error = re.search(r'<html[^>]* data-error="([^"]*)"', done.stdout)
-    assert error is None, error and error[1]
-    return done.stdout.split("<body>")[1].split('id="page-data"')[0]
+    return page_data
 
 
 @pytest.fixture(scope="session")
-def drawn() -> Callable[..., str]:
-    """`draw_in_browser`, with the browser that is installed; without one the test is skipped."""
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    browser = next(filter(None, map(shutil.which, names)), None)
-    if browser is None:
-        pytest.skip("no Chromium is installed to draw the page")
-    return partial(draw_in_browser, browser)
+def drawn(browser: Browser) -> Callable[..., str]:
+    """Opens a page and runs the JavaScript `then`; returns what is drawn, without the style and the data."""
+
+    def draw(page: Path, *, then: str = "", width: int = 1000) -> str:
+        browser.open(page.as_uri(), width=width)
+        browser.settled_html()
+        browser.run(then)
+        html = browser.settled_html()
+        error = re.search(r'<html[^>]* data-error="([^"]*)"', html)
+        assert error is None, error and error[1]
+        return html.split("<body>")[1].split('id="page-data"')[0]
+
+    return draw

@@ -15,16 +15,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from regard.errors import ConfigError
-from regard.explanation.comparison import PALETTE, draw_comparison, draw_curves, write_comparison
-from regard.explanation.comparison_words import (
-    digits_for,
-    explanation_of,
-    lead_of,
-    leaders,
-    ranked,
-    title_of,
-    verdict_of,
-)
+from regard.explanation.colors import PALETTE
+from regard.explanation.report import ComparisonView, draw_curves, write_comparison
 
 
 def printed(comparison: dict[str, Any], *, width: int = 80, color: bool = False, encoding: str = "utf-8") -> str:
@@ -32,7 +24,7 @@ def printed(comparison: dict[str, Any], *, width: int = 80, color: bool = False,
     file = io.TextIOWrapper(raw, encoding=encoding)
     system = "truecolor" if color else None
     console = Console(file=file, width=width, force_terminal=color, color_system=system, legacy_windows=False)
-    console.print(draw_comparison(comparison))
+    console.print(ComparisonView(comparison))
     file.flush()
     return raw.getvalue().decode(encoding)
 
@@ -42,34 +34,49 @@ def line_of(text: str, name: str) -> str:
     return next(line for line in text.splitlines() if line[2:].startswith(f"{name} "))
 
 
-def test_the_best_model_and_what_cannot_be_told_apart_from_it_lead(comparison: dict[str, Any]):
-    assert [model["name"] for model in ranked(comparison)] == ["transformer", "lstm-attention", "lstm", "rnn"]
-    assert leaders(comparison) == ["transformer", "lstm-attention"]
-    assert verdict_of(comparison).endswith("0.981 exact match, but cannot be told apart from lstm-attention.")
-    comparison["pairs"][-1]["is_real"] = True
-    assert leaders(comparison) == ["transformer"]
-    assert verdict_of(comparison).endswith("its lead over each of the others is real.")
+def test_the_best_model_and_those_not_significantly_worse_lead(comparison: dict[str, Any]):
+    assert [model["name"] for model in ComparisonView(comparison).ranking] == [
+        "transformer",
+        "lstm-attention",
+        "lstm",
+        "rnn",
+    ]
+    assert ComparisonView(comparison).leaders == ["transformer", "lstm-attention"]
+    assert ComparisonView(comparison).verdict.endswith(
+        "0.981 exact match, but not significantly better than lstm-attention."
+    )
+    comparison["pairs"][-1]["is_significant"] = True
+    assert ComparisonView(comparison).leaders == ["transformer"]
+    assert ComparisonView(comparison).verdict.endswith("its lead over each of the others is significant.")
     comparison["pairs"].pop()
-    assert leaders(comparison) == ["transformer"]
-    assert verdict_of(comparison) == "transformer scores best, 0.981 exact match."
+    assert ComparisonView(comparison).leaders == ["transformer"]
+    assert ComparisonView(comparison).verdict == "transformer scores best, 0.981 exact match."
 
 
-@pytest.mark.parametrize("metric", ["perplexity", "bits_per_byte"])
-def test_of_perplexities_and_bits_the_lowest_is_best(comparison: dict[str, Any], metric: str):
-    assert leaders({**comparison, "metric": metric}) == ["rnn"]
-    assert [model["name"] for model in ranked({**comparison, "metric": metric})][-1] == "transformer"
+@pytest.mark.parametrize("metric", ["perplexity", "bits_per_byte", "rmse", "calibration_error"])
+def test_of_perplexities_bits_and_errors_the_lowest_is_best(comparison: dict[str, Any], metric: str):
+    assert ComparisonView({**comparison, "metric": metric}).leaders == ["rnn"]
+    assert [model["name"] for model in ComparisonView({**comparison, "metric": metric}).ranking][-1] == "transformer"
+
+
+def test_scores_that_are_artifacts_of_the_metric_are_not_comparable(comparison: dict[str, Any]):
+    pair = comparison["pairs"][-1] | {"is_significant": False, "not_comparable": "no 4-gram matches"}
+    comparison["pairs"][-1] = pair
+    verdict = ComparisonView(comparison).verdict
+    assert verdict.endswith("but is not comparable with lstm-attention: no 4-gram matches.")
+    assert printed(comparison, width=100).count("  not comparable") == 1
 
 
 def test_of_text_the_words_say_that_lower_is_better(of_text: dict[str, Any]):
-    assert leaders(of_text) == ["gpt", "llama"]
-    assert verdict_of(of_text) == (
-        "gpt scores best, with the lowest bits per byte, 2.300, but cannot be told apart from llama."
+    assert ComparisonView(of_text).leaders == ["gpt", "llama"]
+    assert ComparisonView(of_text).verdict == (
+        "gpt scores best, with the lowest bits per byte, 2.300, but not significantly better than llama."
     )
-    assert lead_of(of_text) == (
-        "language, bits per byte (lower is better) on the same 97 stretches of text, 2 seeds for each model"
+    assert ComparisonView(of_text).subtitle == (
+        "language, bits per byte (lower is better) on the same 97 text spans, 2 seeds per model"
     )
-    assert "the same 97 stretches of text, likelihood beside likelihood" in explanation_of(of_text)
-    assert "rows" not in explanation_of(of_text) + lead_of(of_text)
+    assert "the same 97 text spans by a paired test of likelihoods" in ComparisonView(of_text).method
+    assert "rows" not in ComparisonView(of_text).method + ComparisonView(of_text).subtitle
 
 
 def test_of_text_the_terminal_says_by_how_much_the_better_one_is_lower(of_text: dict[str, Any]):
@@ -79,31 +86,31 @@ def test_of_text_the_terminal_says_by_how_much_the_better_one_is_lower(of_text: 
     assert any(line.startswith("★ the best") and line.endswith("lower is better") for line in lines)
     assert line_of(text, "gpt").split()[1:5] == ["gpt", "2.300", "[2.250,", "2.350]"]
     assert f"{2**2.3:.2f}" in line_of(text, "gpt")
-    assert "model against lower by p" in lines
+    assert "model vs. lower by p" in lines
     # Stored are scores of a less those of b: 2.71 less 2.3 is 0.41, with an interval from 0.397 to 0.421.
-    assert "gpt lstm 0.410 [0.397, 0.421] <0.001 real" in lines
-    assert "gpt llama 0.007 [-0.006, 0.018] 0.227 not told apart" in lines
+    assert "gpt lstm 0.410 [0.397, 0.421] <0.001 significant" in lines
+    assert "gpt llama 0.007 [-0.006, 0.018] 0.227 not significant" in lines
 
 
 def test_a_model_that_went_astray_comes_last(odd: dict[str, Any]):
-    assert [model["name"] for model in ranked(odd)] == ["alone", "lost"]
-    odd["pairs"][0]["is_real"] = False
-    assert leaders(odd) == ["alone"]
+    assert [model["name"] for model in ComparisonView(odd).ranking] == ["alone", "lost"]
+    odd["pairs"][0]["is_significant"] = False
+    assert ComparisonView(odd).leaders == ["alone"]
     odd["models"].pop()
     odd["pairs"].clear()
-    assert verdict_of(odd) == "No model has a finite score."
-    draw_comparison(odd)
+    assert ComparisonView(odd).verdict == "No model has a finite score."
+    ComparisonView(odd)
 
 
 def test_the_title_names_few_models_and_counts_many(comparison: dict[str, Any], crowd: dict[str, Any]):
-    assert title_of(comparison) == "rnn, lstm, lstm-attention and transformer on dates, 1 minute a run"
-    assert title_of(crowd) == "12 models on dates, 1 minute a run"
+    assert ComparisonView(comparison).title == "rnn, lstm, lstm-attention and transformer on dates, 1 minute a run"
+    assert ComparisonView(crowd).title == "12 models on dates, 1 minute a run"
 
 
 def test_a_finer_interval_has_one_more_decimal(comparison: dict[str, Any], crowd: dict[str, Any]):
-    assert (digits_for(comparison), digits_for(crowd)) == (3, 2)
+    assert (ComparisonView(comparison).digits, ComparisonView(crowd).digits) == (3, 2)
     comparison["models"][0]["score"]["interval"] = [0.4099, 0.4101]
-    assert digits_for(comparison) == 4
+    assert ComparisonView(comparison).digits == 4
 
 
 @pytest.mark.parametrize(
@@ -121,7 +128,7 @@ def test_what_does_not_hold_together_is_an_error(
     with pytest.raises(ConfigError, match=message):
         write_comparison(tmp_path / "compare.html", comparison)
     with pytest.raises(ConfigError, match=message):
-        draw_comparison(comparison)
+        ComparisonView(comparison)
     with pytest.raises(ConfigError, match=message):
         draw_curves(comparison, tmp_path / "curves.png")
     assert not list(tmp_path.iterdir())
@@ -137,11 +144,11 @@ def test_the_terminal_shows_each_model_and_each_pair(comparison: dict[str, Any],
     assert "246 k    10.2 k  61 s   512 MiB" in line_of(text, "rnn")
     assert [line[0] for line in lines[4:9] if "MiB" in line or "GiB" in line] == [" ", " ", "★", "★"]
     assert ("●" in line_of(text, "rnn")) == (width == 140)
-    assert sum(line.endswith("  real") or "  real " in line for line in lines) == 5
-    (unsure,) = (line for line in lines if "not told apart" in line)
-    assert " ".join(unsure.split()) == "transformer lstm-attention 0.004 [-0.007, 0.017] 0.227 not told apart"
+    assert sum("<0.001  significant" in line for line in lines) == 5
+    (unsure,) = (line for line in lines if "0.227" in line)
+    assert " ".join(unsure.split()) == "transformer lstm-attention 0.004 [-0.007, 0.017] 0.227 not significant"
     assert "on the same 2,003 rows" in text
-    assert "Holm's method for the 6 pairs" in " ".join(text.split())
+    assert "Holm's correction for 6 pairs" in " ".join(text.split())
 
 
 def test_bars_stand_on_one_axis(comparison: dict[str, Any], scores: dict[str, float]):
@@ -163,14 +170,14 @@ def test_names_that_do_not_fit_stay_different(crowd: dict[str, Any]):
     names = [line[2:].split("  ")[0] for line in text.splitlines() if "MiB" in line or "GiB" in line]
     assert len(set(names)) == 12
     assert all("…" in name for name in names)
-    assert "Not shown are 55 pairs of the others, 45 with a real difference" in " ".join(text.split())
+    assert "55 pairs of other models are not shown; 45 differ significantly." in " ".join(text.split())
 
 
 def test_a_narrow_terminal_says_what_it_leaves_out(comparison: dict[str, Any]):
     text = printed(comparison, width=50)
     assert max(map(cell_len, text.splitlines())) <= 50
-    assert "no room for memory, time, tokens/s" in " ".join(text.split())
-    assert "memory" not in text.split("no room")[0]
+    assert "too narrow for memory, time, tokens/s" in " ".join(text.split())
+    assert "memory" not in text.split("too narrow")[0]
 
 
 def test_markup_in_names_is_printed_as_it_is(
@@ -180,7 +187,7 @@ def test_markup_in_names_is_printed_as_it_is(
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert "[red]x[/]3 scores best" in plain
     assert line_of(plain, "[red]x[/]0")
-    assert line_of(printed(foreign(crowd, "[red]x[/]")), "[red]x[/]11 against")
+    assert line_of(printed(foreign(crowd, "[red]x[/]")), "[red]x[/]11")
 
 
 def test_colours_add_nothing_that_is_not_said_without_them(comparison: dict[str, Any]):
@@ -221,7 +228,7 @@ def test_a_figure_is_written_and_not_blank(
         "10\N{EN DASH}31",
         "1,000",
         "10,000",
-        "seconds of training; bands reach over all seeds",
+        "seconds of training; bands: range over seeds",
     } <= words
 
 
@@ -250,7 +257,7 @@ def test_a_figure_shows_only_what_there_is(
     odd: dict[str, Any], crowd: dict[str, Any], tmp_path: Path, foreign: Callable[..., dict[str, Any]]
 ):
     draw_curves(odd, tmp_path / "odd.svg")
-    assert "no validation was logged" in (tmp_path / "odd.svg").read_text()
+    assert "no validation loss was logged" in (tmp_path / "odd.svg").read_text()
     assert "training rows" not in (tmp_path / "odd.svg").read_text()
     draw_curves(foreign(crowd, "$x$ </script>"), tmp_path / "foreign.png")
     draw_curves(crowd, tmp_path / "crowd.svg")

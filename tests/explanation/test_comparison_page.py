@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.explanation.comparison import write_comparison
+from regard.explanation.report import write_comparison
 
 Draw = Callable[..., str]
 Compare = Callable[..., dict[str, Any]]
@@ -76,7 +76,7 @@ def test_numbers_of_numpy_and_numbers_that_are_not_finite_are_embedded(
     odd: dict[str, Any], tmp_path: Path, data_of: Callable[[Path], Any]
 ):
     odd["models"][1]["score"]["value"] = np.float64(0.5)
-    odd["pairs"][0]["is_real"] = np.bool_(False)
+    odd["pairs"][0]["is_significant"] = np.bool_(False)
     write_comparison(tmp_path / "compare.html", odd)
     data = data_of(tmp_path / "compare.html")
     assert [model["score"]["value"] for model in data["models"]] == [None, 0.5]
@@ -114,8 +114,8 @@ def test_the_page_draws_every_section(first_sight: str, scores: dict[str, float]
         assert f'<section id="{part}">' in first_sight
     assert first_sight.count('class="curve"') == 2 * len(scores) + len(scores) + len(scores)
     assert first_sight.count('class="whisker"') == 2 * 2 * len(scores)
-    assert first_sight.count(">real</span>") == 5
-    assert first_sight.count(">cannot be told apart</span>") == 1
+    assert first_sight.count(">significant</span>") == 5
+    assert first_sight.count(">not significant</span>") == 1
     assert "exact_match|n:2003|version:0.1.0" in first_sight
     assert "NaN" not in first_sight
 
@@ -165,7 +165,7 @@ def test_many_models_are_shown_as_a_matrix(crowd: dict[str, Any], width: int, dr
     assert matrix is not None
     cells = {kind: matrix[0].count(f'<td class="{kind}"') for kind in ("better", "worse", "unsure", "self")}
     assert cells == {"better": 55, "worse": 55, "unsure": 22, "self": 12}
-    assert "transformer-of-the-kind-a is really worse than transformer-of-the-kind-c: \N{MINUS SIGN}1.40" in dom
+    assert "transformer-of-the-kind-a is significantly worse than transformer-of-the-kind-c: \N{MINUS SIGN}1.40" in dom
 
 
 @pytest.mark.slow
@@ -175,10 +175,10 @@ def test_the_page_of_text_cannot_be_read_the_wrong_way_round(of_text: dict[str, 
     assert first.count('<div class="better-way">lower is better</div>') == 1
     assert '<b>0.410 lower</b><div class="between">0.397 to 0.421 lower</div>' in first
     assert '<b>0.007 lower</b><div class="between">0.006 higher to 0.018 lower</div>' in first
-    assert "lstm is really worse than llama: 0.403 higher (0.390 to 0.414 higher)" in table
-    assert "over other stretches of text of this kind" in first
+    assert "lstm is significantly worse than llama: 0.403 higher (0.390 to 0.414 higher)" in table
+    assert "95 % intervals over text spans" in first
     assert "training documents" in first
-    assert "perplexity" in first
+    assert "Perplexity" in first
     assert "rows" not in re.sub(r"<[^>]*>", " ", first)
 
 
@@ -191,9 +191,9 @@ def test_a_lead_lies_right_of_nothing_whichever_way_is_better(
         assert all(float(lead) > float(zero) for zero, lead in plots)
 
 
-def test_ways_in_which_a_text_goes_on_are_neither_right_nor_wrong(of_text: dict[str, Any], draw: Draw):
+def test_continuations_are_neither_right_nor_wrong(of_text: dict[str, Any], draw: Draw):
     dom = draw(of_text)
-    assert "How they go on" in dom
+    assert "Continuations" in dom
     assert dom.count('class="output continued"') == 1
     assert not re.search('<li class="(right|wrong)">|<mark>', dom)
 

@@ -1,16 +1,20 @@
-"""Attention maps: their shapes, their averages, and what they say when asked for what is not there."""
+"""Attention maps: their shapes, their averages, their files, and errors about what is not there."""
 
+import base64
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from regard.errors import ConfigError
-from regard.explanation.maps import AttentionMaps, visible
+from regard.explanation import AttentionMaps
+from regard.explanation.html import page_data
+from regard.explanation.tokens import visible
 
 
-def test_rows_and_columns_are_the_tokens_that_look_and_are_looked_at(maps: AttentionMaps):
+def test_rows_and_columns_are_the_tokens_of_queries_and_keys(maps: AttentionMaps):
     assert maps.kinds == ("encoder", "decoder", "cross")
     assert maps.rows("encoder") == maps.columns("encoder") == maps.columns("cross") == maps.source_tokens
     assert maps.rows("decoder") == maps.rows("cross") == maps.target_tokens
@@ -31,21 +35,35 @@ def test_what_is_not_named_is_averaged(maps: AttentionMaps):
     ("layer", "head", "words"),
     [
         (None, None, "Cross attention, average of 2 layers and 3 heads"),
-        (1, None, "Cross attention, layer 1, average of 3 heads"),
-        (None, 0, "Cross attention, head 0, average of 2 layers"),
-        (0, 2, "Cross attention, layer 0, head 2"),
+        (1, None, "Cross attention, layer 2, average of 3 heads"),
+        (None, 0, "Cross attention, head 1, average of 2 layers"),
+        (0, 2, "Cross attention, layer 1, head 3"),
     ],
 )
-def test_a_title_says_what_is_shown(maps: AttentionMaps, layer: int | None, head: int | None, words: str):
+def test_a_title_counts_layers_and_heads_from_one(maps: AttentionMaps, layer: int | None, head: int | None, words: str):
     assert maps.describe("cross", layer, head) == words
 
 
-def test_maps_come_back_from_json(maps: AttentionMaps):
-    again = AttentionMaps.from_dict(json.loads(maps.to_json()))
-    assert again.to_dict() == maps.to_dict()
-    assert again.target_inputs == maps.target_inputs
+def test_json_has_every_weight_and_a_page_has_them_to_five_digits(maps: AttentionMaps, tmp_path: Path):
+    maps.save(tmp_path / "maps.json")
+    maps.save(tmp_path / "maps.html")
+    written, (embedded,) = json.loads((tmp_path / "maps.json").read_text()), page_data(tmp_path / "maps.html")
+    assert written == maps.to_json()
+    assert (written["input"], written["output"]) == ("4 mars 2025", "2025-03-04")
+    for data in (written, embedded):
+        for name in ("source_tokens", "target_tokens", "target_inputs"):
+            assert tuple(data[name]) == getattr(maps, name)
     for kind, weights in maps.weights.items():
-        np.testing.assert_allclose(again.weights[kind], weights, atol=1e-5)
+        np.testing.assert_array_equal(np.array(written["weights"][kind], np.float32), weights)
+        packed = embedded["weights"][kind]
+        levels = np.frombuffer(base64.b64decode(packed["values"]), dtype="<u2").reshape(packed["shape"])
+        np.testing.assert_allclose(levels / 65535, weights, atol=1e-5)
+
+
+def test_a_notebook_shows_the_page_in_a_frame(maps: AttentionMaps):
+    shown = maps._repr_html_()
+    assert shown.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
+    assert "<script" not in shown
 
 
 def test_a_shape_that_does_not_fit_its_tokens_is_an_error(maps: AttentionMaps):
@@ -71,7 +89,7 @@ def test_a_weight_must_be_a_share(maps: AttentionMaps, wrong: float):
 
 def test_an_unknown_kind_layer_or_head_is_answered_with_what_there_is(maps: AttentionMaps):
     without_decoder = replace(maps, weights={kind: maps.weights[kind] for kind in ("cross", "encoder")})
-    with pytest.raises(ConfigError, match="no attention of kind 'decoder' was recorded; there is encoder, cross"):
+    with pytest.raises(ConfigError, match="no attention of kind 'decoder' was recorded; recorded: encoder, cross"):
         without_decoder.average("decoder")
     with pytest.raises(ConfigError, match="layer must lie in 0 to 1 for cross attention, got 2"):
         maps.average("cross", layer=2)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from regard.errors import ConfigError
-from regard.explanation.attention_page import write_attention_page
-from regard.explanation.maps import AttentionMaps
-from regard.explanation.report import Report, write_report
+from regard.explanation import AttentionMaps, Report, Summary, SummaryTable, write_report
+from regard.explanation.attention import write_attention_page
+from regard.explanation.report import update_certificate
 
 
 @pytest.fixture
@@ -25,16 +25,17 @@ def report(maps: AttentionMaps) -> Report:
         title="dates: source to target",
         summary={"model": "transformer", "parameters": "1,204,352"},
         scores={
-            "exact match": {"value": np.float64(0.993), "interval": (0.9885, 0.996), "signature": "n:2000|seed:7"},
-            "BLEU": {"value": 97.31},
+            "exact_match": {"value": np.float64(0.993), "interval": (0.9885, 0.996), "signature": "n:2000|seed:7"},
+            "bleu": {"value": 97.31},
         },
+        num_rows=2000,
         curves=[*trained, *checked],
         settings='[model]\nmodel_dim = 128  # wide\npreset = "transformer"\n',
         samples=[
             {"source": "4 mars 2025", "target": "2025-03-04", "prediction": "2025-03-04", "right": True},
             {"source": "٤ مارس ٢٠٢٥", "target": "2025-03-04", "prediction": "2025-04-03", "right": False},
         ],
-        attention=maps,
+        attention=[maps],
         notes=["the task was read off the data"],
     )
 
@@ -59,13 +60,6 @@ def test_a_page_stands_alone(page: Path):
     assert [path.name for path in page.parent.iterdir()] == ["page.html"]
 
 
-def test_an_attention_page_holds_its_maps(maps: AttentionMaps, tmp_path: Path, data_of: Callable[[Path], Any]):
-    write_attention_page(maps, tmp_path / "page.html")
-    (found,) = data_of(tmp_path / "page.html")
-    again = AttentionMaps.from_dict(found)
-    assert again.to_dict() == maps.to_dict()
-
-
 def test_an_attention_page_needs_an_example(tmp_path: Path):
     with pytest.raises(ConfigError, match="at least one prediction"):
         write_attention_page([], tmp_path / "page.html")
@@ -79,7 +73,7 @@ def tricky_report(make_maps: Callable[[str, str], AttentionMaps], text: str) -> 
         curves=[{"step": 1, "loss": 1.0}],
         settings=text,
         samples=[{"source": text, "target": text, "prediction": text + "x", "right": False}],
-        attention=make_maps(text, text),
+        attention=[make_maps(text, text)],
         notes=[text],
     )
 
@@ -97,7 +91,7 @@ def test_foreign_text_stays_text_and_comes_back(
     assert data["title"] == data["notes"][0] == data["settings"] == data["samples"][0]["source"] == tricky_text
     assert data["scores"][0]["signature"] == tricky_text
     assert data["summary"] == [[tricky_text, tricky_text]]
-    assert data["attention"][0]["source"] == tricky_text
+    assert data["attention"][0]["input"] == tricky_text
 
 
 def test_a_resumed_run_has_one_line_per_step_and_the_later_one_holds(tmp_path: Path, data_of: Callable[[Path], Any]):
@@ -133,7 +127,7 @@ def test_the_attention_page_draws_itself_and_answers(maps: AttentionMaps, tmp_pa
     dom = drawn(tmp_path / "page.html", then=choose + walk)
     assert f'data-cells="{11 * 12}"' in dom
     assert dom.count('aria-label="layer ') == 6
-    assert re.search(r'aria-label="layer 1, head 1" aria-pressed="true"', dom)
+    assert re.search(r'aria-label="layer 2, head 2" aria-pressed="true"', dom)
     weights = maps.average("cross", layer=1, head=1)
     tip = re.search(r'class="attention-tip"[^>]*>(.*?)</div>', dom)
     place = re.search(r'data-row="(\d+)" data-column="(\d+)"', dom)
@@ -155,8 +149,10 @@ def test_the_report_draws_every_section_that_has_something_to_show(
         assert f'<section id="{part}">' in dom
     assert dom.count('class="interval"') == 1
     assert ">0.9930<" in dom
-    assert 'class="valid_loss" d="M' in dom
-    assert 'class="learning_rate" d="M' in dom
+    assert ">Validation exact match (2,000 rows)<" in dom
+    assert ">BLEU<" in dom
+    assert '<g class="line valid_loss"><path class="curve" d="M' in dom
+    assert '<g class="line learning_rate"><path class="curve" d="M' in dom
     assert "<mark>" in dom
     assert '<span class="toml-table">[model]</span>' in dom
     assert f'data-cells="{11 * 12}"' in dom
@@ -183,11 +179,11 @@ def test_odd_numbers_do_not_stop_the_report(report: Report, tmp_path: Path, draw
     assert "not finite" in dom
 
 
-def test_how_a_text_goes_on_is_neither_right_nor_wrong(tmp_path: Path, drawn: Callable[..., str]):
+def test_a_continuation_is_neither_right_nor_wrong(tmp_path: Path, drawn: Callable[..., str]):
     samples = [{"source": "But soft, what", "target": " light through", "prediction": " lamp"}]
     write_report(tmp_path / "page.html", Report(title="a text", samples=samples))
     dom = drawn(tmp_path / "page.html")
-    assert all(f"<dt>{name}</dt>" in dom for name in ("text", "goes on", "model"))
+    assert all(f"<dt>{name}</dt>" in dom for name in ("text", "continuation", "generated"))
     assert " light through" in dom
     assert "<mark" not in dom
 
@@ -200,3 +196,41 @@ def test_foreign_text_is_shown_and_never_run(
     dom = drawn(tmp_path / "page.html")
     assert "<b>" not in dom.replace("<b>step", "")
     assert f"<li>{html.escape(tricky_text, quote=False)}</li>" in dom
+
+
+def test_many_scores_are_a_table_and_an_interval_without_width_is_left_out(tmp_path: Path, drawn: Callable[..., str]):
+    scores = {f"entity_f1_{number}": {"value": 1.0, "interval": [1.0, 1.0]} for number in range(9)}
+    write_report(tmp_path / "page.html", Report(title="tags", scores=scores))
+    dom = drawn(tmp_path / "page.html")
+    assert dom.count("<dt>Entity F1 ") == 8
+    assert "1.000 to 1.000" not in dom
+    assert 'class="interval"' not in dom
+
+
+def test_tags_are_shown_with_their_words(tmp_path: Path, drawn: Callable[..., str]):
+    tags = {"target": "B-PER I-PER O", "prediction": "B-PER O O", "right": False, "kind": "tags"}
+    write_report(tmp_path / "page.html", Report(title="tags", samples=[{"source": "Ada Smith ran", **tags}]))
+    dom = drawn(tmp_path / "page.html")
+    assert re.search(r"<dt>expected</dt>.*?Ada Smith<small>PER</small>", dom)
+    assert re.search(r"<dt>predicted</dt>.*?Ada<small>PER</small>", dom)
+
+
+def test_the_certificate_of_a_report_is_replaced_and_nothing_else(
+    report: Report, tmp_path: Path, data_of: Callable[[Path], Any]
+):
+    table = SummaryTable(name="bounds", columns=["bound", "lower"], rows=[["Hoeffding", "0.9"]], bold=[0])
+    first, second = (
+        Summary(title="run", subtitle="", findings=[sentence], tables=[table]) for sentence in ("sealed", "opened once")
+    )
+    path = tmp_path / "report.html"
+    write_report(path, replace(report, certificate=first))
+    before = data_of(path)
+    update_certificate(path, second)
+    after = data_of(path)
+    assert after.pop("certificate") == {**before.pop("certificate"), "findings": ["opened once"]}
+    assert after == before
+    path.write_text("my own notes")
+    update_certificate(path, second)
+    assert path.read_text() == "my own notes"
+    update_certificate(tmp_path / "none.html", second)
+    assert not (tmp_path / "none.html").exists()

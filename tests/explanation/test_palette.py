@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from regard.explanation.comparison import PALETTE
+from regard.explanation.colors import PALETTE
 
 # Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009),
 # at severity 1: what eyes without one kind of cone see of linear red, green and blue.

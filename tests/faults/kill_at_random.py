@@ -20,13 +20,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from regard.data.builtin import builtin
+from regard.data.builtin import find_builtin
 
 PATIENCE = 120.0
 """Seconds after which a process that shows no progress is taken for hung."""
 SETTINGS = {
     "model.model_dim": 22, "model.num_heads": 1, "model.feedforward_dim": 31, "model.num_layers": 1,
-    "model.dropout": 0.1, "data.tokenizer": "bytes", "train.batch_tokens": 512, "train.accumulate": 2,
+    "model.dropout": 0.1, "task.tokenizer": "bytes", "train.batch_tokens": 512, "train.accumulate": 2,
     "train.checkpoint_every": 7, "train.evaluate_every": 10, "train.patience": 0, "train.device": "cpu",
 }  # fmt: skip
 
@@ -34,7 +34,7 @@ SETTINGS = {
 def write_data(folder: Path) -> Path:
     """A table small enough for many epochs."""
     path = folder / "dates.tsv"
-    path.write_text("".join(f"{a}\t{b}\n" for a, b in builtin("dates").generate(300, 0)), encoding="utf-8")
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in find_builtin("dates").generate(300, 0)), encoding="utf-8")
     return path
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.errors import StoppedError
-from regard.runs.launch import train
+from regard.runs.train import train
 from regard.training.interruption import listen
 
 
@@ -45,7 +45,7 @@ def test_training_saves_and_stops_and_goes_on(tmp_path: Path, monkeypatch, numbe
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     rows = [(f"in {i}", f"out {i}") for i in range(40)]
     settings = {
-        "data": {"tokenizer": "bytes"},
+        "task": {"tokenizer": "bytes"},
         "model": {"model_dim": 22, "num_heads": 1, "feedforward_dim": 31, "num_layers": 1},
         "train": {"max_steps": 12, "evaluate_every": 5, "device": "cpu", "batch_tokens": 100},
     }
@@ -61,7 +61,7 @@ def test_training_saves_and_stops_and_goes_on(tmp_path: Path, monkeypatch, numbe
         return real(self, number_of_step)
 
     monkeypatch.setattr(Trainer, "_step", step)
-    with pytest.raises(StoppedError, match="stopped at step 7; everything is saved") as caught:
+    with pytest.raises(StoppedError, match="stopped at step 7; the state is saved") as caught:
         train(rows, out=stopped, settings=settings, show_progress=False)
     assert caught.value.exit_code == code
     monkeypatch.setattr(Trainer, "_step", real)

@@ -4,6 +4,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
@@ -12,21 +13,29 @@ import torch
 from jaxtyping import config as jaxtyping_config
 from torch import nn
 
-from regard.generation.beam import BeamSearch, Hypothesis, beam_search, best_extensions
+from regard.errors import ConfigError
+from regard.generation.beam import BeamSearch, Hypothesis, best_extensions
 from regard.generation.config import GenerationConfig
 from regard.generation.sampling import sample
-from regard.models.families import AnyModel, make_model
-from regard.models.protocols import Memory
-from regard.models.transformer import Transformer
-from regard.models.transformer_states import TransformerState, TransformerTree
-from regard.training.settings import RunSettings
+from regard.models.base import SequenceModel
+from regard.models.family import build_model
+from regard.models.protocols import Decoder, DecoderState, EncoderOutput
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer.states import BeamTreeCache, TransformerState
+from regard.training.settings import ResolvedSettings
 
 VOCAB, START, END, LIMIT = 5, 1, 2, 4
 
 
 @pytest.fixture
-def model(make_model: Callable[[int], Transformer]) -> Transformer:
-    return make_model(VOCAB)
+def model(make_tiny: Callable[[int], Transformer]) -> Transformer:
+    return make_tiny(VOCAB)
+
+
+def beam_search(
+    model: Decoder, state: DecoderState, prompt: torch.Tensor, *, end: int, limits: list[int], config: GenerationConfig
+) -> list[list[Hypothesis]]:
+    return BeamSearch(model, end=end, config=config).search(state, prompt, limits)
 
 
 @contextmanager
@@ -58,34 +67,48 @@ def best_of_all(model: Transformer, source: torch.Tensor, alpha: float) -> tuple
 
 @torch.no_grad()
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
-def test_a_beam_that_holds_every_prefix_finds_the_best_of_all(model: Transformer, alpha: float):
+def test_a_beam_of_every_prefix_finds_the_best_of_all(model: Transformer, alpha: float):
     config = GenerationConfig(beam_size=VOCAB**LIMIT, length_penalty=alpha, stopping="exact")
     for _ in range(5):
         source = torch.randint(VOCAB, (1, 7))
-        state = model.start(model.encode(source))
+        state = model.initial_state(model.encode(source))
         found = beam_search(model, state, torch.tensor([[START]]), end=END, limits=[LIMIT], config=config)[0][0]
         tokens, score = best_of_all(model, source, alpha)
         assert found.tokens == tokens
         assert found.score == pytest.approx(score, abs=1e-12)
 
 
-class Chain:
-    """A decoder whose next token depends on the last one only, by a table of probabilities."""
+@dataclass
+class Step:
+    """The state of a `TableDecoder`: how many tokens there are."""
 
-    def __init__(self, table: torch.Tensor) -> None:
-        self.table = table.log()
+    number: int = 0
 
-    def decode(self, target: torch.Tensor, memory: None = None) -> torch.Tensor:
-        return self.table[target]
-
-    def start(self, memory: None = None, *, batch_size: int = 1) -> "Chain":
+    def select(self, rows: torch.Tensor) -> "Step":
         return self
 
-    def select(self, rows: torch.Tensor) -> "Chain":
-        return self
 
-    def step(self, tokens: torch.Tensor, state: "Chain") -> tuple[torch.Tensor, "Chain"]:
-        return self.table[tokens], state
+class TableDecoder(SequenceModel[TransformerConfig]):
+    """A decoder whose next token depends on the last one and on the number of tokens, by a table for each step."""
+
+    def __init__(self, tables: torch.Tensor) -> None:
+        super().__init__(TransformerConfig(encoder_layers=0), vocab_size=tables.size(-1))
+        self.tables = tables
+
+    def encode(self, source: torch.Tensor, lengths: torch.Tensor | None = None, **_: object) -> EncoderOutput:
+        raise NotImplementedError
+
+    def hidden_states(self, tokens: torch.Tensor, encoder_output: EncoderOutput | None = None, **_: object) -> None:
+        raise NotImplementedError
+
+    def initial_state(self, encoder_output: EncoderOutput | None = None, *, batch_size: int = 1) -> Step:
+        return Step()
+
+    def static_state(self, num_slots: int, capacity: int, *, source_length: int = 0) -> None:
+        raise NotImplementedError
+
+    def step(self, tokens: torch.Tensor, state: Step) -> tuple[torch.Tensor, Step]:
+        return self.tables[state.number][tokens], Step(state.number + 1)
 
 
 def test_unlikely_early_ends_do_not_stop_the_search():
@@ -94,9 +117,9 @@ def test_unlikely_early_ends_do_not_stop_the_search():
     table[:, 5] = 0.06
     for token in range(5):
         table[token, token + 1] = 0.9
-    chain = Chain(table / table.sum(-1, keepdim=True))
+    chain = TableDecoder((table / table.sum(-1, keepdim=True)).log().expand(20, 6, 6))
     config = GenerationConfig(beam_size=3)
-    found = beam_search(chain, chain.start(), torch.tensor([[0]]), end=5, limits=[20], config=config)
+    found = beam_search(chain, Step(), torch.tensor([[0]]), end=5, limits=[20], config=config)
     assert found[0][0].tokens == [1, 2, 3, 4]
 
 
@@ -104,9 +127,9 @@ def test_unlikely_early_ends_do_not_stop_the_search():
 def test_a_beam_of_one_is_greedy(model: Transformer):
     source, start = torch.randint(VOCAB, (7, 5)), torch.full((7, 1), START)
     config = GenerationConfig(beam_size=1, length_penalty=0.0)
-    found = beam_search(model, model.start(model.encode(source)), start, end=END, limits=[9] * 7, config=config)
+    found = beam_search(model, model.initial_state(model.encode(source)), start, end=END, limits=[9] * 7, config=config)
     greedy = sample(
-        model, model.start(model.encode(source)), start, end=END, limits=[9] * 7, seeds=[0] * 7, config=config
+        model, model.initial_state(model.encode(source)), start, end=END, limits=[9] * 7, seeds=[0] * 7, config=config
     )
     for hypotheses, tokens in zip(found, greedy, strict=True):
         if len(tokens) < 9:  # else greedy ran into the limit, and a finished second choice is better
@@ -120,10 +143,10 @@ def test_a_batch_equals_one_at_a_time(model: Transformer, stopping: str):
     limits, start = [3, 9, 5, 2, 7], torch.full((5, 1), START)
     config = GenerationConfig(beam_size=3, stopping=stopping)
     together = beam_search(
-        model, model.start(model.encode(source, lengths)), start, end=END, limits=limits, config=config
+        model, model.initial_state(model.encode(source, lengths)), start, end=END, limits=limits, config=config
     )
     for row, length in enumerate(lengths.tolist()):
-        state = model.start(model.encode(source[row : row + 1, :length]))
+        state = model.initial_state(model.encode(source[row : row + 1, :length]))
         alone = beam_search(model, state, start[:1], end=END, limits=[limits[row]], config=config)[0]
         assert [h.tokens for h in alone] == [h.tokens for h in together[row]]
         assert [h.score for h in alone] == pytest.approx([h.score for h in together[row]])
@@ -133,7 +156,7 @@ def test_a_batch_equals_one_at_a_time(model: Transformer, stopping: str):
 def test_scores_are_those_of_the_model_and_come_best_first(model: Transformer):
     source = torch.randint(VOCAB, (1, 7))
     config = GenerationConfig(beam_size=4, length_penalty=0.7)
-    state = model.start(model.encode(source))
+    state = model.initial_state(model.encode(source))
     hypotheses = beam_search(model, state, torch.tensor([[START]]), end=END, limits=[11], config=config)[0]
     assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
     for hypothesis in hypotheses:
@@ -143,11 +166,17 @@ def test_scores_are_those_of_the_model_and_come_best_first(model: Transformer):
         assert hypothesis.score == pytest.approx(total / len(sequence) ** 0.7)
 
 
+def test_the_end_and_tokens_that_do_not_exist_cannot_be_suppressed(model: Transformer):
+    for tokens, words in (([END], "end token"), ([VOCAB], f"vocab_size={VOCAB}, got {VOCAB}")):
+        with pytest.raises(ConfigError, match=words):
+            BeamSearch(model, end=END, config=GenerationConfig(), suppress=tokens)
+
+
 @torch.no_grad()
 def test_a_sentence_that_never_ends_gives_its_best_open_hypothesis(model: Transformer):
     source, nowhere = torch.randint(VOCAB, (1, 7)), VOCAB + 1
     config = GenerationConfig(beam_size=3)
-    state = model.start(model.encode(source))
+    state = model.initial_state(model.encode(source))
     found = beam_search(model, state, torch.tensor([[START]]), end=nowhere, limits=[6], config=config)[0]
     assert len(found) == 1
     assert len(found[0].tokens) == 6
@@ -192,12 +221,12 @@ def search_in_lists(
 SOURCES = torch.tensor([[3, 9, 4, 10, 6], [7, 2, 0, 0, 0], [5, 5, 3, 8, 0]])
 LENGTHS, WORDS = torch.tensor([5, 2, 4]), 11
 NEVER = WORDS
-"""An end that does not come, so that hypotheses go on to their limit."""
+"""An end token outside the vocabulary, so that hypotheses continue to their limit."""
 
 
-def make(values: dict) -> AnyModel:
+def make(values: dict) -> Decoder:
     """A model whose next token is hard to guess, so that hypotheses overtake one another."""
-    model = make_model(RunSettings.read({"model": {"num_layers": 2, "model_dim": 12, **values}}).model, WORDS)
+    model = build_model(ResolvedSettings.read({"model": {"num_layers": 2, "model_dim": 12, **values}}).model, WORDS)
     for name, parameter in model.named_parameters():
         nn.init.normal_(parameter, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.4)
     return model.eval()
@@ -206,16 +235,16 @@ def make(values: dict) -> AnyModel:
 @unchecked_shapes()
 @torch.no_grad()
 def expected_of(
-    model: AnyModel, limits: Sequence[int], config: GenerationConfig, *, end: int, lengths: torch.Tensor = LENGTHS
+    model: Decoder, limits: Sequence[int], config: GenerationConfig, *, end: int, lengths: torch.Tensor = LENGTHS
 ) -> list[list[Hypothesis]]:
     found = []
     for row, (length, limit) in enumerate(zip(lengths.tolist(), limits, strict=True)):
 
         @cache
-        def memory(count: int, source: torch.Tensor = SOURCES[row : row + 1, :length]) -> Memory:
+        def memory(count: int, source: torch.Tensor = SOURCES[row : row + 1, :length]) -> EncoderOutput:
             return model.encode(source.expand(count, -1))
 
-        def after(prefixes: list[list[int]], memory: Callable[[int], Memory] = memory) -> list[list[float]]:
+        def after(prefixes: list[list[int]], memory: Callable[[int], EncoderOutput] = memory) -> list[list[float]]:
             read = torch.tensor([[START, *tokens] for tokens in prefixes])
             return model.decode(read, memory(len(read)))[:, -1].log_softmax(-1).tolist()
 
@@ -229,10 +258,10 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]])
         assert [h.score for h in some] == pytest.approx([h.score for h in others])
 
 
-def started(model: AnyModel, lengths: torch.Tensor = LENGTHS, device: str = "cpu"):
+def started(model: Decoder, lengths: torch.Tensor = LENGTHS, device: str = "cpu"):
     with torch.inference_mode():
         sources = SOURCES[:, : lengths.max()].to(device)
-        state = model.start(model.encode(sources, lengths.to(device)))
+        state = model.initial_state(model.encode(sources, lengths.to(device)))
     return state, torch.full((len(SOURCES), 1), START, device=device)
 
 
@@ -261,37 +290,40 @@ def check(values: dict, limits: Sequence[int], config: GenerationConfig, *, end:
         assert_same(search.search_in_place(*started(model), limits), expected)
 
 
-class Timed:
-    """A decoder whose next token depends on the last one and on how many there are, so that no two ways tie."""
-
-    def __init__(self, tables: torch.Tensor, time: int = 0) -> None:
-        self.tables, self.time = tables, time
-
-    def select(self, rows: torch.Tensor) -> "Timed":
-        return self
-
-    def step(self, tokens: torch.Tensor, state: "Timed") -> tuple[torch.Tensor, "Timed"]:
-        return self.tables[state.time][tokens], Timed(self.tables, state.time + 1)
-
-
 @pytest.mark.parametrize("end", [END, NEVER])
 @pytest.mark.parametrize("values", MODELS, ids=named)
 def test_the_search_in_tensors_is_the_one_in_lists(values: dict, end: int):
     check(values, [3, 8, 6], GenerationConfig(beam_size=3, length_penalty=0.6), end=end)
 
 
+@torch.no_grad()
+def test_suppressed_tokens_are_never_generated_and_the_scores_of_others_stay():
+    model, config, limits = make(TRANSFORMER), GenerationConfig(beam_size=3), [6, 6, 6]
+    usual = BeamSearch(model, end=NEVER, config=config).search(*started(model), limits)
+    banned = sorted({token for hypotheses in usual for token in hypotheses[0].tokens})[:2]
+    search = BeamSearch(model, end=NEVER, config=config, suppress=banned)
+    for find in (search.search, search.search_in_place):
+        found = find(*started(model), limits)
+        for row, (best, *_) in enumerate(found):
+            assert not set(banned) & set(best.tokens)
+            source = SOURCES[row : row + 1, : LENGTHS[row]]
+            log_probabilities = model(torch.tensor([[START, *best.tokens[:-1]]]), source).log_softmax(-1)[0]
+            total = log_probabilities.gather(1, torch.tensor(best.tokens)[:, None]).sum()
+            assert best.score == pytest.approx(float(total) / 6)
+
+
 @pytest.mark.parametrize("stopping", ["enough", "exact"])
 @pytest.mark.parametrize(("beam", "alpha"), [(1, 1.0), (2, 0.0), (3, 0.5), (4, 2.0)])
 def test_it_ranks_and_stops_by_the_same_rules(beam: int, alpha: float, stopping: str):
-    """With tables of probabilities, in which the end is likely, unlikely, or likely behind some tokens only."""
+    """With tables of probabilities, in which the end is probable, improbable, or probable after some tokens only."""
     config = GenerationConfig(beam_size=beam, length_penalty=alpha, stopping=stopping)
     for number in range(40):
         rng = torch.Generator().manual_seed(number)
         tables = torch.randn(12, 7, 7, generator=rng) * (1 + number % 4)
         tables[:, :, 5] += number % 5 - 1
-        timed = Timed(tables.log_softmax(-1))
+        timed = TableDecoder(tables.log_softmax(-1))
         limits = [1 + number % 3, 4 + number % 9]
-        found = beam_search(timed, timed, torch.tensor([[0], [3]]), end=5, limits=limits, config=config)
+        found = beam_search(timed, Step(), torch.tensor([[0], [3]]), end=5, limits=limits, config=config)
         for first, limit, hypotheses in zip((0, 3), limits, found, strict=True):
 
             def after(
@@ -303,15 +335,15 @@ def test_it_ranks_and_stops_by_the_same_rules(beam: int, alpha: float, stopping:
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "shaw"])
-def test_what_nobody_descends_from_can_be_cleared_away_at_once(positions: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("regard.models.transformer_states._DEAD_BRANCHES", 0)
+def test_entries_without_descendants_can_be_removed_at_once(positions: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("regard.models.transformer.states._UNUSED_ENTRIES", 0)
     model, limits, config = make({**TRANSFORMER, "positions": positions}), [6, 9, 7], GenerationConfig(beam_size=3)
     sizes = []
     state, prompt = started(model)
     assert isinstance(state, TransformerState)
     step = model.step
 
-    def watched(tokens: torch.Tensor, tree: TransformerTree):
+    def watched(tokens: torch.Tensor, tree: BeamTreeCache):
         scores, tree = step(tokens, tree)
         sizes.append(tree.ancestors.size(2))
         return scores, tree
@@ -332,7 +364,7 @@ def test_a_search_in_place_starts_anew_with_each_batch():
 
 
 @pytest.mark.parametrize(("beam", "vocab"), [(1, 1031), (3, 1031), (3, 1024), (5, 131)])
-def test_looking_at_groups_of_tokens_first_finds_the_same_extensions(beam: int, vocab: int):
+def test_the_maxima_of_groups_lead_to_the_same_extensions(beam: int, vocab: int):
     sums, log_probabilities = torch.randn(7, beam), torch.randn(7, beam, vocab).log_softmax(-1)
     sums[2, 1:] = -torch.inf
     totals, parents, tokens = best_extensions(sums, log_probabilities, 2 * beam)
@@ -341,21 +373,21 @@ def test_looking_at_groups_of_tokens_first_finds_the_same_extensions(beam: int, 
     assert torch.equal(parents * vocab + tokens, expected.indices)
 
 
-def test_hypotheses_of_a_sentence_share_what_they_see():
+def test_hypotheses_of_a_sentence_share_its_source():
     state, _ = started(make(TRANSFORMER))
     assert isinstance(state, TransformerState)
-    assert state.seen is not None
+    assert state.cross_kvs is not None
     wide = state.select(torch.arange(3).repeat_interleave(2))
-    assert wide.seen is not None
-    assert wide.seen[0].k is state.seen[0].k
+    assert wide.cross_kvs is not None
+    assert wide.cross_kvs[0].k is state.cross_kvs[0].k
     within = wide.select(torch.tensor([1, 1, 2, 3, 5, 4]))
-    assert within.seen is wide.seen
+    assert within.cross_kvs is wide.cross_kvs
     without_the_second = wide.select(torch.tensor([0, 1, 5, 4]))
-    assert without_the_second.seen is not None
-    torch.testing.assert_close(without_the_second.seen[0].k, state.seen[0].k[[0, 2]])
+    assert without_the_second.cross_kvs is not None
+    torch.testing.assert_close(without_the_second.cross_kvs[0].k, state.cross_kvs[0].k[[0, 2]])
     mixed = wide.select(torch.tensor([0, 4, 4]))
-    assert mixed.seen is not None
-    torch.testing.assert_close(mixed.seen[0].k, state.seen[0].k[[0, 2, 2]])
+    assert mixed.cross_kvs is not None
+    torch.testing.assert_close(mixed.cross_kvs[0].k, state.cross_kvs[0].k[[0, 2, 2]])
 
 
 @pytest.mark.parametrize("values", [TRANSFORMER, {"family": "recurrent"}], ids=named)

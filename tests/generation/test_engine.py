@@ -1,4 +1,4 @@
-"""Sequences that come and go: each must be written as if it were alone."""
+"""Continuous batching: each request is generated as if it were alone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +12,16 @@ from torch import nn
 from regard.errors import ConfigError, DataError
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
-from regard.generation.sampling import choose
+from regard.generation.sampling import choose, sample
 from regard.models.convolutional import ConvolutionalConfig
-from regard.models.families import AnyConfig, AnyModel, make_model
+from regard.models.family import ModelConfig, build_model
+from regard.models.protocols import Decoder
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.nn.inference import Int8Linear
 
 VOCAB, END = 13, 2
-ALONE: dict[str, AnyConfig] = {
+ALONE: dict[str, ModelConfig] = {
     "rotary": TransformerConfig(
         num_layers=2, encoder_layers=0, model_dim=12, num_heads=2, num_key_value_heads=1, feedforward_dim=11,
         positions="rotary",
@@ -34,7 +36,7 @@ ALONE: dict[str, AnyConfig] = {
         num_layers=1, encoder_layers=0, model_dim=10, kernel_size=3, positions="learned", context_length=71
     ),
 }  # fmt: skip
-WITH_SOURCE: dict[str, AnyConfig] = {
+WITH_SOURCE: dict[str, ModelConfig] = {
     "transformer": TransformerConfig(num_layers=1, model_dim=10, num_heads=1, feedforward_dim=11),
     "lstm with attention": RecurrentConfig(num_layers=1, model_dim=10, attention="luong", input_feeding=True),
     "gru": RecurrentConfig(num_layers=1, model_dim=10, cell="gru"),
@@ -43,9 +45,9 @@ WITH_SOURCE: dict[str, AnyConfig] = {
 GREEDY, BOLD = GenerationConfig(), GenerationConfig(temperature=1.3, top_k=9, min_p=0.01)
 
 
-def make(config: AnyConfig) -> AnyModel:
+def make(config: ModelConfig) -> Decoder:
     torch.manual_seed(3)
-    model = make_model(config, VOCAB).eval()
+    model = build_model(config, VOCAB).eval()
     for name, parameter in model.named_parameters():
         nn.init.normal_(parameter, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.5)
     return model
@@ -63,11 +65,11 @@ def unchecked_shapes() -> Iterator[None]:
 
 @unchecked_shapes()
 @torch.no_grad()
-def alone(model: AnyModel, request: Request, config: GenerationConfig, end: int | None = END) -> list[int]:
+def alone(model: Decoder, request: Request, config: GenerationConfig, end: int | None = END) -> list[int]:
     """What the request asks for, by the plainest of loops."""
     memory = None if request.source is None else model.encode(torch.tensor([request.source]))
     stream = np.random.Generator(np.random.Philox(request.seed))
-    state, tokens, text = model.start(memory), torch.tensor([request.prompt]), []
+    state, tokens, text = model.initial_state(memory), torch.tensor([request.prompt]), []
     while len(text) < request.limit:
         scores, state = model.step(tokens, state)
         draw = torch.tensor([stream.random()])
@@ -92,13 +94,13 @@ def some_requests(count: int, *, has_source: bool) -> list[Request]:
 
 
 @pytest.fixture(params=[*ALONE, *WITH_SOURCE])
-def model(request: pytest.FixtureRequest) -> AnyModel:
+def model(request: pytest.FixtureRequest) -> Decoder:
     return make({**ALONE, **WITH_SOURCE}[request.param])
 
 
 @pytest.mark.parametrize("config", [GREEDY, BOLD], ids=["greedy", "sampling"])
-def test_each_is_written_as_if_it_were_alone(model: AnyModel, config: GenerationConfig):
-    requests = some_requests(8, has_source=model.encoder is not None)
+def test_each_request_is_generated_as_if_it_were_alone(model: Decoder, config: GenerationConfig):
+    requests = some_requests(8, has_source=model.config.encoder_depth > 0)
     longest = max(requests, key=lambda request: request.limit)
     end = alone(model, longest, config, end=None)[longest.limit // 2]  # so that one of them ends before its limit
     expected = [alone(model, request, config, end) for request in requests]
@@ -106,8 +108,8 @@ def test_each_is_written_as_if_it_were_alone(model: AnyModel, config: Generation
     assert Engine(model, config, end=end, num_slots=16).run(requests) == expected
 
 
-def test_requests_may_come_late(model: AnyModel):
-    requests = some_requests(7, has_source=model.encoder is not None)
+def test_requests_may_be_submitted_later(model: Decoder):
+    requests = some_requests(7, has_source=model.config.encoder_depth > 0)
     engine = Engine(model, BOLD, end=END, num_slots=4)
     texts: dict[int, list[int]] = {}
     ended = []
@@ -122,7 +124,7 @@ def test_requests_may_come_late(model: AnyModel):
     assert sorted(ended) == sorted(texts)
 
 
-def test_a_seed_gives_the_same_text_whatever_else_is_written():
+def test_a_seed_gives_the_same_tokens_whatever_else_is_in_the_batch():
     model = make(ALONE["rotary"])
     request = Request([5, 7], limit=20, seed=77)
     first = Engine(model, BOLD, end=None).run([request])[0]
@@ -132,7 +134,7 @@ def test_a_seed_gives_the_same_text_whatever_else_is_written():
 
 
 @pytest.mark.slow
-def test_room_grows_with_what_is_written_and_shrinks_with_how_many_write():
+def test_the_capacity_grows_with_the_tokens_and_the_batch_shrinks_with_the_requests():
     model = make(ALONE["rotary"])
     engine = Engine(model, BOLD, end=None, num_slots=8)
     requests = [Request([3] * 50, limit=100, seed=1), *(Request([4, 5], limit=9, seed=n) for n in range(6))]
@@ -142,8 +144,8 @@ def test_room_grows_with_what_is_written_and_shrinks_with_how_many_write():
         for number, tokens, _ in engine.advance():
             texts[number] += tokens
         assert engine._batch is not None
-        if engine._batch.room not in rooms:
-            rooms.append(engine._batch.room)
+        if engine._batch.shape not in rooms:
+            rooms.append(engine._batch.shape)
     assert [(room.num_slots, room.capacity) for room in rooms] == [
         (8, 64), (1, 64), (1, 96), (1, 128), (1, 192),
     ]  # fmt: skip
@@ -151,8 +153,8 @@ def test_room_grows_with_what_is_written_and_shrinks_with_how_many_write():
 
 
 @pytest.mark.parametrize("name", WITH_SOURCE)
-def test_a_longer_source_makes_room_for_itself(name: str):
-    """It comes when a shorter one is being written, and is done before that one."""
+def test_a_longer_source_enlarges_the_batch(name: str):
+    """It is submitted while a shorter one is generated, and finished before that one."""
     model = make(WITH_SOURCE[name])
     engine = Engine(model, BOLD, end=None)
     requests = [Request([1], limit=12, source=[3] * 5), Request([1], limit=3, source=[4, 5] * 20)]
@@ -165,7 +167,7 @@ def test_a_longer_source_makes_room_for_itself(name: str):
     assert list(texts.values()) == [alone(model, request, BOLD, end=None) for request in requests]
 
 
-def test_a_stream_hands_out_tokens_one_by_one_while_others_go_on():
+def test_a_stream_returns_tokens_one_by_one_while_others_continue():
     model = make(ALONE["lstm"])
     engine = Engine(model, BOLD, end=END)
     requests = some_requests(3, has_source=False)
@@ -178,22 +180,22 @@ def test_a_stream_hands_out_tokens_one_by_one_while_others_go_on():
     while not engine.is_idle:
         rest += engine.advance()
     assert [token for written in rest for token in written.tokens] == alone(model, requests[0], BOLD)
-    assert {written.number for written in rest} == {number}
+    assert {written.request_id for written in rest} == {number}
 
 
-def test_a_cancelled_request_leaves_at_once_and_the_others_stay():
+def test_a_cancelled_request_ends_and_the_others_continue():
     model = make(ALONE["rotary"])
     engine = Engine(model, BOLD, end=None, num_slots=2)
     requests = [Request([3, number], limit=9, seed=number) for number in range(4)]
     numbers = [engine.submit(request) for request in requests]
     texts = {number: [] for number in numbers}
     for written in engine.advance():
-        texts[written.number] += written.tokens
-    engine.cancel(numbers[0])  # is being written
+        texts[written.request_id] += written.tokens
+    engine.cancel(numbers[0])  # is being generated
     engine.cancel(numbers[2])  # waits
     while not engine.is_idle:
         for written in engine.advance():
-            texts[written.number] += written.tokens
+            texts[written.request_id] += written.tokens
     assert [len(texts[number]) for number in numbers] == [1, 9, 0, 9]
     for kept in (1, 3):
         assert texts[numbers[kept]] == alone(model, requests[kept], BOLD, end=None)
@@ -217,7 +219,7 @@ def test_a_stream_whose_request_is_cancelled_ends():
 
 
 @pytest.mark.parametrize("name", ["rotary", "lstm", "convolution"])
-def test_a_shared_beginning_changes_nothing(name: str):
+def test_a_shared_prefix_changes_nothing(name: str):
     model = make(ALONE[name])
     prefix = [3, 4, 5, 6, 7]
     prompts = [prefix, [*prefix, 8], [*prefix, 9, 10, 3], [*prefix, 4, 11, 3], [3, 4, 5], [3, 4, 5, 6, 12, 7, 8]]
@@ -228,7 +230,7 @@ def test_a_shared_beginning_changes_nothing(name: str):
     assert engine.run(requests) == [alone(model, request, BOLD, end=None) for request in requests]
 
 
-def test_what_all_prompts_of_a_run_begin_with_is_read_once():
+def test_the_common_prefix_of_a_run_is_processed_once():
     model = make(ALONE["rotary"])
     beginning = ([3, 4, 5, 6, 7, 8, 9] * 6)[:40]
     requests = [Request([*beginning, *end], limit=5, seed=seed) for seed, end in enumerate([[], [3], [4, 5], [3, 7]])]
@@ -247,7 +249,7 @@ def test_what_all_prompts_of_a_run_begin_with_is_read_once():
     assert texts == [alone(model, request, BOLD, end=None) for request in requests]
 
 
-def test_a_beginning_is_shared_by_requests_of_the_same_source_only():
+def test_a_prefix_is_shared_by_requests_of_the_same_source_only():
     model = make(WITH_SOURCE["transformer"])
     prefix, source = [3, 4, 5], [6, 7]
     engine = Engine(model, BOLD, end=None)
@@ -257,7 +259,7 @@ def test_a_beginning_is_shared_by_requests_of_the_same_source_only():
 
 
 @pytest.mark.parametrize("name", ["learned", "convolution with learned positions"])
-def test_learned_positions_are_used_to_the_last_and_no_further(name: str):
+def test_learned_positions_are_used_up_to_the_last(name: str):
     model = make(ALONE[name])
     requests = [Request([3] * 71, limit=5), Request([4] * 60, limit=99), *(Request([5], limit=40) for _ in range(3))]
     texts = Engine(model, GREEDY, end=None, num_slots=3).run(requests)
@@ -266,7 +268,7 @@ def test_learned_positions_are_used_to_the_last_and_no_further(name: str):
     assert texts == [alone(model, request, GREEDY, end=None) for request in shorter]
 
 
-def test_slots_that_nobody_uses_do_not_run_out_of_positions():
+def test_unused_slots_do_not_exceed_the_learned_positions():
     model = make(ALONE["convolution with learned positions"])
     engine = Engine(model, GREEDY, end=None, num_slots=4)
     requests = [Request([3, number % 7], limit=60) for number in range(9)]
@@ -276,7 +278,7 @@ def test_slots_that_nobody_uses_do_not_run_out_of_positions():
             texts[engine.submit(requests[number])] = []
             number += 1
         for written in engine.advance():
-            texts[written.number] += written.tokens
+            texts[written.request_id] += written.tokens
     assert list(texts.values()) == [alone(model, request, GREEDY, end=None) for request in requests]
 
 
@@ -288,10 +290,10 @@ def test_slots_that_nobody_uses_do_not_run_out_of_positions():
         (Request([-1], limit=3), "got -1 at position 0"),
         (Request([3] * 72, limit=3), "got 72 tokens and context_length=71"),
         (Request([3], limit=0), "limit must be at least 1, got 0"),
-        (Request([3], limit=1, source=[4]), "reads no source, got one"),
+        (Request([3], limit=1, source=[4]), "needs no source, got one"),
     ],
 )
-def test_requests_that_cannot_be(request_: Request, message: str):
+def test_invalid_requests_are_errors(request_: Request, message: str):
     engine = Engine(make(ALONE["learned"]), GREEDY, end=END)
     for refuse in (engine.submit, engine.stream, lambda one: engine.run([one])):
         with pytest.raises(DataError, match=message):
@@ -299,26 +301,57 @@ def test_requests_that_cannot_be(request_: Request, message: str):
     assert engine.is_idle
 
 
-def test_a_model_that_reads_a_source_needs_one():
+@pytest.mark.parametrize("config", [GREEDY, BOLD], ids=["greedy", "sampling"])
+def test_suppressed_tokens_are_never_generated(model: Decoder, config: GenerationConfig):
+    requests = some_requests(4, has_source=model.config.encoder_depth > 0)
+    usual = Engine(model, config, end=None).run(requests)
+    banned = sorted({token for tokens in usual for token in tokens})[:3]
+    found = Engine(model, config, end=None, suppress=banned).run(requests)
+    assert not any(token in banned for tokens in found for token in tokens)
+    for request, tokens in zip(requests, found, strict=True):
+        encoded = None if request.source is None else model.encode(torch.tensor([request.source]))
+        state, prompt = model.initial_state(encoded), torch.tensor([request.prompt])
+        [expected] = sample(
+            model, state, prompt, end=-1, limits=[request.limit], seeds=[request.seed], config=config, suppress=banned
+        )
+        assert tokens == expected
+
+
+def test_the_end_and_tokens_that_do_not_exist_cannot_be_suppressed():
+    model = make(ALONE["rotary"])
+    for tokens, words in (([END], "end token"), ([-1], "got -1")):
+        with pytest.raises(ConfigError, match=words):
+            Engine(model, GREEDY, end=END, suppress=tokens)
+
+
+def test_weights_of_8_bits_are_a_setting():
+    model = make(ALONE["rotary"])
+    engine = Engine(model, GenerationConfig(quantization="int8"), end=None)
+    assert isinstance(engine._model.output, Int8Linear)
+    assert isinstance(model.output, nn.Linear)
+    assert len(engine.run([Request([3], limit=5)])[0]) == 5
+
+
+def test_a_model_with_an_encoder_needs_a_source():
     engine = Engine(make(WITH_SOURCE["transformer"]), GREEDY, end=END)
-    with pytest.raises(DataError, match="reads a source, got none"):
+    with pytest.raises(DataError, match="needs a source, got none"):
         engine.submit(Request([1], limit=3))
     with pytest.raises(DataError, match="a source needs at least one token"):
         engine.submit(Request([1], limit=3, source=[]))
 
 
-def test_engines_that_cannot_be():
+def test_invalid_engines_are_errors():
     model = make(ALONE["rotary"])
     with pytest.raises(ConfigError, match="beam_size must be 1, got 3"):
         Engine(model, GenerationConfig(beam_size=3), end=END)
     with pytest.raises(ConfigError, match="num_slots must be at least 1, got 0"):
         Engine(model, GREEDY, end=END, num_slots=0)
     encoder = Transformer(TransformerConfig(num_layers=1, decoder_layers=0, model_dim=8, num_heads=2), VOCAB)
-    with pytest.raises(ConfigError, match="has a decoder"):
+    with pytest.raises(ConfigError, match="with a decoder"):
         Engine(encoder, GREEDY, end=END)
 
 
-def test_nothing_to_write_is_nothing_written():
+def test_without_requests_nothing_is_generated():
     engine = Engine(make(ALONE["rotary"]), GREEDY, end=END)
     assert engine.advance() == []
     assert engine.run([]) == []

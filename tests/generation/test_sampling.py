@@ -17,8 +17,8 @@ SCORES = torch.tensor([[0.1, 0.4, 0.05, 0.25, 0.2]], dtype=torch.float64).log()
 
 
 @pytest.fixture
-def model(make_model: Callable[[int], Transformer]) -> Transformer:
-    return make_model(VOCAB)
+def model(make_tiny: Callable[[int], Transformer]) -> Transformer:
+    return make_tiny(VOCAB)
 
 
 def kept(scores: torch.Tensor) -> list[int]:
@@ -33,7 +33,7 @@ def test_top_k_keeps_the_best_k():
 @pytest.mark.parametrize(
     ("p", "expected"), [(0.3, [1]), (0.39, [1]), (0.41, [1, 3]), (0.84, [1, 3, 4]), (1.0, [0, 1, 2, 3, 4])]
 )
-def test_top_p_keeps_the_fewest_that_hold_p(p: float, expected: list[int]):
+def test_top_p_keeps_the_fewest_that_sum_to_p(p: float, expected: list[int]):
     assert kept(top_p(SCORES, p)) == expected
 
 
@@ -74,10 +74,10 @@ def test_the_greedy_distribution_is_certain(draw: float):
 
 
 @torch.no_grad()
-def test_greedy_writing_is_what_the_whole_pass_would_choose(model: Transformer):
+def test_greedy_decoding_chooses_the_argmax_of_the_whole_pass(model: Transformer):
     source = torch.randint(VOCAB, (5, 11))
     written = sample(
-        model, model.start(model.encode(source)), torch.ones(5, 1, dtype=torch.long),
+        model, model.initial_state(model.encode(source)), torch.ones(5, 1, dtype=torch.long),
         end=END, limits=[13] * 5, seeds=[0] * 5, config=GenerationConfig(),
     )  # fmt: skip
     for row, tokens in enumerate(written):
@@ -93,10 +93,16 @@ def test_a_batch_equals_one_at_a_time(model: Transformer, config: GenerationConf
     source, lengths = torch.randint(VOCAB, (5, 11)), torch.tensor([11, 3, 7, 1, 5])
     limits, seeds, start = [5, 9, 13, 2, 7], [11, 12, 13, 14, 15], torch.ones(5, 1, dtype=torch.long)
     together = sample(
-        model, model.start(model.encode(source, lengths)), start, end=END, limits=limits, seeds=seeds, config=config
+        model,
+        model.initial_state(model.encode(source, lengths)),
+        start,
+        end=END,
+        limits=limits,
+        seeds=seeds,
+        config=config,
     )
     for row, length in enumerate(lengths.tolist()):
-        state = model.start(model.encode(source[row : row + 1, :length]))
+        state = model.initial_state(model.encode(source[row : row + 1, :length]))
         alone = sample(model, state, start[:1], end=END, limits=[limits[row]], seeds=[seeds[row]], config=config)
         assert alone == [together[row]]
 
@@ -111,6 +117,6 @@ def test_a_batch_equals_one_at_a_time(model: Transformer, config: GenerationConf
         {"tempreature": 1},
     ],
 )
-def test_options_that_cannot_be(options: dict):
+def test_invalid_options_are_errors(options: dict):
     with pytest.raises(ConfigError):
         GenerationConfig.read(options)

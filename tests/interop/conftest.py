@@ -9,14 +9,17 @@ import pytest
 import torch
 from tokenizers import pre_tokenizers
 
-from regard.interop.names import taken
-from regard.interop.shapes import SHAPES, architecture_of
-from regard.interop.trained import Trained
+from regard.data.codecs import Codec, NumberCodec
+from regard.interop.hf.architectures import ARCHITECTURES, architecture_name
+from regard.interop.hf.weights import read_weight
+from regard.interop.model import ExportableModel
 from regard.models.transformer import Transformer
-from regard.tasks import find_task
+from regard.runs.export import exportable_model
+from regard.tasks.registry import make_task, task_for_head
+from regard.tasks.task import READING_DEFAULTS, ImportedCodecs
 from regard.text.tokenizer import Tokenizer, train_tokenizer
 from regard.training.checkpoints import load_weights, weights_of
-from regard.training.settings import RunSettings
+from regard.training.settings import ResolvedSettings
 
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["h e", "l l", "he ll", "\u0120 w", "o r", "\u0120w or", "1 2", "12 3", "' s", "' S"]
@@ -70,13 +73,13 @@ def write_file(tmp_path: Path, byte_level: dict[str, Any]) -> Callable[..., Path
 
 @pytest.fixture
 def transformer_from() -> Callable[[Mapping[str, Any], Mapping[str, torch.Tensor]], Transformer]:
-    """Our model, by the converter that serves every file."""
+    """Our model with the weights of a checkpoint."""
 
     def build(config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Transformer:
-        shape = SHAPES[architecture_of(config)]
-        model, names = Transformer(shape.settings(config), config["vocab_size"]), shape.names(config)
-        own = weights_of(model)
-        load_weights(model, {name: taken(names[name], tuple(own[name].shape), tensors) for name in own})
+        architecture = ARCHITECTURES[architecture_name(config)]
+        model = Transformer(architecture.read_config(config), config["vocab_size"])
+        own, names = weights_of(model), architecture.weight_names(config)
+        load_weights(model, {name: read_weight(names[name], tuple(own[name].shape), tensors) for name in own})
         return model.eval()
 
     return build
@@ -104,15 +107,47 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture
-def trained(tokenizer: Tokenizer) -> Callable[..., Trained]:
-    """A model of this shape for a task as exports see it, with random weights, of which none is zero."""
+def settings_with() -> Callable[..., ResolvedSettings]:
+    """Settings of a run whose model has this head."""
 
-    def make(task: str, model: Mapping[str, Any], *, head: Mapping[str, Any] | None = None, **more: Any) -> Trained:
-        data = {"labels": ["a", "b", "c"], "center": 3.0, "spread": 2.0, "max_length": 13}
-        settings = RunSettings.read({"task": task, "model": dict(model), "head": dict(head or {}), "data": data})
-        made = find_task(task).build_model(settings.model, tokenizer, data=settings.data, head=settings.head)
+    def make(kind: Any, model: Mapping[str, Any], *, head: Any = None, task: Any = None) -> ResolvedSettings:
+        of_task = task_for_head(kind)
+        values = {
+            "preset": "tiny",
+            "task": {"name": of_task.name, **of_task.imported_settings(max_length=13, window=13), **(task or {})},
+            "model": dict(model),
+            "head": {"pooling": "mean", **(head or {})},
+            "data": {},
+            "train": {**READING_DEFAULTS, "batch_tokens": 100, "learning_rate": 0.001, "max_steps": 1},
+        }
+        return ResolvedSettings.read(values)
+
+    return make
+
+
+@pytest.fixture
+def codecs_with(tokenizer: Tokenizer) -> Callable[[Any], dict[str, Codec]]:
+    """The codecs of a run whose model has this head: three labels, or numbers of mean 3 and standard deviation 2."""
+
+    def make(kind: Any) -> dict[str, Codec]:
+        codecs = task_for_head(kind).imported_codecs(ImportedCodecs(tokenizer, ("a", "b", "c")))
+        return {**codecs, "label": NumberCodec(3.0, 2.0)} if kind == "number" else codecs
+
+    return make
+
+
+@pytest.fixture
+def exportable(
+    settings_with: Callable[..., ResolvedSettings], codecs_with: Callable[[Any], dict[str, Codec]]
+) -> Callable[..., ExportableModel]:
+    """A model with this head and config, with random weights, of which none is zero."""
+
+    def make(kind: str, model: Mapping[str, Any], *, head: Any = None, task: Any = None, **more: Any) -> Any:
+        settings = settings_with(kind, model, head=head, task=task)
+        bound = make_task(settings.task, codecs_with(kind))
+        made = bound.build(settings.model, settings.head)
         for parameter in made.parameters():
             torch.nn.init.normal_(parameter, std=0.3)
-        return Trained("mine", settings, tokenizer, made.float().eval(), **more)
+        return exportable_model(settings, bound, made.float().eval(), **more)
 
     return make

@@ -1,4 +1,4 @@
-"""Exports to Hugging Face's layout and to GGUF: transformers reads them, and so do we."""
+"""Exports to Hugging Face folders and to GGUF: transformers reads them, and so do we."""
 
 import json
 import os
@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.errors import CheckpointError, ConfigError, RegardError, RunError, RunExistsError
-from regard.interop.exporting import export
-from regard.interop.importing import import_model
-from regard.interop.trained import Trained
+from regard.interop.exporting import write_export
+from regard.interop.model import ExportableModel
+from regard.runs.importing import import_model
 from regard.runs.run import load
 
 BERT: dict[str, Any] = {
@@ -39,32 +39,32 @@ T5: dict[str, Any] = {
     "query_width": 26,
 }  # fmt: skip
 BARELY: dict[str, Any] = {**BOTH, "positions": "learned", "embedding_norm": True, "scale_embeddings": False}
-CLASSIFIER = {"pooling": "first", "hidden": True}
+CLASSIFIER = {"pooling": "first", "hidden_layer": True}
 SHAPES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
-    "embedding": ("BertModel", "embedding", BERT, {}),
-    "masked": ("BertForMaskedLM", "masked", {**BERT, "num_segments": 0}, {}),
-    "classifier": ("BertForSequenceClassification", "classification", BERT, CLASSIFIER),
-    "regression": ("BertForSequenceClassification", "regression", BERT, CLASSIFIER),
-    "tags": ("BertForTokenClassification", "tagging", BERT, {}),
-    "answers": ("BertForQuestionAnswering", "answering", BERT, {}),
-    "gpt2": ("GPT2LMHeadModel", "language", GPT2, {}),
-    "gpt2, sines": ("GPT2LMHeadModel", "language", {**GPT2, "positions": "sinusoidal", "tie_embeddings": False}, {}),
-    "llama": ("LlamaForCausalLM", "language", {**LLAMA, "num_key_value_heads": 1, "query_width": 20}, {}),
-    "stretched": ("LlamaForCausalLM", "language", {**LLAMA, "position_stretch": 7.0, "position_stretch_from": 8}, {}),
-    "biased": ("LlamaForCausalLM", "language", {**LLAMA, "bias": True, "activation": "geglu-tanh"}, {}),
-    "qwen2": ("Qwen2ForCausalLM", "language", {**LLAMA, "attention_bias": True}, {}),
-    "qwen3": ("Qwen3ForCausalLM", "language", {**LLAMA, "query_key_norm": True, "tie_embeddings": False}, {}),
-    "paper": ("MarianMTModel", "translation", BOTH, {}),
-    "marian": ("MarianMTModel", "translation", {**BOTH, "positions": "learned", "output_bias": True}, {}),
-    "bart": ("BartForConditionalGeneration", "translation", BARELY, {}),
-    "bart, untied": ("BartForConditionalGeneration", "translation", {**BARELY, "tie_embeddings": False}, {}),
-    "t5": ("T5ForConditionalGeneration", "translation", T5, {}),
-    "t5, gated": ("T5ForConditionalGeneration", "translation",
+    "vector": ("BertModel", "vector", BERT, {}),
+    "masked": ("BertForMaskedLM", "masked-tokens", {**BERT, "num_segments": 0}, {}),
+    "labels": ("BertForSequenceClassification", "labels", BERT, CLASSIFIER),
+    "number": ("BertForSequenceClassification", "number", BERT, CLASSIFIER),
+    "tags": ("BertForTokenClassification", "tags", BERT, {}),
+    "spans": ("BertForQuestionAnswering", "spans", BERT, {}),
+    "gpt2": ("GPT2LMHeadModel", "next-token", GPT2, {}),
+    "gpt2, sines": ("GPT2LMHeadModel", "next-token", {**GPT2, "positions": "sinusoidal", "tie_embeddings": False}, {}),
+    "llama": ("LlamaForCausalLM", "next-token", {**LLAMA, "num_key_value_heads": 1, "query_width": 20}, {}),
+    "stretched": ("LlamaForCausalLM", "next-token", {**LLAMA, "position_stretch": 7.0, "position_stretch_from": 8}, {}),
+    "biased": ("LlamaForCausalLM", "next-token", {**LLAMA, "bias": True, "activation": "geglu-tanh"}, {}),
+    "qwen2": ("Qwen2ForCausalLM", "next-token", {**LLAMA, "attention_bias": True}, {}),
+    "qwen3": ("Qwen3ForCausalLM", "next-token", {**LLAMA, "query_key_norm": True, "tie_embeddings": False}, {}),
+    "paper": ("MarianMTModel", "target-tokens", BOTH, {}),
+    "marian": ("MarianMTModel", "target-tokens", {**BOTH, "positions": "learned", "output_bias": True}, {}),
+    "bart": ("BartForConditionalGeneration", "target-tokens", BARELY, {}),
+    "bart, untied": ("BartForConditionalGeneration", "target-tokens", {**BARELY, "tie_embeddings": False}, {}),
+    "t5": ("T5ForConditionalGeneration", "target-tokens", T5, {}),
+    "t5, gated": ("T5ForConditionalGeneration", "target-tokens",
                   {**T5, "activation": "geglu-tanh", "scale_output": False, "tie_embeddings": False}, {}),
 }  # fmt: skip
 
 BACK = [name for name, (kind, *_) in SHAPES.items() if kind in ("BertModel", "BertForMaskedLM") or "Bert" not in kind]
-"""Those that an import takes for the same: of another head on BERT the body comes back."""
+"""Those that are imported as the same model; of another head on BERT only the body is imported."""
 
 
 def close(name: str) -> dict[str, float]:
@@ -72,55 +72,56 @@ def close(name: str) -> dict[str, float]:
 
     Sinusoids and the scale of numbers are rounded to float32 as they are written.
     """
-    architecture, task, shape, _ = SHAPES[name]
-    is_rounded = any(name in architecture for name in ("Llama", "Qwen", "T5")) or task == "regression"
+    architecture, head, shape, _ = SHAPES[name]
+    is_rounded = any(name in architecture for name in ("Llama", "Qwen", "T5")) or head == "number"
     has_sines = shape.get("positions", "sinusoidal") == "sinusoidal"
     return {"rtol": 1e-4, "atol": 1e-4} if is_rounded or has_sines else {}
 
 
-def theirs_of(theirs: nn.Module, task: str, rows: Tensor) -> Tensor:
-    if task == "translation":
+def theirs_of(theirs: nn.Module, head: str, rows: Tensor) -> Tensor:
+    if head == "target-tokens":
         return theirs(input_ids=rows.flip(1), decoder_input_ids=rows).logits
     found = theirs(rows)
-    if task == "embedding":
+    if head == "vector":
         return F.normalize(found.last_hidden_state.mean(dim=1), dim=-1)
-    return torch.stack([found.start_logits, found.end_logits], dim=-1) if task == "answering" else found.logits
+    return torch.stack([found.start_logits, found.end_logits], dim=-1) if head == "spans" else found.logits
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("name", SHAPES)
 @torch.no_grad()
-def test_transformers_gives_the_same_scores(trained, name: str, tmp_path: Path):
+def test_transformers_computes_the_same_logits(exportable, name: str, tmp_path: Path):
     transformers = pytest.importorskip("transformers")
-    architecture, task, shape, head = SHAPES[name]
-    ours: Trained = trained(task, shape, head=head)
-    made = export(ours, tmp_path / "out", to="hf")
-    assert made.kind == architecture
+    architecture, kind, shape, head = SHAPES[name]
+    ours: ExportableModel = exportable(kind, shape, head=head)
+    made = write_export(ours, tmp_path / "out", to="hf")
+    assert made.name == architecture
     assert made.difference < 1e-5
     theirs = getattr(transformers, architecture).from_pretrained(tmp_path / "out").double().eval()
     ours.model.double()
-    torch.testing.assert_close(theirs_of(theirs, task, ours.rows()), ours.scores(), **close(name))
-    if task in ("classification", "tagging"):
+    torch.testing.assert_close(theirs_of(theirs, kind, ours.example_tokens()), ours.outputs(), **close(name))
+    if kind in ("labels", "tags"):
         assert theirs.config.id2label == {0: "a", 1: "b", 2: "c"}
-    cut = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     tokenizer, (ids,) = ours.tokenizer, ours.tokenizer.encode(["ab"])
     before, behind = [tokenizer.start], [tokenizer.end]
-    expected = {"language": [*before, *ids], "translation": [*ids, *behind]}.get(task, [*before, *ids, *behind])
-    assert cut("ab").input_ids == expected
-    assert cut.pad_token_id == tokenizer.pad
+    expected = {"next-token": [*before, *ids], "target-tokens": [*ids, *behind]}.get(kind, [*before, *ids, *behind])
+    assert read("ab").input_ids == expected
+    assert read.pad_token_id == tokenizer.pad
 
 
 @pytest.mark.parametrize("name", BACK)
 @torch.no_grad()
-def test_what_goes_out_comes_back(trained, name: str, tmp_path: Path):
-    _, task, shape, head = SHAPES[name]
-    ours: Trained = trained(task, shape, head=head, chat_template="{{ messages }}" if task == "language" else None)
-    export(ours, tmp_path / "out", to="hf")
+def test_an_export_is_imported_as_the_same_model(exportable, name: str, tmp_path: Path):
+    _, kind, shape, head = SHAPES[name]
+    template = "{{ messages }}" if kind == "next-token" else None
+    ours: ExportableModel = exportable(kind, shape, head=head, chat_template=template)
+    write_export(ours, tmp_path / "out", to="hf")
     run = load(import_model(tmp_path / "out", tmp_path / "run"), device="cpu")
     ours.model.double()
     has_sines = shape.get("positions", "sinusoidal") == "sinusoidal"
-    torch.testing.assert_close(ours.scores(run.model), ours.scores(), **(close(name) if has_sines else {}))
-    assert run.task.name == task
+    torch.testing.assert_close(ours.outputs(run.model), ours.outputs(), **(close(name) if has_sines else {}))
+    assert run.task.export_spec().head == kind
     assert (run.tokenizer.start, run.tokenizer.end, run.tokenizer.pad) == (
         ours.tokenizer.start, ours.tokenizer.end, ours.tokenizer.pad
     )  # fmt: skip
@@ -129,11 +130,11 @@ def test_what_goes_out_comes_back(trained, name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize(("number_type", "most"), [("F32", 1e-5), ("F16", 0.1), ("Q8_0", 1.0)])
-def test_a_gguf_file_is_read_by_its_package_and_by_us(trained, number_type, most: float, tmp_path: Path):
+def test_a_gguf_file_is_read_by_its_package_and_by_us(exportable, number_type, most: float, tmp_path: Path):
     gguf = pytest.importorskip("gguf")
-    ours: Trained = trained("language", {**LLAMA, "model_dim": 32, "feedforward_dim": 64})
-    made = export(ours, tmp_path / "model.gguf", to="gguf", number_type=number_type)
-    assert made.kind == f"llama, {number_type}"
+    ours: ExportableModel = exportable("next-token", {**LLAMA, "model_dim": 32, "feedforward_dim": 64})
+    made = write_export(ours, tmp_path / "model.gguf", to="gguf", number_type=number_type)
+    assert made.name == f"llama, {number_type}"
     assert 0.0 <= made.difference < most
     reader = gguf.GGUFReader(tmp_path / "model.gguf")
     assert {tensor.tensor_type.name for tensor in reader.tensors if len(tensor.shape) == 2} == {number_type}
@@ -141,63 +142,65 @@ def test_a_gguf_file_is_read_by_its_package_and_by_us(trained, number_type, most
 
 
 REFUSED: list[tuple[str, str, dict[str, Any], dict[str, Any], str]] = [
-    ("hf", "language", {**GPT2, "positions": "alibi"}, {},
+    ("hf", "next-token", {**GPT2, "positions": "alibi"}, {},
      r"nearest is GPT2LMHeadModel: model\.positions must be learned, got alibi"),
-    ("hf", "language", {**LLAMA, "activation": "squared-relu"}, {},
+    ("hf", "next-token", {**LLAMA, "activation": "squared-relu"}, {},
      r"LlamaForCausalLM: model\.activation must be swiglu, got squared-relu"),
-    ("hf", "translation", {**BOTH, "block": "pre-norm"}, {}, r"MarianMTModel: model\.block must be post-norm"),
-    ("hf", "classification", BERT, {}, r"head\.hidden must be true, got false; head\.pooling must be first, got mean"),
-    ("hf", "classification", GPT2, CLASSIFIER, r"model\.encoder_layers must not be 0"),
-    ("hf", "tagging", BERT, {"crf": True}, r"head\.crf must be false, got true"),
-    ("hf", "embedding", BERT, {"pooling": "attention"}, r"head\.pooling must be one of mean, first, max, last"),
-    ("hf", "masked", {**BERT, "activation": "relu"}, {}, r"model\.activation must be gelu, got relu"),
-    ("hf", "language", {"family": "recurrent", "encoder_layers": 0, "model_dim": 22, "bidirectional": False}, {},
+    ("hf", "target-tokens", {**BOTH, "block": "pre-norm"}, {}, r"MarianMTModel: model\.block must be post-norm"),
+    ("hf", "labels", BERT, {}, r"head\.hidden_layer must be true, got false; head\.pooling must be first, got mean"),
+    ("hf", "labels", GPT2, {"head": CLASSIFIER}, r"model\.encoder_layers must not be 0"),
+    ("hf", "tags", BERT, {"task": {"crf": True}}, r"task\.crf must be false"),
+    ("hf", "vector", BERT, {"head": {"pooling": "attention"}}, r"head\.pooling must be one of mean, first, max, last"),
+    ("hf", "masked-tokens", {**BERT, "activation": "relu"}, {}, r"model\.activation must be gelu, got relu"),
+    ("hf", "next-token", {"family": "recurrent", "encoder_layers": 0, "model_dim": 22, "bidirectional": False}, {},
      r"model\.family must be transformer, got recurrent"),
-    ("gguf", "language", GPT2, {}, r"model\.positions must be rotary for a GGUF file, got learned"),
-    ("gguf", "language", {**LLAMA, "activation": "gelu"}, {}, r"model\.activation must be swiglu for a GGUF file"),
-    ("gguf", "translation", BOTH, {}, r"task must be language for a GGUF file, got translation"),
-    ("gguf", "language", {"family": "convolutional", "encoder_layers": 0, "model_dim": 22}, {},
+    ("gguf", "next-token", GPT2, {}, r"model\.positions must be rotary for a GGUF file, got learned"),
+    ("gguf", "next-token", {**LLAMA, "activation": "gelu"}, {}, r"model\.activation must be swiglu for a GGUF file"),
+    ("gguf", "target-tokens", BOTH, {}, r"head next-token, got target-tokens"),
+    ("gguf", "next-token", {"family": "convolutional", "encoder_layers": 0, "model_dim": 22}, {},
      r"model\.family must be transformer, got convolutional"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("to", "task", "shape", "head", "told"), REFUSED)
-def test_a_shape_without_words_is_refused_by_its_setting(trained, to, task, shape, head, told: str, tmp_path: Path):
+@pytest.mark.parametrize(("to", "kind", "shape", "settings", "message"), REFUSED)
+def test_a_setting_that_a_format_cannot_represent_is_an_error(
+    exportable, to, kind, shape, settings, message: str, tmp_path: Path
+):
     out = tmp_path / ("out.gguf" if to == "gguf" else "out")
-    with pytest.raises(ConfigError, match=told):
-        export(trained(task, shape, head=head), out, to=to)
+    with pytest.raises(ConfigError, match=message):
+        write_export(exportable(kind, shape, **settings), out, to=to)
     assert not list(tmp_path.iterdir())
 
 
-def test_an_export_is_replaced_only_where_that_is_said_and_nothing_else_is(trained, tmp_path: Path):
-    ours, out = trained("language", GPT2), tmp_path / "out"
-    export(ours, out, to="hf")
-    with pytest.raises(RunExistsError, match="is there already"):
-        export(ours, out, to="hf")
-    export(ours, out, to="hf", overwrite=True)
+def test_only_an_export_is_replaced_and_only_with_overwrite(exportable, tmp_path: Path):
+    ours, out = exportable("next-token", GPT2), tmp_path / "out"
+    write_export(ours, out, to="hf")
+    with pytest.raises(RunExistsError, match="already exists"):
+        write_export(ours, out, to="hf")
+    write_export(ours, out, to="hf", overwrite=True)
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match=r"holds notes\.txt, which no export wrote"):
-        export(ours, out, to="hf", overwrite=True)
+    with pytest.raises(RunError, match=r"contains notes\.txt, which is not part of an export"):
+        write_export(ours, out, to="hf", overwrite=True)
     assert (out / "notes.txt").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     (tmp_path / "file").write_text("mine")
-    for values, told in (
+    for values, message in (
         ({"out": tmp_path / "file", "to": "hf"}, "is a file"),
         ({"out": tmp_path / "x.gguf", "to": "hf"}, "is a folder, got"),
         ({"out": tmp_path / "x", "to": "gguf"}, r"ends in \.gguf, got"),
-        ({"out": tmp_path / "x", "to": "onxx"}, "no format is called 'onxx'; did you mean onnx"),
-        ({"out": tmp_path / "x", "to": "hf", "number_type": "F16"}, "number_type is for gguf"),
+        ({"out": tmp_path / "x", "to": "onxx"}, "unknown export format 'onxx'; did you mean onnx"),
+        ({"out": tmp_path / "x", "to": "hf", "number_type": "F16"}, "no number types"),
         ({"out": tmp_path / "file" / "x", "to": "hf"}, "cannot write to"),
     ):
-        with pytest.raises(RegardError, match=told):
-            export(ours, overwrite=True, **values)
+        with pytest.raises(RegardError, match=message):
+            write_export(ours, overwrite=True, **values)
     assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError(28, "No space left on device")])
-def test_nothing_is_left_where_writing_was_stopped(trained, kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    ours, out = trained("language", GPT2), tmp_path / "out"
-    export(ours, out, to="hf")
+def test_an_interrupted_export_changes_nothing(exportable, kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ours, out = exportable("next-token", GPT2), tmp_path / "out"
+    write_export(ours, out, to="hf")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
 
     def stop(*_: object) -> None:
@@ -206,23 +209,23 @@ def test_nothing_is_left_where_writing_was_stopped(trained, kind, tmp_path: Path
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", stop)
         with pytest.raises((KeyboardInterrupt, RegardError)):
-            export(ours, out, to="hf", overwrite=True)
+            write_export(ours, out, to="hf", overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_what_has_other_scores_is_not_kept(trained, tmp_path: Path):
-    ours: Trained = trained("language", GPT2)
+def test_an_export_with_other_outputs_is_removed(exportable, tmp_path: Path):
+    ours: ExportableModel = exportable("next-token", GPT2)
     with torch.no_grad():
         ours.body.embedding.weight[0, 0] = torch.nan
-    with pytest.raises(CheckpointError, match="gives other scores than the model"):
-        export(ours, tmp_path / "out", to="hf")
+    with pytest.raises(CheckpointError, match="outputs of the hf export differ"):
+        write_export(ours, tmp_path / "out", to="hf")
     assert not list(tmp_path.iterdir())
 
 
-def test_vectors_keep_their_pooling(trained, tmp_path: Path):
-    export(trained("embedding", BERT, head={"pooling": "max"}), tmp_path / "out", to="hf")
+def test_embeddings_keep_their_pooling(exportable, tmp_path: Path):
+    write_export(exportable("vector", BERT, head={"pooling": "max"}), tmp_path / "out", to="hf")
     run = load(import_model(tmp_path / "out", tmp_path / "run"), device="cpu")
-    assert (run.settings.head.pooling, run.settings.data.max_length) == ("max", 13)
+    assert (run.settings.head.pooling, run.task.settings.max_length) == ("max", 13)
     kinds = [part["type"].rpartition(".")[2] for part in json.loads((tmp_path / "out" / "modules.json").read_text())]
     assert kinds == ["Transformer", "Pooling", "Normalize"]

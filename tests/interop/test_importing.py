@@ -1,4 +1,4 @@
-"""Importing: a folder that transformers saved becomes a run whose scores are those of transformers."""
+"""Importing: a folder of transformers becomes a run with the same logits."""
 
 import json
 import shutil
@@ -13,12 +13,13 @@ from tokenizers import processors
 from torch import nn
 
 from regard.errors import CheckpointError, ConfigError, DataError, RunError, RunExistsError
-from regard.interop.importing import import_model
 from regard.models.heads import MaskedHead
 from regard.models.transformer import Transformer
+from regard.runs.folder import RunFolder
+from regard.runs.importing import import_model
+from regard.runs.run import load
 from regard.text.tokenizer import Tokenizer, train_tokenizer
 from regard.training.checkpoints import load_weights, read_tensors, weights_of
-from regard.training.folder import RunFolder
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -53,7 +54,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "BartForConditionalGeneration": BOTH,
     "MarianMTModel": {**BOTH, "scale_embedding": True},
 }
-TASKS = {"BertModel": "embedding", "BertForSequenceClassification": "embedding", "DistilBertModel": "embedding"}
+TASKS = dict.fromkeys(("BertModel", "BertForSequenceClassification", "DistilBertModel"), "sentence-embedding")
 
 Make = Callable[..., Path]
 
@@ -89,20 +90,24 @@ def saved(tmp_path: Path, inner: Tokenizer) -> Make:
     return save
 
 
+def tokenizer_of(path: Path) -> Tokenizer:
+    return load(path, device="cpu").tokenizer
+
+
 def loaded(path: Path) -> tuple[Transformer, MaskedHead | None, Tokenizer]:
     """The model of a run, as whoever uses the run would make it."""
     folder = RunFolder(path)
-    settings, tokenizer = folder.read_settings(), folder.read_tokenizer()
+    settings, tokenizer = folder.read_settings(), tokenizer_of(path)
     model = Transformer(settings.model, tokenizer.vocab_size).eval()
     weights = read_tensors(folder.model_path)[0]
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
-    if settings.task not in ("masked", "embedding"):
+    if settings.task.name not in ("masked-language-modeling", "sentence-embedding"):
         load_weights(model, weights)
         return model, None, tokenizer
     load_weights(model, {n.removeprefix("body."): t for n, t in weights.items() if n.startswith("body.")})
     head = MaskedHead(model.embedding, norm_epsilon=settings.model.norm_epsilon)
     found = {n.removeprefix("head."): t for n, t in weights.items() if n.startswith("head.")}
-    assert (settings.task == "masked") == bool(found)
+    assert (settings.task.name == "masked-language-modeling") == bool(found)
     if found:
         load_weights(head, {**found, "output.weight": weights["body.embedding.weight"]})
     return model, head if found else None, tokenizer
@@ -114,7 +119,7 @@ def theirs_at(folder: Path, architecture: str) -> nn.Module:
 
 @pytest.mark.parametrize("architecture", SIZES)
 @torch.no_grad()
-def test_an_imported_model_has_the_scores_of_the_one_that_was_saved(saved, tmp_path, architecture: str):
+def test_an_imported_model_has_the_logits_of_the_one_that_was_saved(saved, tmp_path, architecture: str):
     folder = saved(architecture)
     run = import_model(folder, tmp_path / "run")
     ours, head, tokenizer = loaded(run)
@@ -131,20 +136,19 @@ def test_an_imported_model_has_the_scores_of_the_one_that_was_saved(saved, tmp_p
             expected = theirs(input_ids=ids[:, 1:], decoder_input_ids=ids[:, :-1]).logits
             torch.testing.assert_close(ours(ids[:, :-1], ids[:, 1:]), expected, **close)
         elif head is not None:
-            torch.testing.assert_close(head(ours.encode(ids).states), theirs(ids).logits, **close)
+            torch.testing.assert_close(head(ours.encode(ids).hidden_states), theirs(ids).logits, **close)
         else:
             body = getattr(theirs, theirs.base_model_prefix, theirs)
-            torch.testing.assert_close(ours.encode(ids).states, body(ids).last_hidden_state, **close)
-    usual = {"decoder": "language", "encoder": "masked", "both": "translation"}[kind]
-    assert RunFolder(run).read_settings().task == TASKS.get(architecture, usual)
+            torch.testing.assert_close(ours.encode(ids).hidden_states, body(ids).last_hidden_state, **close)
+    usual = {"decoder": "language-modeling", "encoder": "masked-language-modeling", "both": "seq2seq"}[kind]
+    assert RunFolder(run).read_settings().task.name == TASKS.get(architecture, usual)
 
 
-def test_a_run_says_what_it_was_imported_from_and_no_path(saved, tmp_path):
+def test_a_run_records_what_it_was_imported_from_and_no_path(saved, tmp_path):
     run = import_model(saved("BertModel"), tmp_path / "run")
-    record = RunFolder(run).read_settings().record
-    assert record is not None
-    assert record.notes[0] == "imported from theirs, a BertModel"
-    assert record.notes[1] == "left out, for they are not needed: pooler.dense.bias, pooler.dense.weight"
+    record = RunFolder(run).read_provenance()
+    assert record.notes[0] == "imported from theirs (BertModel)"
+    assert record.notes[1] == "not used: pooler.dense.bias, pooler.dense.weight"
     assert str(tmp_path) not in (run / "run.toml").read_text()
     assert len(record.data_hash) == 64
     assert record.num_parameters == sum(t.numel() for t in read_tensors(run / "model.safetensors")[0].values())
@@ -161,7 +165,7 @@ def test_a_run_says_what_it_was_imported_from_and_no_path(saved, tmp_path):
     ],
 )
 def test_the_tokens_of_the_model_start_and_end_what_the_run_reads(saved, tmp_path, architecture, start, end):
-    tokenizer = RunFolder(import_model(saved(architecture), tmp_path / "run")).read_tokenizer()
+    tokenizer = tokenizer_of(import_model(saved(architecture), tmp_path / "run"))
     assert tokenizer.pieces([tokenizer.start, tokenizer.end, tokenizer.pad]) == [start, end, "[P]"]
     assert tokenizer.mask is not None
     assert tokenizer.pieces([tokenizer.mask]) == ["[M]"]
@@ -172,23 +176,23 @@ def test_the_tokens_of_the_model_start_and_end_what_the_run_reads(saved, tmp_pat
     )  # fmt: skip
 
 
-def test_the_end_is_told_by_the_settings_of_writing_where_the_tokenizer_does_not(saved, tmp_path):
+def test_the_end_token_is_read_from_generation_config_json_if_the_tokenizer_does_not_name_it(saved, tmp_path):
     folder = saved("LlamaForCausalLM")
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         (folder / name).unlink(missing_ok=True)
     ids = {"eos_token_id": [7, 8], "bos_token_id": 9}
     (folder / "generation_config.json").write_text(json.dumps(ids))
-    tokenizer = RunFolder(import_model(folder, tmp_path / "run")).read_tokenizer()
+    tokenizer = tokenizer_of(import_model(folder, tmp_path / "run"))
     assert (tokenizer.start, tokenizer.end) == (9, 7)
 
 
-def test_what_the_file_puts_around_a_text_is_known_and_is_no_text(saved, tmp_path):
+def test_tokens_that_the_tokenizer_adds_are_special(saved, tmp_path):
     folder = saved("BartForConditionalGeneration")
     layout = Tokenizer.from_json((folder / "tokenizer.json").read_text())._inner
     places = {name: layout.token_to_id(name) for name in ("[B]", "[E]")}
     layout.post_processor = processors.TemplateProcessing(single="[B] $A [E]", special_tokens=list(places.items()))
     (folder / "tokenizer.json").write_text(layout.to_str())
-    tokenizer = RunFolder(import_model(folder, tmp_path / "run")).read_tokenizer()
+    tokenizer = tokenizer_of(import_model(folder, tmp_path / "run"))
     assert tokenizer.prefix == (places["[B]"],)
     assert tokenizer.encode(["a bat"])[0][0] != places["[B]"]
     assert tokenizer.decode([[places["[B]"], *tokenizer.encode(["a bat"])[0]]]) == ["a bat"]
@@ -197,18 +201,17 @@ def test_what_the_file_puts_around_a_text_is_known_and_is_no_text(saved, tmp_pat
 def test_rows_that_no_token_has_are_left_out(saved, tmp_path):
     folder = saved("T5ForConditionalGeneration", padding=13)
     run = import_model(folder, tmp_path / "run")
-    tokenizer, stored = RunFolder(run).read_tokenizer(), load_file(folder / "model.safetensors")
+    tokenizer, stored = tokenizer_of(run), load_file(folder / "model.safetensors")
     weights = read_tensors(run / "model.safetensors")[0]
     assert weights["embedding.weight"].size(0) == tokenizer.vocab_size == stored["shared.weight"].size(0) - 13
     assert torch.equal(weights["embedding.weight"], stored["shared.weight"][: tokenizer.vocab_size])
-    settings = RunFolder(run).read_settings()
-    assert settings.record is not None
-    assert "left out, for no token has them: the last 13 rows of the embedding" in settings.record.notes
+    notes = RunFolder(run).read_provenance().notes
+    assert "not used: the last 13 rows of the embedding, which have no token" in notes
 
 
-def test_a_model_that_knows_fewer_tokens_than_its_tokenizer_is_refused(saved, tmp_path):
+def test_a_model_with_fewer_embeddings_than_tokens_is_an_error(saved, tmp_path):
     folder = saved("GPT2LMHeadModel", padding=-1)
-    with pytest.raises(CheckpointError, match=r"^the tokenizer has 266 tokens, the model knows 265 of them$"):
+    with pytest.raises(CheckpointError, match="the tokenizer has 266 tokens, the embedding of the model only 265"):
         import_model(folder, tmp_path / "run")
 
 
@@ -275,7 +278,7 @@ def test_a_body_saved_by_itself_and_norms_with_gammas_are_found(saved, tmp_path)
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
-def test_an_output_projection_of_its_own_is_kept_whatever_the_settings_say(saved, tmp_path):
+def test_an_untied_output_projection_is_kept_whatever_config_json_says(saved, tmp_path):
     folder = saved("T5ForConditionalGeneration")
     path = folder / "model.safetensors"
     tensors = load_file(path)
@@ -287,8 +290,8 @@ def test_an_output_projection_of_its_own_is_kept_whatever_the_settings_say(saved
     assert not settings.model.tie_embeddings
     weights = read_tensors(run / "model.safetensors")[0]
     assert torch.equal(weights["output.weight"], weights["embedding.weight"] + 1)
-    assert settings.record is not None
-    assert "the output projection is not tied to the embedding, whatever config.json says" in settings.record.notes
+    notes = RunFolder(run).read_provenance().notes
+    assert "the output projection is not tied to the embedding, contrary to config.json" in notes
 
 
 @pytest.mark.parametrize("size", [0.0, 0.5])
@@ -301,7 +304,7 @@ def test_a_bias_of_zeros_is_none(saved, tmp_path, size: float):
     assert ours.config.output_bias == bool(size)
 
 
-def test_tokens_that_are_never_to_be_written_have_a_score_that_never_wins(saved, tmp_path):
+def test_banned_tokens_have_a_logit_that_is_never_the_largest(saved, tmp_path):
     folder = saved("MarianMTModel")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "bad_words_ids": [[5], [6, 7]]}))
@@ -318,19 +321,19 @@ def test_the_pooling_of_sentence_transformers_comes_along(saved, tmp_path):
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes))
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 11}))
     settings = RunFolder(import_model(folder, tmp_path / "run")).read_settings()
-    assert (settings.head.pooling, settings.data.max_length) == ("first", 11)
+    assert (settings.head.pooling, settings.task.model_dump()["max_length"]) == ("first", 11)
 
 
-def test_an_old_run_is_replaced_only_where_that_is_said(saved, tmp_path):
+def test_an_existing_run_is_replaced_only_with_overwrite(saved, tmp_path):
     folder = saved("GPT2LMHeadModel")
     run = import_model(folder, tmp_path / "run")
     (run / "notes.txt").write_text("mine")
-    with pytest.raises(RunExistsError, match="already holds a run"):
+    with pytest.raises(RunExistsError, match="already has a run"):
         import_model(folder, run)
     import_model(folder, run, overwrite=True)
     assert (run / "notes.txt").read_text() == "mine"
     assert sorted(path.name for path in run.iterdir()) == [
-        "held_out", "model.safetensors", "notes.txt", "run.toml", "tokenizer.json"
+        "codecs", "held_out", "model.safetensors", "notes.txt", "run.toml"
     ]  # fmt: skip
 
 
@@ -341,7 +344,7 @@ def test_a_model_cannot_be_imported_into_its_own_folder(saved):
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_what_does_not_fit_leaves_nothing_behind_and_an_old_run_alone(saved, tmp_path, is_old: bool):
+def test_an_invalid_checkpoint_leaves_nothing_behind_and_an_existing_run_unchanged(saved, tmp_path, is_old: bool):
     folder, out = saved("GPT2LMHeadModel"), tmp_path / "run"
     if is_old:
         import_model(folder, out)
@@ -350,7 +353,9 @@ def test_what_does_not_fit_leaves_nothing_behind_and_an_old_run_alone(saved, tmp
     tensors = load_file(path)
     del tensors["transformer.h.1.mlp.c_fc.bias"]
     save_file(tensors, path)
-    with pytest.raises(CheckpointError, match=r"^the file has no transformer\.h\.1\.mlp\.c_fc\.bias, which config"):
+    with pytest.raises(
+        CheckpointError, match=r"the checkpoint has no transformer\.h\.1\.mlp\.c_fc\.bias, which config"
+    ):
         import_model(folder, out, overwrite=True)
     if before is None:
         assert not out.exists()
@@ -359,7 +364,7 @@ def test_what_does_not_fit_leaves_nothing_behind_and_an_old_run_alone(saved, tmp
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_a_full_disk_leaves_nothing_behind_and_an_old_run_alone(saved, tmp_path, monkeypatch, is_old: bool):
+def test_a_full_disk_leaves_nothing_behind_and_an_existing_run_unchanged(saved, tmp_path, monkeypatch, is_old: bool):
     folder, out = saved("GPT2LMHeadModel"), tmp_path / "run"
     if is_old:
         import_model(folder, out)
@@ -367,7 +372,7 @@ def test_a_full_disk_leaves_nothing_behind_and_an_old_run_alone(saved, tmp_path,
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("regard.interop.importing.write_tensors", fail)
+    monkeypatch.setattr("regard.runs.importing.write_tensors", fail)
     with pytest.raises(RunError, match="No space left on device"):
         import_model(folder, out, overwrite=True)
     assert out.exists() == is_old
@@ -379,37 +384,37 @@ def test_a_full_disk_leaves_nothing_behind_and_an_old_run_alone(saved, tmp_path,
     ("architecture", "name", "change", "message"),
     [
         ("GPT2LMHeadModel", "transformer.h.0.attn.c_attn.weight", lambda t: t[:, :-1],
-         "transformer.h.0.attn.c_attn.weight has the shape 24x71, config.json asks for 24x72"),
+         "transformer.h.0.attn.c_attn.weight has the shape 24x71, config.json requires 24x72"),
         ("GPT2LMHeadModel", "transformer.h.0.attn.c_attn.weight", lambda t: t[:, :-3],
-         "transformer.h.0.attn.c_attn.weight has the shape 24x69, config.json asks for 24x72"),
+         "transformer.h.0.attn.c_attn.weight has the shape 24x69, config.json requires 24x72"),
         ("GPT2LMHeadModel", "transformer.h.0.attn.c_attn.bias", lambda t: t[0],
-         "transformer.h.0.attn.c_attn.bias has the shape of a single number, config.json asks for 72"),
+         "transformer.h.0.attn.c_attn.bias has the shape of a scalar, config.json requires 72"),
         ("GPT2LMHeadModel", "transformer.h.0.attn.c_attn.bias", lambda t: t[:2],
-         "transformer.h.0.attn.c_attn.bias has the shape 2, config.json asks for 72"),
+         "transformer.h.0.attn.c_attn.bias has the shape 2, config.json requires 72"),
         ("LlamaForCausalLM", "model.layers.1.mlp.up_proj.weight", lambda t: t[1:],
-         "model.layers.1.mlp.up_proj.weight has the shape 28x24, config.json asks for 29x24"),
+         "model.layers.1.mlp.up_proj.weight has the shape 28x24, config.json requires 29x24"),
         ("RobertaForMaskedLM", "roberta.embeddings.position_embeddings.weight", lambda t: torch.cat([t, t[:1]]),
-         "roberta.embeddings.position_embeddings.weight has the shape 18x24, config.json asks for 17x24"),
+         "roberta.embeddings.position_embeddings.weight has the shape 18x24, config.json requires 17x24"),
         ("BartForConditionalGeneration", "model.decoder.embed_positions.weight", lambda t: t[1:],
-         "model.decoder.embed_positions.weight has the shape 18x24, config.json asks for 19x24"),
+         "model.decoder.embed_positions.weight has the shape 18x24, config.json requires 19x24"),
         ("BartForConditionalGeneration", "final_logits_bias", lambda t: t[0],
-         "final_logits_bias has the shape 266, config.json asks for 1x266"),
+         "final_logits_bias has the shape 266, config.json requires 1x266"),
         ("LlamaForCausalLM", "model.norm.weight", lambda t: t.to(torch.int8),
-         "model.norm.weight holds numbers of type torch.int8: quantised weights cannot be imported"),
+         "model.norm.weight has the type torch.int8: quantized weights cannot be imported"),
         ("LlamaForCausalLM", "model.layers.2.mlp.up_proj.weight", lambda t: torch.zeros(3),
-         "the file holds 1 weights that config.json does not ask for: model.layers.2.mlp.up_proj.weight"),
+         "the checkpoint has 1 weights that config.json does not describe: model.layers.2.mlp.up_proj.weight"),
         ("BertForMaskedLM", "cls.predictions.decoder.weight", lambda t: torch.zeros(266, 24),
-         "cls.predictions.decoder.weight must be the embedding once more, but is another matrix"),
+         "cls.predictions.decoder.weight must equal the embedding, but is another matrix"),
     ],
 )  # fmt: skip
-def test_weights_that_do_not_fit_are_told_by_name_and_shapes(saved, tmp_path, architecture, name, change, message):
+def test_weights_that_do_not_fit_are_errors_with_name_and_shapes(saved, tmp_path, architecture, name, change, message):
     folder = saved(architecture)
     path = folder / "model.safetensors"
     tensors = load_file(path)
     save_file({**tensors, name: change(tensors.get(name)).contiguous()}, path)
     with pytest.raises(CheckpointError) as error:
         import_model(folder, tmp_path / "run")
-    assert str(error.value) == message
+    assert str(error.value) == f"{folder}: {message}"
     assert not (tmp_path / "run").exists()
 
 
@@ -417,26 +422,26 @@ def test_weights_that_do_not_fit_are_told_by_name_and_shapes(saved, tmp_path, ar
     ("architecture", "change", "message"),
     [
         ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type must be default or"),
-        ("LlamaForCausalLM", {"attention_bias": True}, "attention_bias and mlp_bias must be the same"),
+        ("LlamaForCausalLM", {"attention_bias": True}, "attention_bias and mlp_bias must be equal"),
         ("LlamaForCausalLM", {"hidden_act": "tanh"}, "hidden_act must be one of relu, gelu"),
         ("LlamaForCausalLM", {"sliding_window": 5}, "sliding_window must be null"),
-        ("LlamaForCausalLM", {"hidden_size": "24"}, "hidden_size must be a whole number from 1 to 16,777,216"),
-        ("LlamaForCausalLM", {"num_hidden_layers": 10**9}, "num_hidden_layers must be a whole number from 1 to 1,000"),
+        ("LlamaForCausalLM", {"hidden_size": "24"}, "hidden_size must be an integer from 1 to 16,777,216"),
+        ("LlamaForCausalLM", {"num_hidden_layers": 10**9}, "num_hidden_layers must be an integer from 1 to 1,000"),
         ("LlamaForCausalLM", {"num_hidden_layers": None}, "config.json has no num_hidden_layers"),
         ("LlamaForCausalLM", {"vocab_size": None}, "config.json has no vocab_size"),
-        ("LlamaForCausalLM", {"vocab_size": 2**63}, "vocab_size must be a whole number from 1 to 16,777,216"),
+        ("LlamaForCausalLM", {"vocab_size": 2**63}, "vocab_size must be an integer from 1 to 16,777,216"),
         ("LlamaForCausalLM", {"architectures": {"a": 1}, "model_type": [1]}, "architecture [1] cannot be imported"),
-        ("RobertaForMaskedLM", {"pad_token_id": "x"}, "pad_token_id must be a whole number from 1 to 16,777,216"),
+        ("RobertaForMaskedLM", {"pad_token_id": "x"}, "pad_token_id must be an integer from 1 to 16,777,216"),
         ("LlamaForCausalLM", {"rms_norm_eps": True}, "rms_norm_eps must be a number, got True"),
-        ("LlamaForCausalLM", {"head_dim": 5}, "rotary positions need an even number of dimensions a head"),
+        ("LlamaForCausalLM", {"head_dim": 5}, "rotary positions need an even head_dim"),
         ("LlamaForCausalLM", {"tie_word_embeddings": 1}, "tie_word_embeddings must be true or false, got 1"),
-        ("LlamaForCausalLM", {"rope_parameters": "fast"}, "rope_scaling must be a table, got 'fast'"),
+        ("LlamaForCausalLM", {"rope_parameters": "fast"}, "rope_scaling must be an object, got 'fast'"),
         ("GPT2LMHeadModel", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx must be False"),
         ("BertModel", {"position_embedding_type": "relative_key"}, "position_embedding_type must be 'absolute'"),
         ("BertForMaskedLM", {"hidden_act": "relu"}, "hidden_act must be 'gelu' for the head"),
         ("RobertaForMaskedLM", {"max_position_embeddings": 2}, "max_position_embeddings must exceed pad_token_id + 1"),
         ("T5ForConditionalGeneration", {"feed_forward_proj": "gated-relu"}, "feed_forward_proj must be one of"),
-        ("BartForConditionalGeneration", {"decoder_ffn_dim": 31}, "encoder_ffn_dim and decoder_ffn_dim must be the"),
+        ("BartForConditionalGeneration", {"decoder_ffn_dim": 31}, "encoder_ffn_dim and decoder_ffn_dim must be equal"),
         ("BartForConditionalGeneration", {"normalize_before": True}, "normalize_before must be False"),
         ("MarianMTModel", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings must be True"),
     ],
@@ -453,24 +458,24 @@ def test_settings_that_cannot_be_imported_are_named(saved, tmp_path, architectur
 
 
 @pytest.mark.parametrize("config", [{"architectures": ["GemmaForCausalLM"]}, {"model_type": "gemma"}])
-def test_an_unknown_architecture_is_told_with_the_known_ones(saved, tmp_path, config: dict):
+def test_an_unknown_architecture_is_an_error_that_lists_the_known_ones(saved, tmp_path, config: dict):
     folder = saved("GPT2LMHeadModel")
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match=r"emma.* cannot be imported; known: BertModel, .*LlamaForCausalLM"):
         import_model(folder, tmp_path / "run")
 
 
-def test_a_tokenizer_that_is_missing_or_broken_is_told(saved, tmp_path):
+def test_a_missing_or_invalid_tokenizer_is_an_error(saved, tmp_path):
     folder = saved("GPT2LMHeadModel")
     (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(DataError, match=r"^the tokenizer of theirs is not a tokenizer: "):
+    with pytest.raises(DataError, match=r"the tokenizer of theirs cannot be read: "):
         import_model(folder, tmp_path / "run")
     (folder / "tokenizer.json").unlink()
     with pytest.raises(DataError, match=r"has no tokenizer\.json: a model is imported with its tokenizer"):
         import_model(folder, tmp_path / "run")
 
 
-def test_pickles_are_refused_with_the_reason_and_the_remedy(saved, tmp_path):
+def test_pickles_are_rejected_with_the_reason_and_a_remedy(saved, tmp_path):
     folder = saved("GPT2LMHeadModel")
     path = folder / "pytorch_model.bin"
     shutil.move(folder / "model.safetensors", path)

@@ -1,4 +1,4 @@
-"""Files of llama2.c: tiny ones that are written here, and one that others have trained."""
+"""Files of llama2.c: tiny ones that are written here, and a trained one."""
 
 import struct
 from collections.abc import Callable
@@ -9,18 +9,10 @@ import pytest
 import torch
 
 from regard.errors import DataError
-from regard.interop.importing import write_run
-from regard.interop.llama2c import (
-    halves_from_pairs,
-    pairs_from_halves,
-    read_config,
-    read_header,
-    read_llama2c,
-    read_tensors,
-    read_vocabulary,
-)
+from regard.interop.hf.llama import halves_from_pairs, pairs_from_halves
+from regard.interop.llama2c import read_llama2c_checkpoint
+from regard.runs.importing import import_model
 from regard.runs.run import load
-from regard.training.folder import RunFolder
 
 MODEL, WIDE, LAYERS, HEADS, SHARED, VOCAB, POSITIONS = 24, 37, 2, 6, 3, 263, 53
 PIECES = [b" ", b"a", b"n", b" a"]
@@ -96,7 +88,8 @@ def test_same_logits_as_transformers(files, shuffled, transformer_from, tied):
         torch.nn.init.normal_(parameter, std=0.3)
     theirs = theirs.float().double()
     files[0].write_bytes(model_bytes(shuffled, tied=tied, weights=theirs.state_dict()))
-    ours = transformer_from(read_config(files[0]), read_tensors(files[0]))
+    checkpoint = read_llama2c_checkpoint(*files)
+    ours = transformer_from(checkpoint.config, checkpoint.tensors)
     tokens = torch.randint(VOCAB, (3, 13))
     # Equal to seven digits: transformers turns queries and keys in float32, whatever the model is in.
     torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
@@ -110,74 +103,71 @@ def test_rows_of_pairs_and_of_halves_are_each_others_reordering():
 
 
 def test_a_file_becomes_a_run(files, tmp_path):
-    write_run(read_llama2c(*files), RunFolder(tmp_path / "run"))
-    run = load(tmp_path / "run", device="cpu")
-    assert run.task.name == "language"
+    run = load(import_model(files[0], tmp_path / "run"), device="cpu")
+    assert run.task.name == "language-modeling"
     assert run.tokenizer.encode(["an a"]) == [[262, 261, 262]]
     assert run.tokenizer.decode([[1, 262, 261, 262, 2]]) == ["an a"]
 
 
-def test_a_size_that_does_not_fit_the_header_is_told_with_both(files):
+def test_a_size_that_does_not_fit_the_header_is_an_error_with_both(files):
     path, content = files[0], files[0].read_bytes()
     for damaged in (content[:-4], content + b"\0\0\0\0", content[: len(content) // 2]):
         path.write_bytes(damaged)
-        with pytest.raises(DataError, match=f"it has {len(damaged):,} bytes, its header asks for {len(content):,}"):
-            read_header(path)
+        with pytest.raises(DataError, match=f"it has {len(damaged):,} bytes, its header requires {len(content):,}"):
+            read_llama2c_checkpoint(path)
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "has 0 bytes, the header of a llama2.c file alone has 28"),
+        (b"", r"has 0 bytes, fewer than the header of a llama2.c file \(28\)"),
         (b"12345", "has 5 bytes"),
         (struct.pack("<Ii", 0x616B3432, 1) + bytes(248), "a llama2.c file of a later version"),
         (b"GGUF" + bytes(96), "is not a llama2.c file: it begins with 1179993927, 0, 0"),
         (struct.pack("<7i", 24, 37, 2, 5, 5, 263, 53), "is not a llama2.c file"),
-        (struct.pack("<7i", *[2**30] * 3, 2, 1, 2**31 - 1, 2**31 - 1), r"asks for [\d,]{25,}"),
+        (struct.pack("<7i", *[2**30] * 3, 2, 1, 2**31 - 1, 2**31 - 1), r"requires [\d,]{25,}"),
     ],
     ids=["empty", "short", "later", "gguf", "heads", "huge"],
 )
-def test_what_is_no_such_file_is_told(tmp_path, content, reason):
+def test_another_file_is_an_error(tmp_path, content, reason):
     path = tmp_path / "model.bin"
     path.write_bytes(content)
     with pytest.raises(DataError, match=reason):
-        read_header(path)
+        read_llama2c_checkpoint(path)
 
 
-def test_a_vocabulary_that_is_cut_or_not_one_is_told(files, tmp_path):
+def test_a_truncated_or_invalid_vocabulary_is_an_error(files, tmp_path):
     content = files[1].read_bytes()
     for cut in (1, 5, 11):
         files[1].write_bytes(content[:-cut])
-        with pytest.raises(DataError, match=r"is damaged: token 26[12] is cut off"):
-            read_vocabulary(files[1])
+        with pytest.raises(DataError, match=r"is damaged: it ends within token 26[12]"):
+            read_llama2c_checkpoint(*files)
     files[1].write_bytes(b"")
     with pytest.raises(DataError, match=r"is not a llama2\.c vocabulary"):
-        read_vocabulary(files[1])
+        read_llama2c_checkpoint(*files)
     with pytest.raises(DataError, match=r"cannot read .*: No such file"):
-        read_vocabulary(tmp_path / "none.bin")
+        read_llama2c_checkpoint(files[0], tmp_path / "none.bin")
 
 
-def test_a_vocabulary_of_another_model_is_told(files):
+def test_a_vocabulary_of_another_model_is_an_error(files):
     files[1].write_bytes(vocabulary_bytes(PIECES[:-1]))
-    with pytest.raises(DataError, match=r"does not belong to .*: it has 262 tokens, the model knows 263"):
-        read_llama2c(*files)
+    with pytest.raises(DataError, match=r"does not belong to .*: it has 262 tokens, the model has 263"):
+        read_llama2c_checkpoint(*files)
 
 
-def test_the_vocabulary_is_the_one_that_lies_beside_the_model(files):
-    expected = read_llama2c(*files).tokenizer
-    assert read_llama2c(files[0]).tokenizer == expected
+def test_the_vocabulary_is_the_one_in_the_same_folder(files):
+    expected = read_llama2c_checkpoint(*files).tokenizer
+    assert read_llama2c_checkpoint(files[0]).tokenizer == expected
     other = files[1].rename(files[1].with_name("tok263.bin"))
-    assert read_llama2c(files[0]).tokenizer == expected
+    assert read_llama2c_checkpoint(files[0]).tokenizer == expected
     other.with_name("tok512.bin").write_bytes(b"")
     with pytest.raises(DataError, match=r"or as the only tok\*\.bin, got tok263\.bin, tok512\.bin"):
-        read_llama2c(files[0])
+        read_llama2c_checkpoint(files[0])
 
 
 @pytest.mark.skipif(not STORIES.exists(), reason="the trained files are not part of the repository")
-def test_a_model_that_others_have_trained_tells_its_story(tmp_path):
-    foreign = read_llama2c(STORIES / "stories260K.bin")
-    write_run(foreign, RunFolder(tmp_path / "run"))
-    run = load(tmp_path / "run", device="cpu")
+def test_a_trained_model_generates_its_story(tmp_path):
+    run = load(import_model(STORIES / "stories260K.bin", tmp_path / "run"), device="cpu")
     story = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
-    text = run.generate("", temperature=0.0, max_length=60)
+    text = run.generate("", temperature=0.0, max_tokens=60)
     assert text.startswith(story)

@@ -6,13 +6,23 @@ from typing import Any
 import pytest
 import torch
 
-from regard.evaluation.means import mean_interval
-from regard.lab.bias_variance import Sizes, investigate, misses
-from regard.lab.bias_variance_risks import Parts, Problem, legendre, measure_parts, polynomial, random_features
-from regard.lab.bias_variance_selection import FAMILIES, FLIPPED, choose, power, slope
-from regard.lab.random_features import draw_features, kernel, median_around, ridge, ridgeless
+from regard.evaluation.intervals import mean_interval
+from regard.lab.bias_variance.report import BiasVarianceSizes, study_bias_variance, sum_differs
+from regard.lab.bias_variance.risks import (
+    FLIPPED,
+    FUNCTION_FAMILIES,
+    RegressionProblem,
+    RiskDecomposition,
+    decompose_risk,
+    feature_learner,
+    legendre,
+    optimism_exponent,
+    optimism_slope,
+    polynomial_learner,
+    select_function,
+)
 
-TINY = Sizes(num_rows=11, degrees=(0, 3), strengths=(1.0, 0.1), feature_rows=7, widths=(3, 13), num_draws=5,
+TINY = BiasVarianceSizes(num_rows=11, degrees=(0, 3), strengths=(1.0, 0.1), feature_rows=7, widths=(3, 13), num_draws=5,
              num_points=17, num_functions=(2, 11), num_examples=(13, 31), num_choices=19)  # fmt: skip
 
 
@@ -29,9 +39,9 @@ def test_legendre_polynomials_are_uncorrelated():
 
 def test_the_mean_has_the_variance_that_one_works_out():
     # A polynomial of degree 0 is the mean of n targets: bias^2 E f^2, variance (E f^2 + s^2) / n.
-    problem = Problem(lambda inputs: inputs[..., 0], 1, 0.5)
-    fitted = polynomial(0, strength=1e-12)
-    parts = measure_parts(problem, fitted, 0, num_rows=7, num_draws=200, num_points=211, rng=seeded())
+    problem = RegressionProblem(lambda inputs: inputs[..., 0], 1, 0.5)
+    fitted = polynomial_learner(0, strength=1e-12)
+    parts = decompose_risk(problem, fitted, 0, num_rows=7, num_draws=200, num_points=211, rng=seeded())
     for measured, expected in (
         (parts.bias, 1 / 3),
         (parts.variance, (1 / 3 + 0.25) / 7),
@@ -43,13 +53,13 @@ def test_the_mean_has_the_variance_that_one_works_out():
 
 
 def test_few_training_sets_do_not_make_variance_look_like_bias():
-    problem = Problem(lambda inputs: inputs[..., 0] ** 2, 1, 0.3)
+    problem = RegressionProblem(lambda inputs: inputs[..., 0] ** 2, 1, 0.3)
 
     def right_on_average(inputs: Any, targets: Any, points: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
         truth = problem.truth(points)
         return truth + torch.randn(truth.shape, generator=rng)
 
-    parts = measure_parts(problem, right_on_average, 2, num_rows=2, num_draws=3, num_points=1009, rng=seeded())
+    parts = decompose_risk(problem, right_on_average, 2, num_rows=2, num_draws=3, num_points=1009, rng=seeded())
     # Means over 10 x 1009 points, known to some 0.01; that of 3 draws varies by 1/3.
     assert float(parts.bias.mean()) == pytest.approx(0, abs=0.05)
     assert float(parts.variance.mean()) == pytest.approx(1, abs=0.05)
@@ -58,48 +68,9 @@ def test_few_training_sets_do_not_make_variance_look_like_bias():
 
 def test_a_wrong_sum_is_seen():
     risk = 1 + 0.01 * torch.randn(10)
-    right = Parts(0, torch.full((10,), 0.4), torch.full((10,), 0.35), 0.25, risk)
-    assert not misses(right)
-    assert misses(Parts(0, right.bias, right.variance, 0.2, risk))
-
-
-def test_fourier_and_relu_features_tend_to_their_kernels():
-    left, right = torch.randn(3, 5), torch.randn(2, 5)
-    for kind in ("fourier", "relu"):
-        features = draw_features(kind, 5, 400_000, bandwidth=1.3, rng=seeded())
-        expected = kernel(kind, left, right, bandwidth=1.3)
-        # The mean of 400,000 products of size 1 is known to some 0.002.
-        torch.testing.assert_close(features(left) @ features(right).T, expected, atol=0.01, rtol=0)
-
-
-def test_the_first_features_are_those_of_a_narrower_model():
-    features = draw_features("fourier", 5, 11, bandwidth=1.0, rng=seeded())
-    x = torch.randn(3, 5)
-    torch.testing.assert_close(features(x, 7), features(x)[:, :7] * math.sqrt(11 / 7))
-
-
-@pytest.mark.parametrize("width", [5, 7, 13])
-def test_ridgeless_is_the_pseudoinverse_and_the_limit_of_ridge(width: int):
-    features, targets = torch.randn(7, width), torch.randn(7, 2)
-    expected = torch.linalg.pinv(features) @ targets
-    torch.testing.assert_close(ridgeless(features, targets), expected)
-    # Ridge differs by its strength over the square of the smallest singular value.
-    torch.testing.assert_close(ridge(features, targets, strength=1e-10), expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("width", [5, 13])
-def test_both_forms_of_ridge_are_where_the_slope_is_nothing(width: int):
-    features, targets = torch.randn(3, 7, width), torch.randn(3, 7, 2)
-    weights = ridge(features, targets, strength=0.3)
-    slope_there = features.mT @ (features @ weights - targets) / 7 + 0.3 * weights
-    torch.testing.assert_close(slope_there, torch.zeros_like(weights))
-
-
-def test_intervals_of_the_median_cover_as_often_as_they_say():
-    draws = torch.randn(1000, 10, generator=seeded()).exp()
-    covered = sum(low <= 1 <= high for _, low, high in map(median_around, draws))
-    assert covered >= 950
-    assert median_around([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
+    right = RiskDecomposition(0, torch.full((10,), 0.4), torch.full((10,), 0.35), 0.25, risk)
+    assert not sum_differs(right)
+    assert sum_differs(RiskDecomposition(0, right.bias, right.variance, 0.2, risk))
 
 
 def test_coins_behave_as_functions_that_guess():
@@ -107,13 +78,13 @@ def test_coins_behave_as_functions_that_guess():
     rng, k, n = seeded(), 11, 13
     errors = torch.rand(4_000, k, n, generator=rng) < 0.5
     guessed = 0.5 - errors.double().mean(dim=2).amin(dim=1)
-    drawn = choose("coins", k, n, num_draws=4_000, rng=rng).optimism
+    drawn = select_function("coins", k, n, num_draws=4_000, rng=rng).optimism
     spread = math.sqrt(float(guessed.var() + drawn.var()) / 4_000)
     assert abs(float(guessed.mean() - drawn.mean())) < 4 * spread
 
 
 def test_thresholds_are_counted_as_one_counts_them():
-    choice = choose("thresholds", 7, 5, num_draws=1, rng=seeded(3))
+    choice = select_function("thresholds", 7, 5, num_draws=1, rng=seeded(3))
     rng = seeded(3)
     x = torch.rand(1, 5, generator=rng, dtype=torch.float64).sort(dim=1).values[0]
     flipped = torch.rand(1, 5, generator=rng, dtype=torch.float64)[0] < FLIPPED
@@ -127,36 +98,39 @@ def test_thresholds_are_counted_as_one_counts_them():
     assert float(choice.deviation) == pytest.approx(max(abs(a - b) for a, b in zip(risks, shares, strict=True)))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FUNCTION_FAMILIES)
 def test_the_bounds_hold(family: Any):
     for k, n in ((2, 31), (101, 31), (101, 311)):
-        choice = choose(family, k, n, num_draws=500, rng=seeded())
+        choice = select_function(family, k, n, num_draws=500, rng=seeded())
         assert mean_interval(choice.optimism)[1] <= choice.bound
         # Of 500 draws 5 % are to be left at most; 8 % would be three standard deviations above.
         assert choice.violations <= 0.08
 
 
 def test_the_gap_of_coins_goes_with_the_root_of_n():
-    choices = [choose("coins", 1009, n, num_draws=200, rng=seeded(n)) for n in (53, 211, 839)]
-    assert power(choices) == pytest.approx(-0.5, abs=0.03)
-    assert 0.5 < slope(choices) < math.sqrt(0.5)
+    choices = [select_function("coins", 1009, n, num_draws=200, rng=seeded(n)) for n in (53, 211, 839)]
+    assert optimism_exponent(choices) == pytest.approx(-0.5, abs=0.03)
+    assert 0.5 < optimism_slope(choices) < math.sqrt(0.5)
 
 
 def test_random_features_are_drawn_with_each_training_set():
-    problem = Problem(lambda inputs: inputs[..., 0], 3, 0.0)
+    problem = RegressionProblem(lambda inputs: inputs[..., 0], 3, 0.0)
     rng = seeded()
     inputs = problem.draw(1, 5, rng=rng).expand(2, -1, -1)
-    said = random_features(2, bandwidth=1.0, strength=0.1)(inputs, problem.truth(inputs), inputs, rng)
+    said = feature_learner(2, bandwidth=1.0, strength=0.1)(inputs, problem.truth(inputs), inputs, rng)
     assert not torch.allclose(said[0], said[1])
 
 
 def test_the_study_is_whole():
-    study = investigate(TINY, seed=0)
+    study = study_bias_variance(sizes=TINY)
     assert [len(table.rows) for table in study.tables] == [2, 2, 2, 4, 4]
     row: Any
     for row in study.tables[0].rows:
         _, bias, variance, noise, total, *_ = row
         assert total == pytest.approx(bias + variance + noise)
     assert len(study.figure.axes) == 6
-    assert investigate(TINY, seed=0).to_json()["tables"] == study.to_json()["tables"]
-    assert investigate(TINY, seed=1).to_json()["tables"] != study.to_json()["tables"]
+    for table in study.tables[:3]:
+        assert table.columns[1] == "bias² (unbiased estimate)"
+        assert "can be negative" in table.note
+    assert study_bias_variance(sizes=TINY).to_json()["tables"] == study.to_json()["tables"]
+    assert study_bias_variance(sizes=TINY, seed=1).to_json()["tables"] != study.to_json()["tables"]

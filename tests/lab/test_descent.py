@@ -6,33 +6,36 @@ import pytest
 import torch
 from torch import nn
 
-from regard.lab.curvature import flat_gradient, hessian_product, put_weights, top_curvature, weights_of
-from regard.lab.descent import Sizes, investigate
-from regard.lab.descent_networks import (
-    Examples,
-    Problem,
-    draw_examples,
-    draw_networks,
-    log_losses,
-    looking_back,
-    regression,
-)
-from regard.lab.descent_noise import NARROW as CLASSES
-from regard.lab.descent_noise import compare_batches, gradients_of_examples, noise_curvature, noise_of_a_step
-from regard.lab.descent_quadratic import (
-    Pace,
-    best_momentum,
-    best_plain,
-    descend,
-    measure_floor,
+from regard.lab.curvature import flat_gradient, flat_weights, hessian_product, set_flat_weights, top_curvature
+from regard.lab.descent.noise import (
+    NARROW,
+    compare_batch_sizes,
+    example_gradients,
+    measure_noise_floor,
+    noise_curvature,
     noise_floor,
-    predicted_steps,
-    steps_until,
+    step_noise,
 )
-from regard.lab.descent_rates import expected_changes, leave_saddle, switch_rates, take_one_step
+from regard.lab.descent.rates import (
+    DescentProblem,
+    best_heavy_ball,
+    descend_quadratic,
+    escape_saddle,
+    predicted_delay,
+    predicted_steps,
+    quadratic_changes,
+    rise_crossing,
+    steps_until,
+    switch_rates,
+    take_single_step,
+    tanh_regression,
+    transformer_copy,
+)
+from regard.lab.descent.report import DescentSizes, study_descent
+from regard.lab.networks import BinaryExamples, draw_examples, draw_networks, logistic_losses
 
-TINY = Sizes(num_seeds=2, multiples=(0.5, 1.5), slow_steps=5, fast_steps=7, num_rows=11, num_inputs=3, width=5,
-             num_layers=2, sequence_length=5, model_dim=4, rates=(0.1, 0.2), followed_steps=6, every=3,
+TINY = DescentSizes(num_seeds=2, multiples=(0.5, 1.5), slow_steps=5, fast_steps=7, num_rows=11, num_inputs=3, width=5,
+             num_layers=2, sequence_length=5, model_dim=4, rates=(0.1, 0.2), tracked_steps=6, every=3,
              conditions=(3.0, 10.0), fraction=1e-2, scales=(1e-1, 1e-2), floor_rates=(0.3, 1.0), floor_batches=(1, 2),
              floor_runs=50, noise_multiples=(0.1,), num_draws=5, batch_sizes=(2, 512), wide_batch_sizes=(3, 128),
              batch_steps=4, batch_runs=2)  # fmt: skip
@@ -42,14 +45,14 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def small(num_layers: int = 1) -> Problem:
-    return regression(num_rows=13, num_inputs=3, width=5, num_layers=num_layers, rng=rng())
+def small(num_layers: int = 1) -> DescentProblem:
+    return tanh_regression(num_rows=13, num_inputs=3, width=5, num_layers=num_layers, rng=rng())
 
 
-def exact_hessian(problem: Problem) -> torch.Tensor:
+def exact_hessian(problem: DescentProblem) -> torch.Tensor:
     """All second derivatives, row by row."""
-    gradient = flat_gradient(problem.loss(), problem.parameters, keep=True)
-    rows = [flat_gradient(entry, problem.parameters, keep=True).detach() for entry in gradient]
+    gradient = flat_gradient(problem.loss(), problem.parameters, create_graph=True)
+    rows = [flat_gradient(entry, problem.parameters, create_graph=True).detach() for entry in gradient]
     return torch.stack(rows)
 
 
@@ -65,16 +68,16 @@ class Bowl(nn.Module):
         return 0.5 * self.weight @ self.hessian @ self.weight
 
 
-def bowl(*eigenvalues: float) -> Problem:
+def bowl(*eigenvalues: float) -> DescentProblem:
     """A quadratic with these curvatures along random directions."""
     turned = torch.linalg.qr(torch.randn(len(eigenvalues), len(eigenvalues))).Q
     model = Bowl(turned @ torch.tensor(eigenvalues).diag() @ turned.T)
-    return Problem("bowl", model, lambda model: model()[None])
+    return DescentProblem("bowl", model, lambda model: model()[None])
 
 
 def test_a_product_with_the_hessian_is_that_of_all_second_derivatives():
     problem = small(num_layers=2)
-    vector = torch.randn(len(weights_of(problem.parameters)))
+    vector = torch.randn(len(flat_weights(problem.parameters)))
     product = hessian_product(problem.loss, problem.parameters)(vector)
     torch.testing.assert_close(product, exact_hessian(problem) @ vector)
 
@@ -84,7 +87,7 @@ def test_power_iteration_finds_both_ends_of_the_spectrum(sign: int):
     problem = small(num_layers=2)
     eigenvalues = torch.linalg.eigvalsh(sign * exact_hessian(problem))
     found = top_curvature(
-        lambda: sign * problem.loss(), problem.parameters, rng=rng(), tolerance=1e-7, most_products=9000
+        lambda: sign * problem.loss(), problem.parameters, rng=rng(), tolerance=1e-7, max_products=9000
     )
     assert found.value == pytest.approx(float(eigenvalues[-1]), rel=1e-6)
     assert found.residual <= 1e-6 * max(abs(found.value), abs(float(eigenvalues[0])))
@@ -99,13 +102,13 @@ def test_the_largest_eigenvalue_counts_signs():
 
 
 def test_the_curvature_of_a_transformer_is_that_of_finite_differences():
-    problem = looking_back(num_rows=3, length=5, width=4, rng=rng())
-    start, vector = weights_of(problem.parameters), torch.randn(len(weights_of(problem.parameters)))
+    problem = transformer_copy(num_rows=3, length=5, width=4, rng=rng())
+    start, vector = flat_weights(problem.parameters), torch.randn(len(flat_weights(problem.parameters)))
     vector /= vector.norm()
     product = hessian_product(problem.loss, problem.parameters)(vector)
     h, ends = 1e-5, []
     for sign in (1, -1):
-        put_weights(problem.parameters, start + sign * h * vector)
+        set_flat_weights(problem.parameters, start + sign * h * vector)
         ends.append(flat_gradient(problem.loss(), problem.parameters))
     # Differences of gradients are known to about 1e-16 / h and h squared.
     torch.testing.assert_close((ends[0] - ends[1]) / (2 * h), product, rtol=1e-5, atol=1e-7)
@@ -113,14 +116,14 @@ def test_the_curvature_of_a_transformer_is_that_of_finite_differences():
 
 @pytest.mark.parametrize(("share", "falls"), [(0.3, True), (0.99, True), (1.01, False), (1.4, False)])
 def test_a_quadratic_makes_progress_iff_the_rate_is_below_two_over_the_curvature(share: float, falls: bool):
-    losses = descend(torch.tensor([7.0]), Pace(share * 2 / 7, 0.0), steps=5)
+    losses = descend_quadratic(torch.tensor([7.0]), share * 2 / 7, 0.0, steps=5)
     torch.testing.assert_close(losses, (1 - 2 * share) ** (2 * torch.arange(1.0, 6)))
     assert bool((losses < 1).all()) == falls
 
 
 def test_two_curvatures_take_the_steps_of_the_formula():
     eigenvalues = torch.tensor([1.0, 17.0])
-    losses = descend(eigenvalues, best_plain(17.0, 1.0), steps=9)
+    losses = descend_quadratic(eigenvalues, *best_heavy_ball(17.0, 1.0, has_momentum=False), steps=9)
     torch.testing.assert_close(losses, (16 / 18) ** (2 * torch.arange(1.0, 10)))
     assert steps_until(17.0, 1e-4, has_momentum=False, num_coordinates=2) == math.ceil(
         predicted_steps(17.0, 1e-4, has_momentum=False)
@@ -130,12 +133,12 @@ def test_two_curvatures_take_the_steps_of_the_formula():
 def test_momentum_takes_about_the_root_of_the_steps():
     plain, faster = (steps_until(1000.0, 1e-6, has_momentum=has) for has in (False, True))
     assert faster < plain / 12
-    assert best_momentum(9.0, 9.0) == (pytest.approx(1 / 9), 0.0)
+    assert best_heavy_ball(9.0, 9.0, has_momentum=True) == (pytest.approx(1 / 9), 0.0)
 
 
 @pytest.mark.parametrize(("rate", "batch_size"), [(0.1, 1), (0.5, 3), (1.0, 7), (1.7, 2)])
 def test_the_noise_floor_is_that_of_the_formula(rate: float, batch_size: int):
-    mean, low, high = measure_floor(rate, batch_size, runs=20_000, rng=rng())
+    mean, low, high = measure_noise_floor(rate, batch_size, runs=20_000, rng=rng())
     expected = noise_floor(rate, batch_size)
     # Twice the interval: the test is not to fail once in twenty seeds.
     assert abs(mean - expected) < high - low
@@ -152,41 +155,44 @@ def test_one_step_of_a_quadratic_lies_on_the_parabola():
     top = top_curvature(problem.loss, problem.parameters, rng=rng(), tolerance=1e-10)
     with torch.no_grad():
         problem.model.get_parameter("weight").copy_(1e-9 * top.direction)
-    before = weights_of(problem.parameters)
-    found = take_one_step(problem, top, torch.tensor([0.2, 0.9, 1.1]))
-    torch.testing.assert_close(found.changes, expected_changes(found.multiples))
-    assert found.crossing == pytest.approx(1.0, abs=0.02)
-    assert torch.equal(weights_of(problem.parameters), before)
+    before = flat_weights(problem.parameters)
+    multiples = torch.tensor([0.2, 0.9, 1.1])
+    changes = take_single_step(problem, top, multiples)
+    torch.testing.assert_close(changes, quadratic_changes(multiples))
+    assert rise_crossing(multiples, changes) == pytest.approx(1.0, abs=0.02)
+    assert math.isnan(rise_crossing(multiples, -changes.abs()))
+    assert torch.equal(flat_weights(problem.parameters), before)
 
 
 def test_many_steps_of_a_quadratic_hold_below_the_largest_rate_only():
     problem = bowl(1.0, 3.0, 4.0)
     top = top_curvature(problem.loss, problem.parameters, rng=rng(), tolerance=1e-10)
     switch = switch_rates(problem, top, (0.9, 0.99, 1.05, 1.2), steps=100)
-    assert [switch.holds(multiple) for multiple in switch.losses] == [True, True, False, False]
+    assert [max(losses) <= 1 for losses in switch.values()] == [True, True, False, False]
 
 
 def test_a_saddle_is_left_as_its_least_curvature_says():
-    problem = regression(num_rows=31, num_inputs=3, width=5, num_layers=1, rng=rng())
-    escapes = leave_saddle(problem, (1e-4, 1e-5, 1e-6), rate=0.1, most_steps=5000, rng=rng())
-    put_weights(problem.parameters, torch.zeros_like(weights_of(problem.parameters)))
+    problem = tanh_regression(num_rows=31, num_inputs=3, width=5, num_layers=1, rng=rng())
+    least, steps = escape_saddle(problem, (1e-4, 1e-5, 1e-6), learning_rate=0.1, max_steps=5000, rng=rng())
+    set_flat_weights(problem.parameters, torch.zeros_like(flat_weights(problem.parameters)))
     assert float(flat_gradient(problem.loss(), problem.parameters).norm()) < 1e-12
-    assert escapes.least_curvature == pytest.approx(float(torch.linalg.eigvalsh(exact_hessian(problem))[0]), rel=1e-2)
+    assert least == pytest.approx(float(torch.linalg.eigvalsh(exact_hessian(problem))[0]), rel=1e-2)
     for near, far in ((1e-5, 1e-4), (1e-6, 1e-5)):
-        assert escapes.steps[near] - escapes.steps[far] == pytest.approx(escapes.expected(near, far), rel=0.05, abs=1)
+        expected = predicted_delay(near, far, learning_rate=0.1, least_curvature=least)
+        assert steps[near] - steps[far] == pytest.approx(expected, rel=0.05, abs=1)
 
 
 def test_the_noise_of_one_step_is_the_trace_of_curvature_and_covariance():
     problem = small()
-    gradients = gradients_of_examples(problem)
+    gradients = example_gradients(problem)
     torch.testing.assert_close(gradients.mean(dim=0), flat_gradient(problem.loss(), problem.parameters))
     covariance = torch.cov(gradients.T, correction=0)
     trace = noise_curvature(problem, gradients)
     assert trace == pytest.approx(float((exact_hessian(problem) * covariance).sum()))
-    before = weights_of(problem.parameters)
-    mean, low, high = noise_of_a_step(problem, gradients, 1e-2, 3, num_draws=400, rng=rng())
+    before = flat_weights(problem.parameters)
+    mean, low, high = step_noise(problem, gradients, 1e-2, 3, num_draws=400, rng=rng())
     assert abs(mean - 1e-4 * trace / 6) < high - low
-    assert torch.equal(weights_of(problem.parameters), before)
+    assert torch.equal(flat_weights(problem.parameters), before)
 
 
 def test_networks_side_by_side_move_as_each_would_alone():
@@ -195,10 +201,10 @@ def test_networks_side_by_side_move_as_each_would_alone():
         type(networks)(*(p.detach()[i : i + 1].clone().requires_grad_() for p in networks.parameters)) for i in range(3)
     ]
     examples = draw_examples(3, 11, 5, teacher=draw_networks(3, 5, 2, rng=rng()), flipped=0.2, rng=rng(1))
-    networks.descend(log_losses(networks(examples.inputs), examples), rate=0.3)
+    networks.update(logistic_losses(networks(examples.inputs), examples), learning_rate=0.3)
     for i, each in enumerate(alone):
-        own = Examples(examples.inputs[i : i + 1], examples.labels[i : i + 1])
-        each.descend(log_losses(each(own.inputs), own), rate=0.3)
+        own = BinaryExamples(examples.inputs[i : i + 1], examples.labels[i : i + 1])
+        each.update(logistic_losses(each(own.inputs), own), learning_rate=0.3)
         for ours, theirs in zip(networks.parameters, each.parameters, strict=True):
             torch.testing.assert_close(ours[i : i + 1], theirs)
 
@@ -211,16 +217,16 @@ def test_labels_are_turned_over_as_often_as_asked():
 
 
 def test_whole_batches_are_plain_gradient_descent():
-    twice = [compare_batches((512,), CLASSES, steps=3, runs=2, seed=seed)[0] for seed in (5, 5)]
+    twice = [compare_batch_sizes((512,), NARROW, steps=3, runs=2, seed=seed)[0] for seed in (5, 5)]
     assert torch.equal(twice[0].losses, twice[1].losses)
-    small_batches, whole = compare_batches((3, 512), CLASSES, steps=3, runs=2, seed=5)
+    small_batches, whole = compare_batch_sizes((3, 512), NARROW, steps=3, runs=2, seed=5)
     assert torch.equal(whole.losses, twice[0].losses)
     assert not torch.equal(small_batches.losses, whole.losses)
 
 
 @pytest.mark.slow
 def test_the_study_is_whole():
-    study = investigate(TINY, seed=0)
+    study = study_descent(sizes=TINY)
     switches, edges, conditions, noise, narrow, wide = study.tables
     assert len(switches.rows) == 4
     assert [row[0] for row in edges.rows] == [0.1, 0.2]
@@ -229,4 +235,4 @@ def test_the_study_is_whole():
     assert [row[0] for row in narrow.rows] == [2, 512]
     assert [row[0] for row in wide.rows] == [3, 128]
     assert len(study.figure.axes) == 9
-    assert investigate(TINY, seed=0).findings == study.findings
+    assert study_descent(sizes=TINY).findings == study.findings

@@ -1,4 +1,4 @@
-"""Double descent, against what is known of least squares, and networks trained side by side against one alone."""
+"""Double descent against properties of least squares, and models trained in parallel against models trained alone."""
 
 import copy
 import math
@@ -7,95 +7,97 @@ import pytest
 import torch
 from torch import nn
 
-from regard.lab.double_descent import NOISES, Sizes, investigate, met_from
-from regard.lab.double_descent_features import draw_rows, measure_features
-from regard.lab.double_descent_networks import (
+from regard.lab.double_descent.report import NOISES, DoubleDescentSizes, study_double_descent
+from regard.lab.double_descent.risks import (
+    CurvePeak,
+    MemberData,
     NetworkRisks,
-    Split,
-    majority_split,
+    RiskCurve,
+    draw_sign_examples,
+    find_peak,
+    log_spaced,
+    majority_data,
+    measure_features,
     measure_perceptrons,
     measure_transformers,
-    perceptron_split,
-    share_of_peak,
-    spaced,
-    train_together,
+    sign_data,
+    train_members,
+    warmup_cosine,
 )
-from regard.lab.double_descent_shape import MEAN, Peak, Shape, describe, find_peak
-from regard.lab.random_features import draw_features, ridgeless
+from regard.lab.random_features import draw_random_features, min_norm_least_squares
 
-TINY = Sizes(feature_rows=13, feature_inputs=5, feature_widths=(3, 13, 31), feature_draws=3, perceptron_rows=7,
+TINY = DoubleDescentSizes(feature_rows=13, feature_inputs=5, feature_widths=(3, 13, 31), feature_draws=3,
+             perceptron_rows=7,
              perceptron_inputs=5, perceptron_widths=(1, 3), perceptron_epochs=4, transformer_rows=7,
-             transformer_widths=(2, 4), transformer_epochs=3, num_seeds=2, num_fresh=11)  # fmt: skip
+             transformer_widths=(2, 4), transformer_epochs=3, num_seeds=2, num_test_rows=11)  # fmt: skip
 
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_labels_are_turned_round_as_often_as_is_said_and_nested():
-    rows = draw_rows(20_011, 3, (0.0, 0.1, 0.2), rng=seeded())
-    turned = rows.labels != rows.truth[:, None]
-    shares = turned.double().mean(dim=0)
+def test_labels_are_flipped_as_often_as_asked_and_nested():
+    rows = draw_sign_examples(20_011, 3, (0.0, 0.1, 0.2), rng=seeded())
+    is_flipped = rows.labels != rows.truth[:, None]
+    shares = is_flipped.double().mean(dim=0)
     assert shares[0] == 0
     # Four standard deviations of a share of so many rows.
     torch.testing.assert_close(shares[1:], torch.tensor([0.1, 0.2]), atol=0.012, rtol=0)
-    assert (turned[:, 2] | ~turned[:, 1]).all()
+    assert (is_flipped[:, 2] | ~is_flipped[:, 1]).all()
     assert torch.equal(rows.truth > 0, rows.inputs[:, 0] > 0)
 
 
-def test_as_many_features_as_rows_meet_every_label_and_fewer_do_not():
-    rows = draw_rows(13, 5, (0.2,), rng=seeded())
-    features = draw_features("fourier", 5, 31, bandwidth=1.5, rng=seeded(1))
+def test_as_many_features_as_rows_interpolate_every_label_and_fewer_do_not():
+    rows = draw_sign_examples(13, 5, (0.2,), rng=seeded())
+    features = draw_random_features("fourier", 5, 31, bandwidth=1.5, rng=seeded(1))
     errors = {}
     for width in (11, 13, 31):
         made = features(rows.inputs, width)
-        errors[width] = float((made @ ridgeless(made, rows.labels) - rows.labels).abs().max())
+        errors[width] = float((made @ min_norm_least_squares(made, rows.labels) - rows.labels).abs().max())
     assert errors[11] > 1e-3
     assert max(errors[13], errors[31]) < 1e-6
 
 
 def test_random_features_peak_where_they_are_as_many_as_rows_and_end_at_the_kernel():
-    risks = measure_features(
-        "fourier", (5, 53, 101, 211, 6_007), (0.2,), num_rows=101, num_fresh=211, input_dim=23, bandwidth=1.5,
-        seeds=range(4),
-    )  # fmt: skip
-    (shape,) = risks.shapes()
+    sizes = DoubleDescentSizes(
+        feature_widths=(5, 53, 101, 211, 6_007), feature_rows=101, num_test_rows=211, feature_inputs=23, feature_draws=4
+    )
+    risks = measure_features("fourier", sizes, (0.2,), seed=0)
+    (shape,) = risks.curves
     assert shape.peak is not None
     assert risks.widths[shape.peak.top] == 101
-    assert shape.middles[2] > 5 * shape.middles[[0, 4]].max()
-    last, limit = shape.middles[-1], risks.limit_squared.median()
+    assert shape.estimates[2] > 5 * shape.estimates[[0, 4]].max()
+    last, limit = shape.estimates[-1], risks.kernel_squared.median()
     assert abs(float(last - limit)) < 0.1 * float(limit)
 
 
-def test_peaks_of_curves_worked_out_by_hand():
-    assert find_peak(torch.tensor([5.0, 2.0, 3.0, 9.0, 4.0, 1.0])) == Peak(1, 3, 5)
-    # Of two rises that which stands out more: 1 above 2 and 2 above 3.
-    assert find_peak(torch.tensor([2.0, 3.0, 2.0, 4.0, 2.0])) == Peak(0, 3, 4)
+def test_peaks_of_curves_computed_by_hand():
+    assert find_peak(torch.tensor([5.0, 2.0, 3.0, 9.0, 4.0, 1.0])) == CurvePeak(1, 3, 5)
+    # Of two peaks the more prominent one: 1 above 2 and 2 above 3.
+    assert find_peak(torch.tensor([2.0, 3.0, 2.0, 4.0, 2.0])) == CurvePeak(0, 3, 4)
     for no_peak in ([3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [3.0, 1.0, 2.0], [1.0, 1.0, 1.0]):
         assert find_peak(torch.tensor(no_peak)) is None
 
 
-def test_words_say_what_the_draws_say():
+def test_a_curve_is_a_double_descent_only_if_rise_and_fall_are_significant():
     draws = torch.tensor([-0.01, 0.0, 0.01])
     curve = torch.tensor([3.0, 2.0, 5.0, 1.0])
-    clear = Shape((1, 2, 4, 8), curve[:, None] + draws, MEAN)
-    assert clear.is_double
-    assert describe(clear, "wide").endswith("a second minimum of 1 at 8 wide, below the first")
-    # The same middles, from draws that do not agree on anything.
-    noisy = Shape((1, 2, 4, 8), curve[:, None] + torch.tensor([[-9.0, 0, 9], [9, 0, -9], [-9, 9, 0], [0, 9, -9]]), MEAN)
-    assert not noisy.is_double
-    assert "not told apart from the first; the rise, the second descent or both are within the luck" in describe(
-        noisy, "x"
-    )
-    assert describe(Shape((1, 2), torch.tensor([[2.0], [1.0]]), MEAN), "x").startswith("falls all the way")
-    fall_and_rise = Shape((1, 2, 4), torch.tensor([[2.0], [1.0], [3.0]]), MEAN)
-    assert describe(fall_and_rise, "x") == "falls to 1 at 2 x and rises to 3 at 4 x, with no second descent"
+    clear = RiskCurve((1, 2, 4, 8), curve[:, None] + draws)
+    assert clear.is_double_descent
+    assert [clear.compare(3, 1), clear.compare(2, 1), clear.compare(1, 1)] == [-1, 1, 0]
+    # The same means, from draws that agree on nothing.
+    noisy = RiskCurve((1, 2, 4, 8), curve[:, None] + torch.tensor([[-9.0, 0, 9], [9, 0, -9], [-9, 9, 0], [0, 9, -9]]))
+    assert noisy.peak == clear.peak
+    assert not noisy.is_double_descent
+    assert noisy.compare(3, 1) == 0
+    assert not RiskCurve((1, 2, 4), torch.tensor([[2.0, 2.1], [1.0, 1.1], [3.0, 3.1]])).is_double_descent
 
 
-def test_models_trained_side_by_side_are_those_trained_alone():
-    split = perceptron_split((0.0, 0.3), num_rows=7, num_fresh=5, input_dim=3, seeds=(0,))
+def test_models_trained_in_parallel_equal_those_trained_alone():
+    sizes = DoubleDescentSizes(perceptron_rows=7, perceptron_inputs=3, num_test_rows=5)
+    split = sign_data(sizes, (0.0, 0.3), seeds=(0,))
     models = [nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1), nn.Flatten(0)) for _ in range(2)]
-    together = train_together(models, split, measured=(1, 5), learning_rate=0.1, what="test")
+    _, together = train_members(models, split, measured=(1, 5), learning_rate=0.1, description="test")
     for i, model in enumerate(map(copy.deepcopy, models)):
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
         for step in range(5):
@@ -103,12 +105,13 @@ def test_models_trained_side_by_side_are_those_trained_alone():
             optimizer.zero_grad()
             (model(split.inputs[i]) - split.labels[i]).square().mean().backward()
             optimizer.step()
-        expected = (model(split.fresh_inputs[i]) - split.fresh_labels[i]).square().mean()
-        torch.testing.assert_close(together.fresh[i, -1], expected.detach())
+        expected = (model(split.test_inputs[i]) - split.test_labels[i]).square().mean()
+        torch.testing.assert_close(together[i, -1], expected.detach())
 
 
 def test_the_majority_is_what_one_counts():
-    split = majority_split((0.0, 0.5), num_rows=31, num_fresh=7, length=5, num_symbols=6, seeds=(0, 1))
+    sizes = DoubleDescentSizes(transformer_rows=31, num_test_rows=7, num_symbols=6)
+    split = majority_data(sizes, (0.0, 0.5), seeds=(0, 1))
     assert split.inputs.shape == (4, 31, 5)
     for symbols, label in zip(split.inputs[2], split.labels[2], strict=True):
         assert label == (1 if sum(symbol < 3 for symbol in symbols.tolist()) >= 3 else -1)
@@ -117,46 +120,51 @@ def test_the_majority_is_what_one_counts():
 
 
 def test_every_width_has_the_same_first_weights_for_every_noise():
-    risks = measure_transformers(
-        (2, 4), (0.0, 0.0), num_rows=5, num_fresh=7, length=3, num_symbols=4, epochs=3, learning_rate=0.01, seeds=(0, 1)
-    )
+    sizes = DoubleDescentSizes(
+        transformer_widths=(2, 4), transformer_rows=5, num_test_rows=7, length=3, num_symbols=4, transformer_epochs=3,
+        transformer_rate=0.01, num_seeds=2,
+    )  # fmt: skip
+    risks = measure_transformers(sizes, (0.0, 0.0), seed=0)
     # Equal noises: all else must be equal too.
-    torch.testing.assert_close(risks.fresh[0], risks.fresh[1])
-    assert not torch.allclose(risks.fresh[:, :, :, 0], risks.fresh[:, :, :, 1])
+    torch.testing.assert_close(risks.test[0], risks.test[1])
+    assert not torch.allclose(risks.test[:, :, :, 0], risks.test[:, :, :, 1])
 
 
 def test_risks_stand_where_their_noise_and_width_do():
-    risks = measure_perceptrons(
-        (1, 16), (0.0, 0.5), num_rows=31, num_fresh=7, input_dim=3, epochs=100, learning_rate=0.05, seeds=(0, 1)
-    )
+    sizes = DoubleDescentSizes(
+        perceptron_widths=(1, 16), perceptron_rows=31, num_test_rows=7, perceptron_inputs=3, perceptron_epochs=100,
+        perceptron_rate=0.05, num_seeds=2,
+    )  # fmt: skip
+    risks = measure_perceptrons(sizes, (0.0, 0.5), seed=0)
     assert risks.num_parameters == [6, 81]
-    errors = risks.trained[:, :, -1]
-    # Labels that are half turned round are the harder ones, and the wider network the nearer to them.
+    errors = risks.train[:, :, -1]
+    # Half of the labels flipped is harder, and the wider network is closer to its labels.
     assert (errors[1] > errors[0]).all()
     assert (errors[:, 1] < errors[:, 0]).all()
-    assert (risks.trained[:, :, 0] > errors).all()
+    assert (risks.train[:, :, 0] > errors).all()
 
 
 @pytest.mark.slow
-def test_a_wide_transformer_meets_turned_labels():
-    risks = measure_transformers(
-        (32,), (0.3,), num_rows=23, num_fresh=5, length=3, num_symbols=12, epochs=200, learning_rate=5e-3, seeds=(0, 1)
+def test_a_wide_transformer_interpolates_flipped_labels():
+    sizes = DoubleDescentSizes(
+        transformer_widths=(32,), transformer_rows=23, num_test_rows=5, length=3, transformer_epochs=200, num_seeds=2
     )
-    assert float(risks.trained[:, :, -1].max()) < 0.01
+    risks = measure_transformers(sizes, (0.3,), seed=0)
+    assert float(risks.train[:, :, -1].max()) < 0.01
 
 
-def test_labels_are_met_from_the_width_that_all_wider_ones_follow():
+def test_the_width_of_interpolation_is_one_that_all_wider_networks_share():
     def risks(*errors: float) -> NetworkRisks:
         trained = torch.tensor(errors)[None, :, None, None]
         return NetworkRisks("test", range(len(errors)), range(len(errors)), (1,), trained, trained)
 
-    assert met_from(risks(0.5, 0.0, 0.5, 0.001, 0.0), 0) == 3
-    assert met_from(risks(0.0, 0.0), 0) == 0
-    assert met_from(risks(0.0, 0.5), 0) is None
+    assert risks(0.5, 0.0, 0.5, 0.001, 0.0).interpolates_from(0) == 3
+    assert risks(0.0, 0.0).interpolates_from(0) == 0
+    assert risks(0.0, 0.5).interpolates_from(0) is None
 
 
 def test_the_rate_rises_and_falls():
-    shares = [share_of_peak(step, 100) for step in range(100)]
+    shares = [warmup_cosine(step, 100) for step in range(100)]
     assert shares[0] == pytest.approx(0.1)
     assert shares.index(max(shares)) == 9
     assert shares[50] == pytest.approx(0.5)
@@ -164,18 +172,20 @@ def test_the_rate_rises_and_falls():
 
 
 def test_epochs_are_spread_evenly_to_the_last():
-    assert spaced(1) == [1]
-    assert spaced(10_000, per_decade=1) == [1, 10, 100, 1000, 10_000]
-    assert spaced(250)[-1] == 250
+    assert log_spaced(1) == [1]
+    assert log_spaced(10_000, per_decade=1) == [1, 10, 100, 1000, 10_000]
+    assert log_spaced(250)[-1] == 250
 
 
 def test_the_study_is_whole():
-    study = investigate(TINY, seed=0)
-    assert [len(table.rows) for table in study.tables] == [4, 4, 2, 2, 3]
-    assert len(study.findings) == 2 * (len(NOISES) + 1) + 3 * len(NOISES)
+    study = study_double_descent(sizes=TINY)
+    assert [len(table.rows) for table in study.tables] == [4, 4, 2, 2, 3, 2 * len(NOISES), 5 * len(NOISES)]
+    assert len(study.findings) == 5 + 2
     assert len(study.figure.axes) == 6
 
 
-def test_a_split_keeps_what_is_learnt_from_what_is_judged():
-    split: Split = perceptron_split(NOISES, num_rows=7, num_fresh=5, input_dim=3, seeds=(0,))
-    assert not (split.inputs[0][:, None] == split.fresh_inputs[0][None]).all(dim=-1).any()
+def test_training_and_test_rows_are_disjoint():
+    split: MemberData = sign_data(
+        DoubleDescentSizes(perceptron_rows=7, perceptron_inputs=3, num_test_rows=5), NOISES, seeds=(0,)
+    )
+    assert not (split.inputs[0][:, None] == split.test_inputs[0][None]).all(dim=-1).any()

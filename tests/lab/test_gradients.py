@@ -7,18 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from regard.lab.exercises import recall
-from regard.lab.gradients import (
-    Recurrent,
-    Sizes,
+from regard.lab.exercises import draw_first_token_recall
+from regard.lab.gradients.through_time import (
+    GradientSizes,
+    RecurrentTagger,
     gradient_profile,
     half_distance,
-    investigate,
-    make_models,
     radius_profile,
+    sequence_models,
+    study_gradients,
 )
 
-TINY = Sizes(length=7, width=8, num_symbols=2, num_sequences=5, steps=3, batch_size=3, radius_length=11,
+TINY = GradientSizes(length=7, width=8, num_symbols=2, num_sequences=5, steps=3, batch_size=3, radius_length=11,
              clipped_length=5, clipped_symbols=2, clipped_steps=6, num_seeds=2)  # fmt: skip
 
 
@@ -52,19 +52,19 @@ def test_half_distances_of_powers():
 
 def test_the_profile_of_a_network_of_one_number_is_what_one_works_out():
     # h_t = tanh(e_t + u h_{t-1}); with all embeddings 0 every state is 0 and tanh' is 1, so the gradient is g u^k.
-    model = Recurrent(nn.RNN(1, 1, batch_first=True, bias=False), 4)
+    model = RecurrentTagger(nn.RNN(1, 1, batch_first=True, bias=False), 4)
     with torch.no_grad():
         model.embedding.weight.zero_()
         model.layer.get_parameter("weight_ih_l0").fill_(1.0)
         model.layer.get_parameter("weight_hh_l0").fill_(0.6)
-    profile = gradient_profile(model, recall(3, 9, num_symbols=2))
+    profile = gradient_profile(model, draw_first_token_recall(3, 9, num_symbols=2))
     torch.testing.assert_close(profile / profile[0], 0.6 ** torch.arange(9))
 
 
-@pytest.mark.parametrize("name", make_models(8, 6, 9))
+@pytest.mark.parametrize("name", sequence_models(8, 6, 9))
 def test_the_gradient_is_that_of_finite_differences(name: str):
-    model = make_models(8, 6, 9)[name]()
-    inputs, targets = batch = recall(1, 9, num_symbols=3)
+    model = sequence_models(8, 6, 9)[name]()
+    inputs, targets = batch = draw_first_token_recall(1, 9, num_symbols=3)
     embedding = model.get_submodule("embedding")
 
     def loss_with(nudge: torch.Tensor) -> float:
@@ -80,18 +80,18 @@ def test_the_gradient_is_that_of_finite_differences(name: str):
 
 
 def test_an_open_gate_keeps_more_of_the_gradient():
-    builders = make_models(16, 8, 21)
-    batch = recall(13, 21, num_symbols=4)
+    builders = sequence_models(16, 8, 21)
+    batch = draw_first_token_recall(13, 21, num_symbols=4)
     ratios = {}
-    for name in ("LSTM", "LSTM with open gate"):
+    for name in ("LSTM", "LSTM, open forget gate"):
         torch.manual_seed(0)
         profile = gradient_profile(builders[name](), batch)
         ratios[name] = float(profile[-1] / profile[0])
-    assert ratios["LSTM with open gate"] > 100 * ratios["LSTM"]
+    assert ratios["LSTM, open forget gate"] > 100 * ratios["LSTM"]
 
 
 def test_the_study_is_whole():
-    study = investigate(TINY, seed=0)
+    study = study_gradients(sizes=TINY)
     models, radii, clipping = study.tables
     assert len(models.rows) == 12
     assert [row[0] for row in radii.rows] == [0.8, 1.0, 1.25]

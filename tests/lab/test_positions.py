@@ -6,18 +6,18 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from regard.evaluation.bootstrap import clopper_pearson
-from regard.lab.positions import (
-    SCHEMES,
-    Sizes,
-    accuracy,
-    added_by,
+from regard.evaluation.intervals import clopper_pearson
+from regard.lab.positions.extrapolation import (
+    ENCODINGS,
+    PositionSizes,
+    accuracy_interval,
     bias_by_distance,
-    count_at,
-    investigate,
+    count_correct_at,
     keys_by_distance,
+    position_vectors,
     rotary_scores,
-    train,
+    study_positions,
+    train_encoding,
 )
 from regard.nn.positions import (
     ALiBi,
@@ -30,21 +30,21 @@ from regard.nn.positions import (
     alibi_slopes,
 )
 
-TINY = Sizes(length=5, distances=(1, 2), vocab_size=3, num_layers=1, model_dim=8, num_heads=2, steps=2,
+TINY = PositionSizes(length=5, distances=(1, 2), vocab_size=3, num_layers=1, model_dim=8, num_heads=2, steps=2,
              batch_size=3, num_seeds=2, num_sequences=7)  # fmt: skip
 
 
 def test_all_schemes_are_tried():
-    assert set(SCHEMES) == set(get_args(Positions))
+    assert set(ENCODINGS) == set(get_args(Positions))
 
 
 def test_added_vectors_are_those_of_the_modules():
-    sines = added_by(Sinusoidal(6), 7)
+    sines = position_vectors(Sinusoidal(6), 7)
     angles = torch.arange(7)[:, None] / 10_000 ** (torch.tensor([0, 2, 4]) / 6)
     torch.testing.assert_close(sines[:, 0::2], angles.sin())
     torch.testing.assert_close(sines[:, 1::2], angles.cos())
     learned = Learned(11, 6)
-    torch.testing.assert_close(added_by(learned, 7), learned.table.weight[:7].detach())
+    torch.testing.assert_close(position_vectors(learned, 7), learned.table.weight[:7].detach())
 
 
 def test_a_turned_vector_meets_itself_by_the_mean_of_cosines():
@@ -70,33 +70,33 @@ def test_relative_keys_are_one_vector_beyond_the_furthest():
 
 
 def test_one_seed_has_an_interval_and_several_a_range():
-    assert accuracy([19], 20) == (0.95, *clopper_pearson(19, 20))
-    assert accuracy([10, 20, 15], 20) == pytest.approx((0.75, 0.5, 1.0))
+    assert accuracy_interval([19], 20) == (0.95, *clopper_pearson(19, 20))
+    assert accuracy_interval([10, 20, 15], 20) == pytest.approx((0.75, 0.5, 1.0))
 
 
 def test_answers_are_counted_over_all_batches():
-    sizes = Sizes(length=5, distances=(1,), vocab_size=1, num_layers=1, model_dim=8, num_heads=2, steps=1,
+    sizes = PositionSizes(length=5, distances=(1,), vocab_size=1, num_layers=1, model_dim=8, num_heads=2, steps=1,
                   batch_size=3, num_seeds=1, num_sequences=107)  # fmt: skip
     # With one token in the world every answer is right.
-    assert count_at(train("rotary", 1, sizes, seed=0), 9, 1, sizes) == 107
+    assert count_correct_at(train_encoding("rotary", 1, sizes, seed=0), 9, 1, sizes) == 107
 
 
 @pytest.mark.slow
 def test_a_model_learns_and_its_positions_decide_how_far():
-    sizes = Sizes(length=18, distances=(1,), vocab_size=4, num_layers=1, model_dim=16, num_heads=2, steps=120,
+    sizes = PositionSizes(length=18, distances=(1,), vocab_size=4, num_layers=1, model_dim=16, num_heads=2, steps=120,
                   batch_size=8, num_seeds=1, num_sequences=100, learning_rate=1e-2)  # fmt: skip
-    near = {scheme: train(scheme, 1, sizes, seed=0) for scheme in ("shaw", "learned")}
-    assert count_at(near["shaw"], 18, 1, sizes) == 100
-    assert count_at(near["shaw"], 72, 1, sizes) > 85
-    assert count_at(near["learned"], 72, 1, sizes) < 60
+    near = {encoding: train_encoding(encoding, 1, sizes, seed=0) for encoding in ("shaw", "learned")}
+    assert count_correct_at(near["shaw"], 18, 1, sizes) == 100
+    assert count_correct_at(near["shaw"], 72, 1, sizes) > 85
+    assert count_correct_at(near["learned"], 72, 1, sizes) < 60
 
 
 @pytest.mark.slow
 def test_the_study_is_whole():
-    study = investigate(TINY, seed=0)
+    study = study_positions(sizes=TINY)
     assert len(study.tables) == 2
     for table in study.tables:
-        assert [row[0] for row in table.rows] == list(SCHEMES)
+        assert [row[0] for row in table.rows] == list(ENCODINGS)
         cells: list[Any] = [cell for row in table.rows for cell in row[1:]]
         for middle, low, high in cells:
             assert 0.0 <= low <= middle <= high <= 1.0

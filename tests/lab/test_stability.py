@@ -1,55 +1,69 @@
 """Stability: pairs of trainings against loops written out, and bounds as bounds."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from regard.errors import ConfigError
-from regard.lab.descent_networks import Examples, draw_networks
-from regard.lab.stability import Sizes, investigate, records
-from regard.lab.stability_bounds import (
-    convex_distance,
-    convex_stability,
-    nonconvex_stability,
-    strongly_convex_distance,
+from regard.lab.networks import BinaryExamples, draw_networks
+from regard.lab.stability.pairs import (
+    ExampleSource,
+    ParallelLinear,
+    convex_distance_bound,
+    convex_stability_bound,
+    logistic_learner,
+    measured_constants,
+    network_learner,
+    nonconvex_stability_bound,
+    projected_step,
+    strongly_convex_distance_bound,
+    train_pairs,
 )
-from regard.lab.stability_twins import Linear, World, constants, descend, follow, logistic, network
-from regard.lab.stability_words import slope
+from regard.lab.stability.report import StabilitySizes, power_law_exponent, recorded_steps, study_stability
 
-TINY = Sizes(runs=3, num_rows=7, num_inputs=3, steps=23, rates=(0.1, 1.0), row_counts=(5, 11), convexities=(0.1,),
+TINY = StabilitySizes(runs=3, num_rows=7, num_inputs=3, steps=23, rates=(0.1, 1.0), row_counts=(5, 11),
+             convexities=(0.1,),
              width=5, network_rates=(0.5,), scales=(0.5,))  # fmt: skip
 
 
-def world(num_inputs: int = 5) -> World:
-    return World(draw_networks(1, num_inputs, 3, rng=torch.Generator().manual_seed(7)), flipped=0.1)
+def source(num_inputs: int = 5) -> ExampleSource:
+    return ExampleSource(draw_networks(1, num_inputs, 3, rng=torch.Generator().manual_seed(7)), flipped=0.1)
 
 
 def test_the_bounds_are_those_of_the_paper():
-    known = {"num_rows": 50, "lipschitz": 3.0, "smoothness": 0.5}
-    assert convex_distance([1.0, 2.0, 3.0], **known) == pytest.approx(2 * 3 * 6 / 50)
-    assert convex_stability([1.0, 2.0, 3.0], **known) == pytest.approx(2 * 9 * 6 / 50)
-    assert strongly_convex_distance(1.0, convexity=0.1, **known) == pytest.approx(2 * 3 / (0.1 * 50))
-    # beta c = 1: (1 + 1) / (n - 1) * sqrt(2 c L^2) * sqrt(T).
-    assert nonconvex_stability(400, scale=2.0, **known) == pytest.approx(2 / 49 * math.sqrt(2 * 2 * 9) * 20)
+    known: Any = {"num_rows": 50, "lipschitz": 3.0, "smoothness": 0.5}
+    assert convex_distance_bound([1.0, 2.0, 3.0], **known) == pytest.approx(2 * 3 * 6 / 50)
+    assert convex_stability_bound([1.0, 2.0, 3.0], **known) == pytest.approx(2 * 9 * 6 / 50)
+    assert strongly_convex_distance_bound(1.0, convexity=0.1, **known) == pytest.approx(2 * 3 / (0.1 * 50))
+    # beta c = 3, so that 1 / (beta c), beta c and the exponents 1/4 and 3/4 all differ:
+    # (1 + 1/3) / 49 * (2 c L^2)^(1/4) * T^(3/4), with 2 c L^2 = 108 and T = 625.
+    expected = (4 / 3) / 49 * 108**0.25 * 125
+    assert nonconvex_stability_bound(625, scale=6.0, **known) == pytest.approx(expected)
+    # c alone differs from beta c: with beta = 1/6 and c = 2, beta c = 1/3.
+    slow = nonconvex_stability_bound(16, scale=2.0, num_rows=11, lipschitz=3.0, smoothness=1 / 6)
+    assert slow == pytest.approx((1 + 3) / 10 * 36**0.75 * 16**0.25)
 
 
 def test_bounds_refuse_rates_for_which_they_do_not_hold():
     with pytest.raises(ConfigError, match="2 / smoothness"):
-        convex_distance([8.1], num_rows=5, lipschitz=1.0, smoothness=0.25)
+        convex_distance_bound([8.1], num_rows=5, lipschitz=1.0, smoothness=0.25)
     with pytest.raises(ConfigError, match="1 / smoothness"):
-        strongly_convex_distance(4.1, num_rows=5, lipschitz=1.0, smoothness=0.25, convexity=0.1)
+        strongly_convex_distance_bound(4.1, num_rows=5, lipschitz=1.0, smoothness=0.25, convexity=0.1)
     with pytest.raises(ConfigError, match="at least 2"):
-        nonconvex_stability(5, scale=1.0, num_rows=1, lipschitz=1.0, smoothness=1.0)
+        nonconvex_stability_bound(5, scale=1.0, num_rows=1, lipschitz=1.0, smoothness=1.0)
 
 
 def test_pairs_are_what_a_loop_over_two_sets_gives():
     rates, runs, num_rows = [0.5, 0.4, 0.3, 0.2], 3, 4
-    path = follow(logistic(5), world(), rates, num_rows=num_rows, runs=runs, records=[2, 4], num_test_rows=11, seed=0)
+    path = train_pairs(
+        logistic_learner(5), source(), rates, num_rows=num_rows, runs=runs, records=[2, 4], num_test_rows=11, seed=0
+    )
     rng = torch.Generator().manual_seed(0)
-    first, other = world().draw(runs, num_rows, rng=rng), world().draw(runs, 1, rng=rng)
-    new = world().draw(runs, 11, rng=rng)
+    first, other = source().draw(runs, num_rows, rng=rng), source().draw(runs, 1, rng=rng)
+    new = source().draw(runs, 11, rng=rng)
     order = torch.randint(num_rows, (4, runs), generator=rng)
     for run in range(runs):
         weights = []
@@ -65,14 +79,16 @@ def test_pairs_are_what_a_loop_over_two_sets_gives():
             F.binary_cross_entropy_with_logits(new.inputs[run] @ w, new.labels[run], reduction="none") for w in weights
         ]
         assert float(path.distances[-1, run]) == pytest.approx(float((weights[0] - weights[1]).norm()), abs=1e-12)
-        assert float(path.apart[-1, run]) == pytest.approx(float((losses[0] - losses[1]).abs().max()), abs=1e-12)
+        assert float(path.loss_differences[-1, run]) == pytest.approx(
+            float((losses[0] - losses[1]).abs().max()), abs=1e-12
+        )
         assert float(path.test[-1, run]) == pytest.approx(float(losses[0].mean()))
     assert path.steps == [2, 4]
     assert float(path.distances.max()) > 0
 
 
 def test_pairs_stay_together_until_the_exchanged_example_is_drawn():
-    path = follow(network(5, 7), world(), [0.5] * 30, num_rows=10, runs=40, records=[1, 30], seed=0)
+    path = train_pairs(network_learner(5, 7), source(), [0.5] * 30, num_rows=10, runs=40, records=[1, 30], seed=0)
     together = float((path.distances[0] == 0).double().mean())
     assert together == pytest.approx(0.9, abs=0.15)
     assert float((path.distances[1] == 0).double().mean()) < 0.2
@@ -80,38 +96,38 @@ def test_pairs_stay_together_until_the_exchanged_example_is_drawn():
 
 @pytest.mark.parametrize("rate", [0.3, 2.0, 8.0])
 def test_convex_pairs_keep_to_their_bound(rate: float):
-    path = follow(logistic(5), world(), [rate] * 60, num_rows=20, runs=200, records=[5, 20, 60], seed=0)
+    path = train_pairs(logistic_learner(5), source(), [rate] * 60, num_rows=20, runs=200, records=[5, 20, 60], seed=0)
     for step, mean in zip(path.steps, path.distances.mean(dim=1).tolist(), strict=True):
-        assert 0 < mean <= convex_distance([rate] * step, num_rows=20, lipschitz=1.0, smoothness=0.25)
+        assert 0 < mean <= convex_distance_bound([rate] * step, num_rows=20, lipschitz=1.0, smoothness=0.25)
 
 
 def test_a_pair_moves_apart_by_at_most_twice_the_rate_for_each_draw_of_the_exchanged_example():
     # Pair by pair, not on average: the lemma under theorem 3.8.
     rate, steps = 0.7, 40
-    path = follow(logistic(5), world(), [rate] * steps, num_rows=10, runs=50, records=[steps], seed=0)
+    path = train_pairs(logistic_learner(5), source(), [rate] * steps, num_rows=10, runs=50, records=[steps], seed=0)
     rng = torch.Generator().manual_seed(0)
     for shape in ((50, 10), (50, 1), (50, 300)):
-        world().draw(*shape, rng=rng)
+        source().draw(*shape, rng=rng)
     draws = (torch.randint(10, (steps, 50), generator=rng) == 0).sum(dim=0)
     assert (path.distances[-1] <= 2 * rate * draws + 1e-12).all()
 
 
 def test_strongly_convex_pairs_keep_to_a_bound_that_does_not_grow():
-    learner = logistic(5, convexity=0.2, radius=2.0)
-    path = follow(learner, world(), [1.0] * 200, num_rows=20, runs=100, records=[20, 200], seed=0)
-    bound = strongly_convex_distance(1.0, num_rows=20, lipschitz=1.4, smoothness=0.45, convexity=0.2)
+    learner = logistic_learner(5, convexity=0.2, radius=2.0)
+    path = train_pairs(learner, source(), [1.0] * 200, num_rows=20, runs=100, records=[20, 200], seed=0)
+    bound = strongly_convex_distance_bound(1.0, num_rows=20, lipschitz=1.4, smoothness=0.45, convexity=0.2)
     assert (path.distances.mean(dim=1) <= bound).all()
 
 
 def test_weights_are_brought_back_into_the_ball():
-    models = Linear(torch.tensor([[3.0, 4.0], [0.3, 0.4]], requires_grad=True))
-    descend(models, models.weight.sum(), rate=0.0, radius=1.0)
+    models = ParallelLinear(torch.tensor([[3.0, 4.0], [0.3, 0.4]], requires_grad=True))
+    projected_step(models, models.weight.sum(), rate=0.0, radius=1.0)
     torch.testing.assert_close(models.weight.detach(), torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
 
 
 @pytest.mark.slow
 def test_the_loss_of_the_network_is_between_zero_and_one_and_its_constants_are_met():
-    learner, place = network(5, 7), world()
+    learner, place = network_learner(5, 7), source()
     rng = torch.Generator().manual_seed(0)
     examples = place.draw(3, 11, rng=rng)
     torch.testing.assert_close(examples.inputs.norm(dim=-1), torch.ones(3, 11))
@@ -120,38 +136,40 @@ def test_the_loss_of_the_network_is_between_zero_and_one_and_its_constants_are_m
     expected = (models(examples.inputs).sigmoid() - examples.labels) ** 2
     torch.testing.assert_close(losses, expected)
     assert 0 <= losses.min().item() <= losses.max().item() <= 1
-    lipschitz, smoothness = constants(learner, place, [0.5] * 3, num_rows=11, records=[3], seed=0)
+    lipschitz, smoothness = measured_constants(learner, place, [0.5] * 3, num_rows=11, records=[3], seed=0)
     assert lipschitz > 0
     assert smoothness > 0
 
 
 def test_the_constants_of_logistic_regression_are_below_the_known_ones():
-    lipschitz, smoothness = constants(logistic(5), world(), [1.0] * 20, num_rows=30, records=[10, 20], seed=0)
+    lipschitz, smoothness = measured_constants(
+        logistic_learner(5), source(), [1.0] * 20, num_rows=30, records=[10, 20], seed=0
+    )
     assert 0.5 <= lipschitz <= 1.0  # from weights of 0 every gradient is half as long as its input
     assert smoothness == pytest.approx(0.25)  # which is the curvature there
 
 
 def test_new_examples_of_each_pair_are_its_own():
-    drawn = world().draw(2, 5, rng=torch.Generator().manual_seed(0))
-    assert isinstance(drawn, Examples)
+    drawn = source().draw(2, 5, rng=torch.Generator().manual_seed(0))
+    assert isinstance(drawn, BinaryExamples)
     assert not torch.equal(drawn.inputs[0], drawn.inputs[1])
 
 
 def test_the_slope_of_a_power_law_is_its_power():
-    assert slope({count: 3 * count**-1.5 for count in (2, 5, 11, 31)}) == pytest.approx(-1.5)
-    assert math.isnan(slope({2: 0.0, 3: 1.0}))
+    assert power_law_exponent({count: 3 * count**-1.5 for count in (2, 5, 11, 31)}) == pytest.approx(-1.5)
+    assert math.isnan(power_law_exponent({2: 0.0, 3: 1.0}))
 
 
-def test_a_training_is_looked_at_on_a_logarithmic_scale():
-    assert records(100) == [10, 18, 32, 56, 100]
-    assert records(23) == [10, 18, 23]
+def test_pairs_are_recorded_on_a_logarithmic_scale():
+    assert recorded_steps(100) == [10, 18, 32, 56, 100]
+    assert recorded_steps(23) == [10, 18, 23]
 
 
 @pytest.mark.slow
 def test_the_study_is_whole():
-    study = investigate(TINY, seed=0)
+    study = study_stability(sizes=TINY)
     pairs, counts = study.tables
     assert len(pairs.rows) == 2 + 1 + 1 + 1
     assert [row[0] for row in counts.rows] == ["5 examples", "11 examples"]
     assert len(study.figure.axes) == 6
-    assert investigate(TINY, seed=0).findings == study.findings
+    assert study_stability(sizes=TINY).findings == study.findings

@@ -1,12 +1,16 @@
-"""A study is kept as a picture, a page that stands alone and numbers that can be read again."""
+"""A study is written as a PNG, a self-contained page and JSON; studies are registered through entry points."""
 
+import ast
 import base64
 import json
 import math
+import pkgutil
 import re
-import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +18,21 @@ import matplotlib.image
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from tests.browser import Browser
 
 import regard.lab
 from regard.errors import ConfigError
-from regard.explanation.figure_page import COLORS, by_night, to_svg
-from regard.lab.drawing import label, panels
-from regard.lab.study import Study, Table
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+from regard.explanation.colors import COLORS
+from regard.explanation.figures import to_dark, to_svg
+from regard.lab import STUDIES, Study, StudyEntry, StudyTable, run_study
+from regard.lab.drawing import label_axes, make_panels
 
 
 def make_study(**changes: Any) -> Study:
-    figure, (axes,) = panels(1)
+    figure, (axes,) = make_panels(1)
     axes.plot([1, 2, 3], [1, 4, 9], color=COLORS[0])
-    label(axes, "Squares", "x", "y")
-    table = Table(
+    label_axes(axes, "Squares", "x", "y")
+    table = StudyTable(
         name="squares",
         columns=["what", "x", "y"],
         rows=[["a", 1, (0.5, 0.25, 1.0)], ["b", 2, math.inf], ["c", 3, None]],
@@ -36,7 +40,7 @@ def make_study(**changes: Any) -> Study:
     values = {
         "name": "squares",
         "title": "Squares",
-        "claim": "Do squares <grow>?",
+        "question": "Do squares <grow>?",
         "findings": ["They do: 9 > 4 & 4 > 1."],
         "tables": [table],
         "figure": figure,
@@ -50,7 +54,7 @@ def make_study(**changes: Any) -> Study:
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """What a study has written, once before and once again over it."""
     folder = tmp_path_factory.mktemp("written") / "new" / "lab"
-    make_study(claim="Old?").write(folder)
+    make_study(question="Old?").write(folder)
     return make_study().write(folder)
 
 
@@ -85,15 +89,9 @@ def test_the_page_stands_alone(files: list[Path]):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed to draw the page")
-def test_the_page_draws_itself_in_a_browser(files: list[Path], tmp_path: Path):
-    assert BROWSER is not None
-    quiet = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-        "--disable-component-update --disable-sync --virtual-time-budget=2000"
-    )
-    command = [BROWSER, *quiet.split(), f"--user-data-dir={tmp_path}", "--dump-dom", files[1].as_uri()]
-    drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+def test_the_page_draws_itself_in_a_browser(files: list[Path], browser: Browser):
+    browser.open(files[1].as_uri())
+    drawn = browser.settled_html()
     assert "data-error" not in drawn.partition("<head>")[0]
     assert "<li>They do: 9 &gt; 4 &amp; 4 &gt; 1.</li>" in drawn
     assert "<td>0.50 [0.25, 1.00]</td>" in drawn
@@ -123,14 +121,14 @@ def test_whoever_interrupts_leaves_nothing_half_written(tmp_path: Path):
 
 def test_colours_change_at_night_and_shapes_do_not():
     by_day = to_svg(make_study().figure)
-    dark = by_night(by_day)
+    dark = to_dark(by_day)
     assert COLORS[0] in by_day
     assert COLORS[0] not in dark
     assert re.sub(r"#[0-9a-f]{6}", "", by_day) == re.sub(r"#[0-9a-f]{6}", "", dark)
 
 
 def test_a_row_of_panels_is_as_wide_as_another():
-    figure, axes = panels(3, 2)
+    figure, axes = make_panels(3, 2)
     assert len(axes) == 5
     figure.draw_without_rendering()
     first, second = axes[:3], axes[3:]
@@ -138,30 +136,78 @@ def test_a_row_of_panels_is_as_wide_as_another():
     assert ends[0] == pytest.approx(ends[1])
 
 
-def test_each_study_is_a_file_of_its_name():
+def test_each_study_is_a_folder_that_exports_its_entry():
     folder = Path(regard.lab.__file__).parent
-    for name, claim in regard.lab.STUDIES.items():
-        text = (folder / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
-        assert "def study(*, quick: bool, seed: int) -> Study:" in text
-        assert claim.endswith("?")
+    assert sorted(folder.name for folder in folder.iterdir() if (folder / "__init__.py").exists()) == sorted(
+        name.replace("-", "_") for name in STUDIES.names()
+    )
+    for name in STUDIES.names():
+        entry = STUDIES.find(name)
+        module = import_module(f"regard.lab.{name.replace('-', '_')}")
+        (exported,) = module.__all__
+        assert getattr(module, exported) is entry
+        assert entry.name == name
+        assert entry.question.endswith("?")
+        assert entry.function.startswith(f"{module.__name__}.")
+        assert callable(pkgutil.resolve_name(entry.function))
 
 
-def test_a_study_that_is_not_there():
-    with pytest.raises(ConfigError, match=r"no study is called 'sofmax'; did you mean softmax\?"):
-        regard.lab.run("sofmax")
+def test_an_unknown_study_names_the_nearest_one():
+    with pytest.raises(ConfigError, match=r"unknown study 'sofmax'; did you mean softmax\?"):
+        run_study("sofmax")
+
+
+def test_modules_of_the_lab_import_each_other_without_cycles():
+    imports: dict[str, set[str]] = {}
+    root = Path(regard.lab.__file__).parent
+    for path in root.rglob("*.py"):
+        name = ".".join(["regard.lab", *path.relative_to(root).with_suffix("").parts]).removesuffix(".__init__")
+        # Imports for annotations count too: a cycle of them makes two modules one.
+        imports[name] = {
+            node.module
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("regard.lab")
+        }
+    order = TopologicalSorter(imports)
+    assert len(list(order.static_order())) == len(imports)
 
 
 def test_a_run_leaves_the_random_numbers_of_others_alone_and_says_how_it_was_made():
     import torch
 
     before = torch.random.get_rng_state()
-    study = regard.lab.run("softmax", quick=True, seed=2)
+    study = run_study("softmax", quick=True, seed=2)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert study.settings["quick"] is True
     assert study.command == "regard lab softmax --quick --seed 2"
     assert study.seconds > 0
 
 
-def test_importing_the_lab_imports_nothing_heavy():
-    code = "import sys, regard.lab; sys.exit(bool({'torch', 'numpy', 'matplotlib', 'pydantic'} & set(sys.modules)))"
+def test_listing_the_studies_imports_nothing_heavy():
+    code = (
+        "import sys, regard.lab; [entry.question for entry in regard.lab.STUDIES];"
+        "sys.exit(bool({'torch', 'numpy', 'matplotlib', 'scipy'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_command_for_studies_is_parsed_without_the_studies():
+    code = "import sys, regard.cli.lab; sys.exit(bool({'torch', 'pydantic', 'regard.lab'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_entry_runs_the_function_it_names():
+    entry = StudyEntry(
+        name="squares", title="Squares", question="?", function="regard.lab.softmax.temperature:study_softmax"
+    )
+    study = entry.study(quick=True, seed=0)
+    assert study.name == "softmax"
+    result = entry.result(StudySizes(), [(["One."], []), (["Two."], study.tables[:1])], study.figure, more=2)
+    assert (result.name, result.title, result.settings) == ("squares", "Squares", {"count": 3, "more": 2})
+    assert result.findings == ["One.", "Two."]
+    assert result.tables == [study.tables[0]]
+
+
+@dataclass(frozen=True)
+class StudySizes:
+    count: int = 3

@@ -1,13 +1,13 @@
-"""The convolutional network: how far it sees, how it looks, and settings that cannot be."""
+"""The convolutional network: receptive fields, attention, and invalid settings."""
 
 import pytest
 import torch
 from torch import nn
 
 from regard.errors import ConfigError
-from regard.explanation.record import record_attention
+from regard.explanation import record_attention
 from regard.models.convolutional import Convolutional, ConvolutionalConfig
-from regard.models.protocols import State
+from regard.models.protocols import DecoderState
 
 VOCAB, BATCH, SOURCE, TARGET = 31, 3, 7, 5
 TINY = {"num_layers": 2, "model_dim": 22, "kernel_size": 3, "dropout": 0.1, "context_length": 17}
@@ -52,7 +52,7 @@ def edited(tokens: torch.Tensor, position: int) -> torch.Tensor:
     return other
 
 
-def test_every_position_of_the_target_sees_the_whole_source(source, target):
+def test_every_position_of_the_target_depends_on_the_whole_source(source, target):
     model = make({})
     for position in range(SOURCE):
         changed = model(target, edited(source, position)) != model(target, source)
@@ -83,12 +83,12 @@ def test_attention_at_a_low_temperature_becomes_hard_retrieval(source, target):
 def test_a_decoder_alone_is_a_causal_language_model(target, kernel_size: int):
     model = make({"encoder_layers": 0, "kernel_size": kernel_size})
     assert model.encoder is None
-    torch.testing.assert_close(_stepped(model, model.start(batch_size=BATCH), target, [1, 3, 1]), model(target))
+    torch.testing.assert_close(_stepped(model, model.initial_state(batch_size=BATCH), target, [1, 3, 1]), model(target))
 
 
 @pytest.mark.parametrize(("growth", "reach"), [(1, 4), (2, 6)])
-def test_a_decoder_sees_as_far_as_its_windows_reach(growth: int, reach: int):
-    """Two layers of three places: each looks back on two positions, `growth` times as far apart in the second."""
+def test_the_receptive_field_of_a_decoder_is_that_of_its_windows(growth: int, reach: int):
+    """Two layers of three inputs: each adds two positions, `growth` times as far apart in the second."""
     model = make({"encoder_layers": 0, "dilation_growth": growth})
     tokens = torch.randint(VOCAB, (BATCH, 13))
     last = model(tokens)[:, -1]
@@ -98,44 +98,44 @@ def test_a_decoder_sees_as_far_as_its_windows_reach(growth: int, reach: int):
 
 
 @pytest.mark.parametrize(("growth", "reach"), [(1, 2), (2, 3)])
-def test_an_encoder_sees_as_far_to_either_side(growth: int, reach: int):
+def test_the_receptive_field_of_an_encoder_is_centered(growth: int, reach: int):
     model = make({"decoder_layers": 0, "dilation_growth": growth})
     tokens = torch.randint(VOCAB, (BATCH, 13))
-    middle = model.encode(tokens).states[:, 6]
+    middle = model.encode(tokens).hidden_states[:, 6]
     for position in range(13):
-        changed = (model.encode(edited(tokens, position)).states[:, 6] != middle).any(-1)
+        changed = (model.encode(edited(tokens, position)).hidden_states[:, 6] != middle).any(-1)
         assert changed.all() if abs(position - 6) <= reach else not changed.any(), position
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"kernel_size": 4}, "odd kernel_size, got self.kernel_size=4 with encoder_layers=6"),
-        ({"model_dim": 7}, "sinusoidal positions need an even model_dim, got self.model_dim=7"),
+        ({"kernel_size": 4}, "kernel_size must be odd for the centered windows of the encoder, got kernel_size=4"),
+        ({"model_dim": 7}, "sinusoidal positions need an even model_dim, got model_dim=7"),
         ({"num_layers": 0}, "needs layers in its encoder or in its decoder"),
         ({"positions": "rotary"}, "positions: input should be 'sinusoidal', 'learned' or 'none', got 'rotary'"),
         ({"kernel_sise": 3}, "unknown setting kernel_sise; did you mean kernel_size?"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(settings: dict, words: str):
+def test_invalid_settings_are_errors_of_one_line(settings: dict, words: str):
     with pytest.raises(ConfigError) as error:
         ConvolutionalConfig.read(settings)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_sequence_longer_than_learned_positions_is_told():
+def test_a_sequence_longer_than_learned_positions_is_an_error():
     model = make({"positions": "learned", "context_length": 5})
     source = torch.zeros(1, 5, dtype=torch.long)
     model.encode(source)
     with pytest.raises(ConfigError, match=r"context_length=5.* 6 positions"):
         model.encode(torch.zeros(1, 6, dtype=torch.long))
-    _, state = model.step(source, model.start(model.encode(source)))
+    _, state = model.step(source, model.initial_state(model.encode(source)))
     with pytest.raises(ConfigError, match=r"context_length=5.* 6 positions"):
         model.step(source[:, :1], state)
 
 
-def _stepped(model: Convolutional, state: State, target: torch.Tensor, pieces: list[int]) -> torch.Tensor:
+def _stepped(model: Convolutional, state: DecoderState, target: torch.Tensor, pieces: list[int]) -> torch.Tensor:
     parts = []
     for piece in target.split(pieces, dim=1):
         scores, state = model.step(piece, state)

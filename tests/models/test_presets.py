@@ -1,29 +1,30 @@
-"""Names of shapes."""
+"""Presets."""
 
 import pytest
 import torch
 
 from regard.errors import ConfigError
-from regard.models.families import make_model
-from regard.models.presets import KINDS, SIZES, has_size, preset
-from regard.training.settings import RunSettings
+from regard.models.family import build_model
+from regard.models.presets import SIZES, find_preset, has_size, preset_names
+from regard.training.settings import ResolvedSettings
 
+KINDS = [name for name in preset_names() if name not in SIZES]
 NAMES = [*SIZES, *KINDS, *(f"{kind}-{size}" for kind in KINDS for size in SIZES)]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_name_is_a_shape_that_can_be_built(name: str):
-    full_name, values = preset(name)
-    settings = RunSettings.read({"model": values})
+def test_every_preset_can_be_built(name: str):
+    full_name, values = find_preset(name)
+    settings = ResolvedSettings.read({"model": values})
     with torch.device("meta"):
-        make_model(settings.model, 31)
+        build_model(settings.model, 31)
     assert has_size(full_name)
-    assert preset(full_name) == (full_name, values)
+    assert find_preset(full_name) == (full_name, values)
 
 
 def test_a_kind_without_a_size_takes_the_one_it_is_given():
-    assert preset("gru", "small")[0] == "gru-small"
-    assert preset("transformer", "small") == preset("small")
+    assert find_preset("gru", "small")[0] == "gru-small"
+    assert find_preset("transformer", "small") == find_preset("small")
     assert not has_size("gru")
 
 
@@ -31,7 +32,7 @@ def test_a_kind_without_a_size_takes_the_one_it_is_given():
 def test_kinds_of_one_size_have_about_as_many_parameters(size: str):
     with torch.device("meta"):
         models = [
-            make_model(RunSettings.read({"model": preset(f"{kind}-{size}")[1]}).model, 1000)
+            build_model(ResolvedSettings.read({"model": find_preset(f"{kind}-{size}")[1]}).model, 1000)
             for kind in ("transformer", "lstm", "lstm-attention", "convolution")
         ]
     counts = [sum(p.numel() for p in model.parameters()) for model in models]
@@ -44,10 +45,10 @@ def test_kinds_of_one_size_have_about_as_many_parameters(size: str):
 )
 def test_an_unknown_name_gets_the_nearest(name: str, words: str):
     with pytest.raises(ConfigError) as error:
-        preset(name)
+        find_preset(name)
     assert words in str(error.value)
 
 
 def test_a_name_near_to_none_gets_the_list():
-    with pytest.raises(ConfigError, match="known: transformer, simplified, rnn"):
-        preset("xyz")
+    with pytest.raises(ConfigError, match="known: transformer, simplified, bag"):
+        find_preset("xyz")

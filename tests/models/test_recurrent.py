@@ -1,11 +1,11 @@
-"""Recurrent models: attention against a loop written out, and settings that cannot be."""
+"""Recurrent models: attention against a loop, dropout, and invalid settings."""
 
 import pytest
 import torch
 from torch import nn
 
 from regard.errors import ConfigError
-from regard.models.recurrent import Recurrent, RecurrentConfig, RecurrentMemory
+from regard.models.recurrent import Recurrent, RecurrentConfig, RecurrentEncoderOutput
 from regard.nn.similarity import Additive, Bilinear
 
 VOCAB, WIDTH, BATCH, SOURCE, TARGET = 13, 10, 3, 7, 5
@@ -19,10 +19,10 @@ def make(**settings) -> Recurrent:
     return model
 
 
-def encoded(model: Recurrent) -> tuple[torch.Tensor, torch.Tensor, RecurrentMemory]:
+def encoded(model: Recurrent) -> tuple[torch.Tensor, torch.Tensor, RecurrentEncoderOutput]:
     source, target = torch.randint(VOCAB, (BATCH, SOURCE)), torch.randint(VOCAB, (BATCH, TARGET))
     memory = model.encode(source, LENGTHS)
-    assert isinstance(memory, RecurrentMemory)
+    assert isinstance(memory, RecurrentEncoderOutput)
     return source, target, memory
 
 
@@ -31,7 +31,7 @@ def softmax_average(scores: list[torch.Tensor], values: torch.Tensor) -> torch.T
     return sum((weight * value for weight, value in zip(weights, values, strict=True)), torch.zeros(WIDTH))
 
 
-def test_bahdanaus_attention_is_its_loop_written_out():
+def test_bahdanaus_attention_equals_its_loop():
     """Bahdanau et al. (2014), A.1.2 and A.2.2: score the old state, average, then step."""
     model = make(attention="bahdanau", cell="gru")
     source, target, memory = encoded(model)
@@ -45,7 +45,7 @@ def test_bahdanaus_attention_is_its_loop_written_out():
     for row, length in enumerate(LENGTHS.tolist()):
         hidden = memory.last[-1][0][0, row]
         for t in range(TARGET):
-            keys = memory.states[row, :length]
+            keys = memory.hidden_states[row, :length]
             energies = [
                 ((hidden @ similarity.query[0] + key @ similarity.key[0]).tanh() @ similarity.output[0])[0]
                 for key in keys
@@ -59,7 +59,7 @@ def test_bahdanaus_attention_is_its_loop_written_out():
 
 
 @pytest.mark.parametrize("input_feeding", [False, True])
-def test_luongs_attention_is_its_loop_written_out(input_feeding: bool):
+def test_luongs_attention_equals_its_loop(input_feeding: bool):
     """Luong et al. (2015), equations 5 to 8: step, score the new state, join; fed on, if it is to be."""
     model = make(attention="luong", cell="rnn", input_feeding=input_feeding)
     source, target, memory = encoded(model)
@@ -77,7 +77,7 @@ def test_luongs_attention_is_its_loop_written_out(input_feeding: bool):
             read = torch.cat([embedded, joined]) if input_feeding else embedded
             _, ((last,),) = decoder.stack(read[None, None], state=((hidden[None, None],),))
             hidden = last[0, 0]
-            keys = memory.states[row, :length]
+            keys = memory.hidden_states[row, :length]
             found = softmax_average([hidden @ similarity.weight[0] @ key for key in keys], keys)
             joined = (decoder.join.weight @ torch.cat([hidden, found]) + decoder.join.bias).tanh()
             torch.testing.assert_close(scores[row, t], model.embedding.weight @ joined)
@@ -86,14 +86,14 @@ def test_luongs_attention_is_its_loop_written_out(input_feeding: bool):
 def test_without_attention_one_vector_is_all_the_decoder_gets():
     model = make()
     _, target, memory = encoded(model)
-    other = RecurrentMemory(torch.randn_like(memory.states), memory.mask, memory.last)
+    other = RecurrentEncoderOutput(torch.randn_like(memory.hidden_states), memory.mask, memory.last)
     assert torch.equal(model.decode(target, memory), model.decode(target, other))
 
 
 def test_a_deeper_decoder_starts_from_the_encoders_last_layer():
     model = make(encoder_layers=2, decoder_layers=3)
     _, _, memory = encoded(model)
-    hidden = model.start(memory).hidden
+    hidden = model.initial_state(memory).hidden
     for layer, beside in zip(hidden, [0, 1, 1], strict=True):
         assert all(torch.equal(part, last) for part, last in zip(layer, memory.last[beside], strict=True))
 
@@ -103,8 +103,8 @@ def test_a_bidirectional_encoder_hands_over_both_ends():
     _, _, memory = encoded(model)
     half = WIDTH // 2
     for row, length in enumerate(LENGTHS.tolist()):
-        torch.testing.assert_close(memory.last[0][0][0, row, :half], memory.states[row, length - 1, :half])
-        torch.testing.assert_close(memory.last[0][0][0, row, half:], memory.states[row, 0, half:])
+        torch.testing.assert_close(memory.last[0][0][0, row, :half], memory.hidden_states[row, length - 1, :half])
+        torch.testing.assert_close(memory.last[0][0][0, row, half:], memory.hidden_states[row, 0, half:])
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_a_bidirectional_encoder_hands_over_both_ends():
     [
         ({"encoder_layers": 0}, "a decoder cannot be bidirectional"),
         ({"num_layers": 0}, "needs layers"),
-        ({"model_dim": 11}, "halves model_dim, which must be even, got self.model_dim=11"),
-        ({"decoder_layers": 0, "attention": "luong"}, "a decoder that looks"),
-        ({"similarity": "dot"}, "without attention nothing is scored"),
-        ({"input_feeding": True}, "input_feeding belongs to luong's attention"),
-        ({"cell": "gru", "activation": "relu"}, "only the cell rnn has a choice of activation"),
-        ({"hidden_dim": 30}, "hidden_dim is for a language model with layers below its last, got encoder_layers=2"),
+        ({"model_dim": 11}, "model_dim must be even for a bidirectional encoder, got model_dim=11"),
+        ({"decoder_layers": 0, "attention": "luong"}, "attention needs an encoder and a decoder"),
+        ({"similarity": "dot"}, "similarity needs attention"),
+        ({"input_feeding": True}, "input_feeding needs attention='luong'"),
+        ({"cell": "gru", "activation": "relu"}, "activation is for cell='rnn'"),
+        ({"hidden_dim": 30}, "hidden_dim is for a language model of at least two layers, got encoder_layers=2"),
         ({"encoder_layers": 0, "bidirectional": False, "num_layers": 1, "hidden_dim": 30}, "decoder_layers=1"),
         ({"attention": "bahdanau", "weight_dropout": 0.5}, "need all positions at once"),
         ({"attention": "luong", "input_feeding": True, "locked_dropout": True}, "need all positions at once"),
@@ -127,7 +127,7 @@ def test_a_bidirectional_encoder_hands_over_both_ends():
         ({"cell": "lstn"}, "cell: input should be 'rnn', 'gru' or 'lstm', got 'lstn'"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(settings: dict, words: str):
+def test_invalid_settings_are_errors_of_one_line(settings: dict, words: str):
     with pytest.raises(ConfigError) as error:
         RecurrentConfig.read(settings)
     assert words in str(error.value)
@@ -141,18 +141,18 @@ def test_layers_below_the_last_may_be_wider_and_embeddings_stay_tied():
     model = make(**ALONE, hidden_dim=23)
     assert model.decoder is not None
     assert model.output is not None
-    shapes = [tuple(layer[0].shape) for layer in model.start(batch_size=BATCH).hidden]
+    shapes = [tuple(layer[0].shape) for layer in model.initial_state(batch_size=BATCH).hidden]
     assert shapes == [(1, BATCH, 23), (1, BATCH, 23), (1, BATCH, WIDTH)]
     assert model.output.weight is model.embedding.weight
-    assert model.states(torch.randint(VOCAB, (BATCH, TARGET))).shape == (BATCH, TARGET, WIDTH)
+    assert model.hidden_states(torch.randint(VOCAB, (BATCH, TARGET))).shape == (BATCH, TARGET, WIDTH)
 
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_a_text_read_in_two_windows_has_the_states_of_one(cell: str):
     model, tokens = make(**ALONE, cell=cell, hidden_dim=23), torch.randint(VOCAB, (BATCH, 11))
-    first, state = model.running_states(tokens[:, :4], None)
-    second, _ = model.running_states(tokens[:, 4:], model.resume(state.tensors()))
-    torch.testing.assert_close(torch.cat([first, second], dim=1), model.states(tokens))
+    first, state = model.hidden_states_from(tokens[:, :4], None)
+    second, _ = model.hidden_states_from(tokens[:, 4:], model.restore_state(state.tensors()))
+    torch.testing.assert_close(torch.cat([first, second], dim=1), model.hidden_states(tokens))
 
 
 def test_each_kind_of_dropout_has_its_place():
@@ -170,10 +170,10 @@ def test_each_kind_of_dropout_has_its_place():
     torch.testing.assert_close(none(tokens), plain)
 
 
-def test_a_dropped_token_reads_as_zeros_and_can_still_be_written():
+def test_a_dropped_token_has_a_zero_embedding_and_a_logit():
     model = make(**ALONE, dropout=0.0, token_dropout=0.5).train()
     tokens = torch.arange(VOCAB)[None]
-    embedded = model._embed(tokens)
+    embedded = model._embed(tokens, model.embedding)
     is_dropped = (embedded == 0).all(dim=-1)[0]
     assert 0 < int(is_dropped.sum()) < VOCAB
     assert (model(tokens) != 0).all()

@@ -5,16 +5,22 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from regard.data.config import PictureConfig
+from regard.data.formats.images import ImageConfig
 from regard.errors import ConfigError
 from regard.models.heads import HeadConfig
 from regard.models.recurrent import RecurrentConfig
-from regard.models.transformer_config import TransformerConfig
-from regard.models.vision import PictureClassifier, VisionTransformer, patches, require_reader
+from regard.models.transformer.config import TransformerConfig
+from regard.models.vision import (
+    ImageClassifier,
+    VisionTransformer,
+    VisionTransformerConfig,
+    patches,
+    require_image_model,
+)
 
-PICTURE = PictureConfig(size=15, patch_size=5, center=[0.2, 0.4, 0.6])
-SHAPE = TransformerConfig.read(
-    {"num_layers": 2, "decoder_layers": 0, "model_dim": 22, "num_heads": 2, "feedforward_dim": 29, "block": "pre-norm",
+PICTURE = ImageConfig(size=15, patch_size=5, center=[0.2, 0.4, 0.6])
+SHAPE = VisionTransformerConfig.read(
+    {"num_layers": 2, "model_dim": 22, "num_heads": 2, "feedforward_dim": 29, "block": "pre-norm",
      "positions": "learned", "dropout": 0.0}
 )  # fmt: skip
 
@@ -38,8 +44,8 @@ def test_a_linear_layer_on_patches_is_a_convolution_whose_stride_is_its_size():
 @pytest.mark.parametrize("positions", ["learned", "relative", "sinusoidal"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_parameter_gets_a_gradient(positions: str, channels: int):
-    picture = PictureConfig(size=15, patch_size=5, channels=channels)
-    model = PictureClassifier(SHAPE.changed(positions=positions), picture, HeadConfig(dropout=0.0), 7)
+    picture = ImageConfig(size=15, patch_size=5, channels=channels)
+    model = ImageClassifier(SHAPE.changed(positions=positions), picture, HeadConfig(dropout=0.0), 7)
     randomized(model)(pixels(channels)).square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -47,46 +53,66 @@ def test_every_parameter_gets_a_gradient(positions: str, channels: int):
 
 
 @torch.no_grad()
-def test_the_state_before_the_patches_sees_all_of_them_and_where_they_are():
+def test_the_first_hidden_state_depends_on_all_patches_and_their_positions():
     body = randomized(VisionTransformer(SHAPE, PICTURE))
     first = pixels()[:1]
     moved = first.roll(5, dims=3)  # the same patches, in other places
     edited = first.clone()
     edited[..., -1, -1] ^= 255
-    states = [body.encode(each).states[0, 0] for each in (first, moved, edited)]
-    assert body.encode(first).states.shape == (1, 1 + 9, 22)
+    states = [body.encode(each).hidden_states[0, 0] for each in (first, moved, edited)]
+    assert body.encode(first).hidden_states.shape == (1, 1 + 9, 22)
     assert not torch.allclose(states[0], states[1])
     assert not torch.allclose(states[0], states[2])
 
 
 @torch.no_grad()
 def test_one_number_serves_all_channels():
-    one = VisionTransformer(SHAPE, PictureConfig(size=15, patch_size=5, center=[0.3], spread=[0.7]))
-    three = VisionTransformer(SHAPE, PictureConfig(size=15, patch_size=5, center=[0.3] * 3, spread=[0.7] * 3))
+    one = VisionTransformer(SHAPE, ImageConfig(size=15, patch_size=5, center=[0.3], spread=[0.7]))
+    three = VisionTransformer(SHAPE, ImageConfig(size=15, patch_size=5, center=[0.3] * 3, spread=[0.7] * 3))
     given = pixels()
-    assert torch.equal(one.normalized(given), three.normalized(given))
-    torch.testing.assert_close(one.normalized(given), (given / 255 - 0.3) / 0.7)
+    assert torch.equal(one.normalize(given), three.normalize(given))
+    torch.testing.assert_close(one.normalize(given), (given / 255 - 0.3) / 0.7)
 
 
-def test_whoever_cannot_read_pictures_is_told():
-    assert require_reader(SHAPE) is SHAPE
-    with pytest.raises(ConfigError, match="by a Transformer, such as vit-tiny, got"):
-        require_reader(RecurrentConfig())
-    with pytest.raises(ConfigError, match="by an encoder"):
-        require_reader(SHAPE.changed(encoder_layers=0, decoder_layers=1))
+def test_images_need_a_model_that_reads_pixels():
+    assert require_image_model(SHAPE) is SHAPE
+    for config in (RecurrentConfig(), TransformerConfig()):
+        with pytest.raises(ConfigError, match=f"family vision, such as vit-tiny, got {config.family}"):
+            require_image_model(config)
+    with pytest.raises(ConfigError, match="decoder_layers"):
+        SHAPE.changed(decoder_layers=1)
+
+
+def test_arguments_for_tokens_are_refused():
+    body = VisionTransformer(SHAPE, PICTURE)
+    with pytest.raises(ConfigError, match="reads pixels"):
+        body.encode(pixels(), torch.tensor([1, 2, 3, 4]))
+
+
+@torch.no_grad()
+def test_the_encoder_reads_the_start_vector_and_then_the_patches_row_by_row():
+    """The projection of patches is a convolution; the encoder's input is compared with PyTorch's."""
+    body, given, inputs = randomized(VisionTransformer(SHAPE, PICTURE)), pixels(), []
+    body.encoder.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+    body.encode(given)
+    x = (given / 255 - torch.tensor([0.2, 0.4, 0.6])[:, None, None]) / 0.5
+    weight = body.embedding.weight.view(22, 3, 5, 5)
+    expected = F.conv2d(x, weight, body.embedding.bias, stride=5).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(inputs[0][:, 1:], expected)
+    assert torch.equal(inputs[0][:, 0], body.start.expand(4, -1))
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"size": 15}, "data.picture.size must be a multiple of its patch_size, got self.size=15"),
+        ({"size": 15}, "data.picture.size must be a multiple of its patch_size, got size=15"),
         ({"center": [0.1, 0.2]}, "data.picture.center must be a finite number for all channels or one for each"),
         ({"spread": [0.0]}, "data.picture.spread must be above 0"),
         ({"channels": 2}, "channels"),
         ({"resampling": "best"}, "resampling"),
     ],
 )
-def test_a_form_that_cannot_be_is_told(values: dict, words: str):
+def test_invalid_image_settings_are_errors(values: dict, words: str):
     with pytest.raises(ConfigError) as error:
-        PictureConfig.read(values)
+        ImageConfig.read(values)
     assert words in str(error.value)

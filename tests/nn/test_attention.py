@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 from regard.errors import ConfigError
-from regard.explanation.record import record_attention
-from regard.nn.attention import Lookup, Retrieval, attend, attend_fused
-from regard.nn.cache import KeyValues
-from regard.nn.multihead import MultiHeadAttention
-from regard.nn.positions import ALiBi, Placement, RelativeBias, RelativeKeys, Rotary
+from regard.explanation.attention.recording import record_attention
+from regard.nn.attention import Lookup, MultiHeadAttention, Retrieval, attend, attend_fused
+from regard.nn.kv_cache import KVCache
+from regard.nn.positions import ALiBi, PositionEncoding, RelativeBias, RelativeKeys, Rotary
 from regard.nn.similarity import SimilarityName, make_similarity
 
 # Every size is a different prime, so that no transposition passes unseen.
@@ -74,7 +73,7 @@ def test_matches_torch_causal_self_attention():
 
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("shared", [1, 2])
-def test_fused_and_plain_agree_even_where_a_query_sees_nothing(has_bias: bool, shared: int):
+def test_fused_and_plain_agree_even_for_a_fully_masked_query(has_bias: bool, shared: int):
     q = torch.randn(BATCH, HEADS, QUERY, HEAD)
     k, v = torch.randn(2, BATCH, shared, KEY, HEAD)
     mask = torch.rand(BATCH, 1, QUERY, KEY) > 0.5
@@ -92,7 +91,7 @@ def test_fused_and_plain_agree_even_where_a_query_sees_nothing(has_bias: bool, s
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.3, 7.0])
 @pytest.mark.parametrize("similarity", ["dot", "scaled-dot"])
-def test_a_watched_lookup_finds_what_the_fused_one_does(
+def test_a_watched_lookup_computes_what_the_fused_one_does(
     similarity: SimilarityName, temperature: float, has_bias: bool, has_mask: bool, is_causal: bool
 ):
     look = lookup(HEAD, 1, similarity, temperature=temperature, is_causal=is_causal)
@@ -124,7 +123,7 @@ def test_the_weights_that_are_watched_sum_to_one_and_make_the_output(similarity:
 
 @pytest.mark.parametrize("retrieval", get_args(Retrieval))
 @pytest.mark.parametrize("temperature", [1.0, 0.01])
-def test_a_query_that_sees_nothing_poisons_neither_values_nor_gradients(retrieval: Retrieval, temperature: float):
+def test_a_fully_masked_query_makes_no_nan_in_values_or_gradients(retrieval: Retrieval, temperature: float):
     scores = torch.randn(BATCH, HEADS, QUERY, KEY, requires_grad=True)
     v = torch.randn(BATCH, 1, KEY, 13, requires_grad=True)
     mask = torch.rand(BATCH, 1, QUERY, KEY) > 0.5
@@ -223,14 +222,14 @@ def test_a_cache_changes_nothing(scheme: str):
     }
     module = schemes.get(scheme)
 
-    def place(start: int, end: int) -> Placement:
-        return Placement() if module is None else module(torch.arange(start, end), torch.arange(end))
+    def place(start: int, end: int) -> PositionEncoding:
+        return PositionEncoding() if module is None else module(torch.arange(start, end), torch.arange(end))
 
     x = torch.randn(BATCH, 13, 2 * MODEL)
-    whole = attention(x, placement=place(0, 13))
-    cache = KeyValues.empty(x.new_empty(BATCH, 1, 0, MODEL))
+    whole = attention(x, positions=place(0, 13))
+    cache = KVCache.empty(x.new_empty(BATCH, 1, 0, MODEL))
     edges = [0, 5, 6, 7, 13]
-    parts = [attention(x[:, a:b], placement=place(a, b), cache=cache) for a, b in pairwise(edges)]
+    parts = [attention(x[:, a:b], positions=place(a, b), cache=cache) for a, b in pairwise(edges)]
     torch.testing.assert_close(torch.cat(parts, dim=1), whole)
 
 
@@ -239,18 +238,20 @@ def test_a_cache_changes_nothing_for_any_similarity(similarity: SimilarityName, 
     make_lookup = partial(lookup, similarity=similarity, retrieval=retrieval, temperature=0.7, is_causal=True)
     attention = MultiHeadAttention(MODEL, HEADS, num_key_value_heads=1, make_lookup=make_lookup)
     x = torch.randn(BATCH, 13, MODEL)
-    cache = KeyValues.empty(x.new_empty(BATCH, 1, 0, HEAD))
+    cache = KVCache.empty(x.new_empty(BATCH, 1, 0, HEAD))
     parts = [attention(x[:, a:b], cache=cache) for a, b in pairwise([0, 5, 6, 7, 13])]
     torch.testing.assert_close(torch.cat(parts, dim=1), attention(x))
 
 
 @pytest.mark.parametrize(("similarity", "retrieval"), LOOKUPS)
-def test_what_is_seen_once_is_seen_as_what_is_looked_at(similarity: SimilarityName, retrieval: Retrieval):
+def test_projecting_the_memory_once_changes_nothing(similarity: SimilarityName, retrieval: Retrieval):
     make_lookup = partial(lookup, similarity=similarity, retrieval=retrieval)
     attention = MultiHeadAttention(MODEL, HEADS, make_lookup=make_lookup)
     x, memory = torch.randn(BATCH, QUERY, MODEL), torch.randn(BATCH, KEY, MODEL)
     mask = torch.rand(BATCH, 1, 1, KEY) > 0.3
-    torch.testing.assert_close(attention.look(x, *attention.keys_values(memory), mask), attention(x, memory, mask))
+    torch.testing.assert_close(
+        attention.cross_attend(x, attention.project_memory(memory, mask)), attention(x, memory, mask)
+    )
 
 
 def test_as_many_shared_heads_as_heads_is_plain_attention():
@@ -313,7 +314,7 @@ def test_what_is_not_projected_is_handed_on_as_it_is(has_values: bool, has_outpu
 
 
 def test_shared_heads_need_values_of_their_own():
-    with pytest.raises(ConfigError, match=r"slice of its own, got num_heads=2 and num_key_value_heads=1"):
+    with pytest.raises(ConfigError, match=r"must equal num_heads, got num_heads=2 and num_key_value_heads=1"):
         MultiHeadAttention(MODEL, HEADS, num_key_value_heads=1, has_values=False)
 
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.nn.attention import Lookup
+from regard.errors import ConfigError
+from regard.nn.attention import Lookup, MultiHeadAttention
 from regard.nn.blocks import Block, BlockOrder
-from regard.nn.cache import KeyValues, Seen
 from regard.nn.feedforward import FeedForward
+from regard.nn.kv_cache import CrossAttentionKV, KVCache
 from regard.nn.masks import padding_mask
-from regard.nn.multihead import MultiHeadAttention
 from regard.nn.norms import Norm, make_norm
 from regard.nn.similarity import DotProduct
 
@@ -51,14 +51,14 @@ def make_block(
     return block
 
 
-def written_out(block: Block, x: Tensor, seen: Seen | None) -> Tensor:
+def written_out(block: Block, x: Tensor, kv: CrossAttentionKV | None) -> Tensor:
     def attention(y: Tensor) -> Tensor:
         return block.attention(y)
 
     def cross_attention(y: Tensor) -> Tensor:
         assert block.cross_attention is not None
-        assert seen is not None
-        return block.cross_attention.look(y, seen.k, seen.v, seen.mask)
+        assert kv is not None
+        return block.cross_attention.cross_attend(y, kv)
 
     layers: dict[str, Callable[[Tensor], Tensor]] = {"attention": attention}
     if block.cross_attention is not None:
@@ -102,29 +102,27 @@ def test_each_order_follows_its_formula(
         has_cross_attention=has_cross_attention,
     )
     x = torch.randn(BATCH, TIME, MODEL)
-    seen = block.see(torch.randn(BATCH, SOURCE, MODEL), MASK) if has_cross_attention else None
-    torch.testing.assert_close(block(x, seen=seen), written_out(block, x, seen))
+    kv = block.project_memory(torch.randn(BATCH, SOURCE, MODEL), MASK) if has_cross_attention else None
+    torch.testing.assert_close(block(x, cross_kv=kv), written_out(block, x, kv))
 
 
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("order", ORDERS)
-def test_cross_attention_is_left_out_where_nothing_is_seen(order: BlockOrder, has_residual: bool):
+def test_cross_attention_needs_an_encoder_output_and_without_it_none_is_taken(order: BlockOrder, has_residual: bool):
     block = make_block(order, has_residual=has_residual, has_cross_attention=True)
-    less = make_block(order, has_residual=has_residual)
-    weights = block.state_dict()
-    if "gains" in weights:
-        weights["gains"] = weights["gains"][[0, 2]]
-    less.load_state_dict({name: weights[name] for name in less.state_dict()})
-    x = torch.randn(BATCH, TIME, MODEL)
-    torch.testing.assert_close(block(x), less(x))
+    x, kv = torch.randn(BATCH, TIME, MODEL), block.project_memory(torch.randn(BATCH, SOURCE, MODEL), MASK)
+    with pytest.raises(ConfigError, match="got none"):
+        block(x)
+    with pytest.raises(ConfigError, match="got one"):
+        make_block(order, has_residual=has_residual)(x, cross_kv=kv)
 
 
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_parameter_gets_a_gradient(order: BlockOrder, has_residual: bool):
     block = make_block(order, has_residual=has_residual, has_cross_attention=True)
-    seen = block.see(torch.randn(BATCH, SOURCE, MODEL), MASK)
-    block(torch.randn(BATCH, TIME, MODEL), seen=seen).square().sum().backward()
+    kv = block.project_memory(torch.randn(BATCH, SOURCE, MODEL), MASK)
+    block(torch.randn(BATCH, TIME, MODEL), cross_kv=kv).square().sum().backward()
     for name, parameter in block.named_parameters():
         assert parameter.grad is not None, name
 
@@ -145,10 +143,10 @@ def test_beside_attention_gains_start_small():
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_cache_changes_nothing(order: BlockOrder):
     block = make_block(order, has_cross_attention=True, is_causal=True)
-    x, seen = torch.randn(BATCH, TIME, MODEL), block.see(torch.randn(BATCH, SOURCE, MODEL), MASK)
-    cache = KeyValues.empty(x.new_empty(BATCH, HEADS, 0, HEAD))
-    parts = [block(x[:, a:b], seen=seen, cache=cache) for a, b in pairwise([0, 2, 3, 5])]
-    torch.testing.assert_close(torch.cat(parts, dim=1), block(x, seen=seen))
+    x, kv = torch.randn(BATCH, TIME, MODEL), block.project_memory(torch.randn(BATCH, SOURCE, MODEL), MASK)
+    cache = KVCache.empty(x.new_empty(BATCH, HEADS, 0, HEAD))
+    parts = [block(x[:, a:b], cross_kv=kv, cache=cache) for a, b in pairwise([0, 2, 3, 5])]
+    torch.testing.assert_close(torch.cat(parts, dim=1), block(x, cross_kv=kv))
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -203,4 +201,4 @@ def test_same_states_as_torch_decoder_layer(order: BlockOrder):
     x, memory = torch.randn(BATCH, TIME, MODEL), torch.randn(BATCH, SOURCE, MODEL)
     future = torch.ones(TIME, TIME, dtype=torch.bool).triu(diagonal=1)
     expected = theirs(x, memory, tgt_mask=future, memory_key_padding_mask=~MASK[:, 0, 0])
-    torch.testing.assert_close(ours(x, seen=ours.see(memory, MASK)), expected)
+    torch.testing.assert_close(ours(x, cross_kv=ours.project_memory(memory, MASK)), expected)

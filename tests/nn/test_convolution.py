@@ -1,4 +1,4 @@
-"""Gated convolution against the loop it stands for, and against PyTorch's own."""
+"""Gated convolution against its loop and against `F.conv1d`."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def make(kernel_size: int, dilation: int, *, is_causal: bool) -> GatedConvolutio
 
 
 def kernel_of(layer: GatedConvolution) -> Tensor:
-    """The weights as PyTorch holds them: outputs, inputs, places of the window."""
+    """The weights in PyTorch's layout: outputs, inputs, kernel."""
     return layer.linear.weight.unflatten(1, (MODEL, -1))
 
 
@@ -50,7 +50,7 @@ def written_out(layer: GatedConvolution, x: Tensor) -> Tensor:
 
 
 @every_window
-def test_it_is_the_loop_it_stands_for(kernel_size: int, dilation: int, is_causal: bool):
+def test_it_equals_its_loop(kernel_size: int, dilation: int, is_causal: bool):
     layer = make(kernel_size, dilation, is_causal=is_causal)
     x = torch.randn(BATCH, TIME, MODEL)
     torch.testing.assert_close(layer(x), written_out(layer, x))
@@ -67,7 +67,7 @@ def test_it_matches_torch(kernel_size: int, dilation: int, is_causal: bool):
 
 
 @every_window
-def test_a_position_sees_its_window_and_nothing_else(kernel_size: int, dilation: int, is_causal: bool):
+def test_a_position_depends_on_its_window_only(kernel_size: int, dilation: int, is_causal: bool):
     layer = make(kernel_size, dilation, is_causal=is_causal)
     x = torch.randn(BATCH, TIME, MODEL, requires_grad=True)
     layer(x)[:, 5].sum().backward()
@@ -84,18 +84,18 @@ def test_a_position_sees_its_window_and_nothing_else(kernel_size: int, dilation:
 def test_step_by_step_equals_all_at_once(kernel_size: int, dilation: int, pieces: list[int]):
     layer = make(kernel_size, dilation, is_causal=True)
     x = torch.randn(BATCH, TIME, MODEL)
-    history = layer.start(x)
-    parts = [layer(piece, history=history) for piece in x.split(pieces, dim=1)]
+    cache = layer.initial_cache(x)
+    parts = [layer(piece, cache=cache) for piece in x.split(pieces, dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1), layer(x))
-    assert history.inputs.shape == (BATCH, (kernel_size - 1) * dilation, MODEL)
+    assert cache.inputs.shape == (BATCH, (kernel_size - 1) * dilation, MODEL)
 
 
-def test_a_selected_history_goes_on_as_the_rows_would():
+def test_a_selected_cache_continues_its_rows():
     layer = make(5, 2, is_causal=True)
     x, rows = torch.randn(BATCH, TIME, MODEL), torch.tensor([2, 0, 2, 1])
-    history = layer.start(x)
-    layer(x[:, :7], history=history)
-    torch.testing.assert_close(layer(x[rows, 7:], history=history.select(rows)), layer(x)[rows, 7:])
+    cache = layer.initial_cache(x)
+    layer(x[:, :7], cache=cache)
+    torch.testing.assert_close(layer(x[rows, 7:], cache=cache.select(rows)), layer(x)[rows, 7:])
 
 
 @every_window
@@ -116,11 +116,11 @@ def test_every_parameter_gets_a_gradient():
         assert (parameter.grad != 0).all()
 
 
-def test_a_centred_window_is_odd_and_cannot_go_step_by_step():
-    with pytest.raises(ConfigError, match="odd kernel_size, got 4"):
+def test_a_centered_window_is_odd_and_cannot_go_step_by_step():
+    with pytest.raises(ConfigError, match="kernel_size must be odd for a centered window, got 4"):
         make(4, 1, is_causal=False)
-    with pytest.raises(AssertionError, match="centred"):
-        make(3, 1, is_causal=False).start(torch.zeros(BATCH, 0, MODEL))
+    with pytest.raises(AssertionError, match="centered"):
+        make(3, 1, is_causal=False).initial_cache(torch.zeros(BATCH, 0, MODEL))
 
 
 def test_a_gate_wide_open_leaves_a_linear_convolution():

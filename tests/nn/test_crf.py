@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError
-from regard.nn.crf import ConditionalRandomField, allowed_steps
+from regard.nn.crf import ConditionalRandomField, transition_mask
 
 BATCH, TIME, TAGS = 7, 5, 3
 LENGTHS = torch.tensor([5, 1, 3, 2, 5, 4, 1])
@@ -20,7 +20,7 @@ def may_follow(before: str | None, after: str | None) -> bool:
 
 
 def make(*, has_rules: bool = False) -> ConditionalRandomField:
-    field = ConditionalRandomField(TAGS, allowed=allowed_steps(NAMES, may_follow) if has_rules else None)
+    field = ConditionalRandomField(TAGS, allowed=transition_mask(NAMES, may_follow) if has_rules else None)
     for parameter in field.parameters():
         torch.nn.init.normal_(parameter)
     return field
@@ -68,21 +68,15 @@ def test_viterbi_finds_the_best_of_all_paths_and_its_score(has_rules: bool):
 
 
 @RULES
-def test_marginals_are_sums_over_all_paths(has_rules: bool):
-    field, scores = make(has_rules=has_rules), torch.randn(BATCH, TIME, TAGS)
-    marginals = field.marginals(scores, LENGTHS)
+def test_the_gradient_of_the_partition_are_the_marginals_summed_over_all_paths(has_rules: bool):
+    field, scores = make(has_rules=has_rules), torch.randn(BATCH, TIME, TAGS, requires_grad=True)
+    (marginals,) = torch.autograd.grad(field.log_partition(scores, LENGTHS).sum(), scores)
     for row, length in enumerate(LENGTHS.tolist()):
         paths, path_scores = all_paths(field, scores[row, :length])
         is_tag = torch.nn.functional.one_hot(torch.tensor(paths), TAGS).double()
         expected = (path_scores.softmax(0)[:, None, None] * is_tag).sum(0)
         torch.testing.assert_close(marginals[row, :length], expected)
         assert (marginals[row, length:] == 0).all()
-
-
-def test_marginals_are_the_gradient_of_the_partition():
-    field, scores = make(has_rules=True), torch.randn(BATCH, TIME, TAGS, requires_grad=True)
-    (gradient,) = torch.autograd.grad(field.log_partition(scores, LENGTHS).sum(), scores)
-    torch.testing.assert_close(field.marginals(scores, LENGTHS), gradient)
 
 
 @RULES
@@ -102,11 +96,10 @@ def test_padding_changes_nothing():
     for row, length in enumerate(LENGTHS.tolist()):
         padded_scores[row, :length], padded_tags[row, :length] = scores[row, :length], tags[row, :length]
     likelihoods = field.log_likelihood(padded_scores, padded_tags, LENGTHS)
-    marginals, paths = field.marginals(padded_scores, LENGTHS), field.viterbi(padded_scores, LENGTHS)
+    paths = field.viterbi(padded_scores, LENGTHS)
     for row, length in enumerate(LENGTHS.tolist()):
         alone = scores[row : row + 1, :length]
         torch.testing.assert_close(likelihoods[row], field.log_likelihood(alone, tags[row : row + 1, :length])[0])
-        torch.testing.assert_close(marginals[row, :length], field.marginals(alone)[0])
         assert paths[row].tags == field.viterbi(alone)[0].tags
 
 
@@ -139,7 +132,7 @@ def test_what_is_forbidden_has_no_gradient_and_spoils_none():
     assert all(parameter.grad.isfinite().all() for parameter in field.parameters() if parameter.grad is not None)
 
 
-def test_where_no_path_is_allowed_the_score_says_so():
+def test_where_no_path_is_allowed_the_score_is_minus_infinity():
     nowhere = ConditionalRandomField(TAGS, allowed=torch.zeros(TAGS + 1, TAGS + 1, dtype=torch.bool))
     assert nowhere.viterbi(torch.randn(1, TIME, TAGS))[0].score == -torch.inf
 
@@ -149,15 +142,14 @@ def test_untrained_tags_are_independent():
     expected = scores.log_softmax(-1).gather(2, tags[:, :, None])[:, :, 0].sum(1)
     field = ConditionalRandomField(TAGS)
     torch.testing.assert_close(field.log_likelihood(scores, tags), expected)
-    torch.testing.assert_close(field.marginals(scores), scores.softmax(-1))
 
 
 def test_half_precision_is_computed_in_float32():
     field, scores = make(has_rules=True).float(), torch.randn(BATCH, TIME, TAGS).bfloat16()
     tags = torch.tensor([path.tags for path in field.viterbi(scores)])
     with torch.autocast("cpu", torch.bfloat16):
-        likelihoods, marginals = field.log_likelihood(scores, tags), field.marginals(scores)
-    assert likelihoods.dtype == marginals.dtype == torch.float32
+        likelihoods = field.log_likelihood(scores, tags)
+    assert likelihoods.dtype == torch.float32
     assert torch.equal(likelihoods, field.log_likelihood(scores.float(), tags))
 
 
@@ -167,4 +159,4 @@ def test_the_rules_are_no_part_of_what_is_saved():
 
 def test_rules_for_other_tags_are_refused():
     with pytest.raises(ConfigError, match=r"each tag and for the boundary, 6 of each, got the shape \(4, 4\)"):
-        ConditionalRandomField(5, allowed=allowed_steps(NAMES, may_follow))
+        ConditionalRandomField(5, allowed=transition_mask(NAMES, may_follow))

@@ -38,7 +38,7 @@ def test_nothing_is_dropped_outside_training_or_without_probability():
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5])
-def test_a_locked_mask_holds_for_all_positions_of_a_sequence_and_no_other(probability: float):
+def test_a_locked_mask_is_the_same_at_all_positions_of_a_sequence_and_differs_between_sequences(probability: float):
     dropped = LockedDropout(probability)(torch.ones(211, 7, 503))
     assert (dropped == dropped[:, :1]).all()
     assert len({tuple(row) for row in (dropped[:, 0] == 0).tolist()}) == 211
@@ -58,9 +58,9 @@ def test_locked_dropout_is_a_product_with_its_mask():
     torch.testing.assert_close(x.grad * x, dropped)
 
 
-def test_a_dropped_token_is_dropped_wherever_it_stands():
+def test_a_dropped_token_is_dropped_at_each_occurrence():
     tokens = torch.randint(17, (13, 23))
-    dropped = TokenDropout(17, 0.4)(torch.ones(13, 23, 5), tokens)
+    dropped = TokenDropout(0.4)(torch.ones(13, 23, 5), tokens, 17)
     for token in tokens.unique():
         values = dropped[tokens == token].unique()
         assert len(values) == 1
@@ -70,7 +70,7 @@ def test_a_dropped_token_is_dropped_wherever_it_stands():
 
 def test_dropping_tokens_keeps_their_mean():
     tokens = torch.arange(40_000)[None]
-    dropped = TokenDropout(40_000, 0.3)(torch.ones(1, 40_000, 1), tokens)
+    dropped = TokenDropout(0.3)(torch.ones(1, 40_000, 1), tokens, 40_000)
     assert binomtest(int((dropped == 0).sum()), 40_000, 0.3).pvalue > 1e-4
     assert float(dropped.mean()) == pytest.approx(1.0, abs=0.02)
 
@@ -79,4 +79,4 @@ def test_no_mask_is_drawn_outside_training_or_without_probability():
     x, tokens = torch.randn(3, 5, 11), torch.randint(7, (3, 5))
     for probability, is_training in ((0.5, False), (0.0, True)):
         assert LockedDropout(probability).train(is_training)(x) is x
-        assert TokenDropout(7, probability).train(is_training)(x, tokens) is x
+        assert TokenDropout(probability).train(is_training)(x, tokens, 7) is x

@@ -1,6 +1,7 @@
 """Our cross-entropies against PyTorch's, value and gradient."""
 
 import importlib.util
+import math
 import sys
 
 import pytest
@@ -13,11 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.nn import losses
 from regard.nn.losses import (
+    CONTRASTIVE_TEMPERATURE,
     IGNORED,
-    consistent_cross_entropy,
+    contrastive_losses,
     cross_entropy,
     linear_cross_entropy,
     linear_log_likelihoods,
+    rdrop_cross_entropy,
 )
 
 TOKENS, VOCAB, MODEL = 13, 7, 5
@@ -244,12 +247,12 @@ def test_the_scores_are_never_held_all_at_once():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler asks for it
 def test_the_compiler_leaves_it_as_it_is(monkeypatch: pytest.MonkeyPatch):
-    # The compiler cannot see through the checks of shapes that tests put around each function.
+    # The compiler cannot trace the checks of shapes that tests add to each function.
     specification = importlib.util.spec_from_file_location("unchecked_losses", losses.__file__)
     unchecked = importlib.util.module_from_spec(specification)
     monkeypatch.setitem(sys.modules, "unchecked_losses", unchecked)
     specification.loader.exec_module(unchecked)
-    unchecked.keep_from_compiler()
+    unchecked.exclude_from_compile()
     states, weight, targets = states_weight_targets()
 
     def loss(states: Tensor, weight: Tensor) -> Tensor:
@@ -272,7 +275,7 @@ def test_the_kernel_finds_what_passes_over_the_scores_find(products: type, smoot
     scores, goals = 3 * torch.randn(5, 4100, dtype=torch.float32), torch.randint(4100, (5, 1))
     scores, goals = scores.to(device), goals.to(device)
     made = products(torch.randn(16, 16, dtype=torch.float32, device=device))
-    expected, expected_gradient = losses._by_passes(made, scores.clone(), goals, smoothing, wants_gradient=True)
+    expected, expected_gradient = losses._by_torch(made, scores.clone(), goals, smoothing, needs_gradient=True)
     found, gradient = losses._by_kernel(made, scores.clone(), goals, smoothing)
     torch.testing.assert_close(found, expected)
     assert gradient.dtype == expected_gradient.dtype
@@ -322,7 +325,7 @@ def test_chunks_are_of_about_the_same_size(num_tokens: int, size: int, monkeypat
 def test_two_readings_that_agree_cost_what_one_does():
     scores, targets = torch.randn(7, 11), torch.randint(11, (7,))
     targets[2] = IGNORED
-    both = consistent_cross_entropy(scores.repeat(2, 1), targets.repeat(2), label_smoothing=0.1, weight=5.0)
+    both = rdrop_cross_entropy(scores.repeat(2, 1), targets.repeat(2), label_smoothing=0.1, weight=5.0)
     torch.testing.assert_close(both, cross_entropy(scores, targets, label_smoothing=0.1))
 
 
@@ -333,4 +336,44 @@ def test_readings_that_disagree_cost_their_divergence_both_ways():
     rows = torch.arange(7) != 2
     divergence = sum(F.kl_div(a[rows], b[rows], reduction="sum", log_target=True) for a, b in ((p, q), (q, p)))
     expected = cross_entropy(scores, targets) / 2 + 5.0 / 4 * divergence
-    torch.testing.assert_close(consistent_cross_entropy(scores, targets, weight=5.0), expected)
+    torch.testing.assert_close(rdrop_cross_entropy(scores, targets, weight=5.0), expected)
+
+
+def test_the_contrastive_loss_is_the_sum_of_its_equation():
+    vectors, labels = torch.randn(7, 5), torch.tensor([0, 1, 0, 2, 1, 0, 2])
+    counts = torch.tensor([True] * 6 + [False])
+    found = contrastive_losses(vectors, labels, counts)
+    for i in range(6):
+        others = [j for j in range(6) if j != i]
+        like = [j for j in others if labels[j] == labels[i]]
+        cosines = {
+            j: float(torch.cosine_similarity(vectors[i], vectors[j], dim=0)) / CONTRASTIVE_TEMPERATURE for j in others
+        }
+        total = math.log(sum(math.exp(each) for each in cosines.values()))
+        expected = sum(total - cosines[j] for j in like) / len(like) if like else 0.0
+        torch.testing.assert_close(float(found[i]), expected)
+
+
+def test_a_vector_by_itself_costs_nothing_and_has_a_gradient_of_nothing():
+    vectors = torch.randn(1, 5, requires_grad=True)
+    loss = contrastive_losses(vectors, torch.tensor([0]), torch.tensor([True])).sum()
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    torch.testing.assert_close(vectors.grad, torch.zeros(1, 5))
+
+
+def test_labels_that_lie_together_cost_least():
+    labels = torch.tensor([0, 0, 1, 1])
+    apart = torch.tensor([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0], [-1.0, 0.1]])
+    mixed = apart[[0, 2, 1, 3]]
+    counts = torch.ones(4, dtype=torch.bool)
+    assert contrastive_losses(apart, labels, counts).sum() < 0.1 < contrastive_losses(mixed, labels, counts).min()
+
+
+def test_products_in_half_precision_are_no_trouble():
+    vectors, labels = torch.randn(4, 8, dtype=torch.float32), torch.tensor([0, 0, 1, 1])
+    counts = torch.ones(4, dtype=torch.bool)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = contrastive_losses(vectors, labels, counts)
+    # Cosines of eight bits are off by up to a hundredth, ten times as much once divided by the temperature.
+    torch.testing.assert_close(found, contrastive_losses(vectors, labels, counts), atol=0.2, rtol=0.0)

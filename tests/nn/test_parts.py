@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from regard.nn.cache import KeyValues
 from regard.nn.feedforward import FeedForward
+from regard.nn.kv_cache import KVCache
 from regard.nn.masks import causal_mask, padding_mask
 from regard.nn.norms import Norm, make_norm
 
@@ -58,12 +58,12 @@ def test_causal_mask_counts_from_the_last_key():
     assert mask.sum(-1).tolist() == [3, 4, 5]
 
 
-def test_padding_mask_covers_what_is_behind_the_end():
+def test_padding_mask_excludes_what_follows_the_end():
     assert padding_mask(torch.tensor([2, 5]), 5)[:, 0, 0].sum(-1).tolist() == [2, 5]
 
 
 def test_a_cache_grows_without_losing_anything():
-    cache = KeyValues.empty(torch.empty(2, 3, 0, 5))
+    cache = KVCache.empty(torch.empty(2, 3, 0, 5))
     k, v = torch.randn(2, 2, 3, 41, 5)
     for start in range(41):
         keys, values = cache.append(k[:, :, start : start + 1], v[:, :, start : start + 1])
@@ -72,7 +72,7 @@ def test_a_cache_grows_without_losing_anything():
 
 
 def test_selected_rows_of_a_cache_go_their_own_way():
-    cache = KeyValues.empty(torch.empty(2, 3, 0, 5))
+    cache = KVCache.empty(torch.empty(2, 3, 0, 5))
     first, second = torch.randn(2, 2, 3, 1, 5)
     cache.append(first, first)
     chosen = cache.select(torch.tensor([1, 1, 0]))

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from regard.errors import ConfigError
-from regard.nn.attention import Lookup
-from regard.nn.multihead import MultiHeadAttention
+from regard.nn.attention import Lookup, MultiHeadAttention
 from regard.nn.positions import (
     ALiBi,
     Learned,
-    Placement,
+    PositionEncoding,
     RelativeBias,
     RelativeKeys,
     Rotary,
@@ -26,7 +25,7 @@ TIME, HEADS, HEAD = 7, 3, 10
 
 @pytest.mark.parametrize("base", [10_000.0, 100.0])
 def test_sinusoids_follow_the_formula(base: float):
-    table = Sinusoidal(HEAD, base=base)(torch.arange(TIME), torch.arange(TIME)).added
+    table = Sinusoidal(HEAD, base=base)(torch.arange(TIME), torch.arange(TIME)).embeddings
     for t in range(TIME):
         for i in range(HEAD // 2):
             angle = t / base ** (2 * i / HEAD)
@@ -100,7 +99,7 @@ def test_relative_bias_depends_on_the_offset_alone():
 
 def test_learned_positions_are_rows_of_a_table():
     scheme = Learned(11, HEAD)
-    assert torch.equal(scheme(torch.tensor([3, 5]), torch.arange(6)).added, scheme.table.weight[[3, 5]])
+    assert torch.equal(scheme(torch.tensor([3, 5]), torch.arange(6)).embeddings, scheme.table.weight[[3, 5]])
 
 
 @pytest.mark.parametrize("max_distance", [1, 3, 100])
@@ -108,8 +107,8 @@ def test_relative_keys_follow_equation_5(max_distance: int):
     """Shaw et al. (2018): e_ij = q_i (k_j + a_ij) / sqrt(d), with a_ij clipped at the greatest distance."""
     scheme = RelativeKeys(HEAD, max_distance=max_distance)
     q, k = torch.randn(2, HEADS, 5, HEAD), torch.randn(2, HEADS, TIME, HEAD)
-    placement = scheme(torch.arange(2, TIME), torch.arange(TIME))
-    scores = DotProduct(HEAD**-0.5)(q, k) + placement.bias_for(q)
+    encoding = scheme(torch.arange(2, TIME), torch.arange(TIME))
+    scores = DotProduct(HEAD**-0.5)(q, k) + encoding.bias_for(q)
     for b in range(2):
         for h in range(HEADS):
             for i in range(5):
@@ -134,15 +133,15 @@ def test_relative_keys_depend_on_the_offset_alone():
     assert not torch.allclose(near[0, 1], near[1, 0])
 
 
-def test_attention_by_relative_keys_does_not_see_where_a_sequence_stands():
-    """Positions put before the sequence, where nobody may look, move it and change nothing."""
+def test_attention_by_relative_keys_does_not_depend_on_absolute_positions():
+    """Masked positions before the sequence shift it and change nothing."""
     attention = MultiHeadAttention(HEADS * HEAD, HEADS)
     scheme = RelativeKeys(HEAD, max_distance=3)
     x = torch.randn(2, TIME, HEADS * HEAD)
     moved = torch.cat([torch.randn(2, 4, HEADS * HEAD), x], dim=1)
     mask = (torch.arange(TIME + 4) >= 4)[None, None, None]
-    here = attention(x, placement=scheme(torch.arange(TIME), torch.arange(TIME)))
-    there = attention(moved, mask=mask, placement=scheme(torch.arange(TIME + 4), torch.arange(TIME + 4)))
+    here = attention(x, positions=scheme(torch.arange(TIME), torch.arange(TIME)))
+    there = attention(moved, mask=mask, positions=scheme(torch.arange(TIME + 4), torch.arange(TIME + 4)))
     torch.testing.assert_close(there[:, 4:], here)
     assert not torch.allclose(attention(x), here)
 
@@ -153,7 +152,7 @@ def test_relative_keys_and_a_bias_are_both_added_to_the_scores(temperature: floa
     relative, bias = torch.randn(TIME, TIME, HEAD), torch.randn(1, HEADS, TIME, TIME)
     scores = torch.einsum("bhqkd,bhqd->bhqk", k[:, :, None] + relative, q) / math.sqrt(HEAD) + bias
     lookup = Lookup(DotProduct(HEAD**-0.5), temperature=temperature)
-    found = lookup(q, k, v, bias=Placement(bias=bias, relative_keys=relative).bias_for(q))
+    found = lookup(q, k, v, bias=PositionEncoding(bias=bias, relative_keys=relative).bias_for(q))
     torch.testing.assert_close(found, (scores / temperature).softmax(dim=-1) @ v)
 
 

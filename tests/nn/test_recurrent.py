@@ -1,4 +1,4 @@
-"""Recurrent layers: PyTorch's kernels against their steps written out, and against PyTorch's own modules."""
+"""Recurrent layers: PyTorch's kernels against their steps, and against PyTorch's own modules."""
 
 import copy
 from itertools import product
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from regard.nn.dropout import Dropout, LockedDropout
-from regard.nn.recurrent import Cell, RecurrentLayer, RecurrentStack, in_one_piece, parts_of, unroll
+from regard.nn.recurrent import Cell, RecurrentLayer, RecurrentStack, flatten_weights, split_weights, unroll
 
 BATCH, TIME, INPUT, HIDDEN = 3, 7, 5, 11
 WIDTHS = [11, 13]
@@ -30,7 +30,7 @@ def kernel_of(stack: RecurrentStack, layer: int) -> nn.RNNBase:
 
 @pytest.mark.parametrize(("cell", "is_bidirectional"), list(product(CELLS, [False, True])))
 @pytest.mark.parametrize("initial_state", ["zero", "learned"])
-def test_the_fused_kernel_is_the_steps_written_out(cell: Cell, is_bidirectional: bool, initial_state):
+def test_the_fused_kernel_equals_its_steps(cell: Cell, is_bidirectional: bool, initial_state):
     stack = make(cell, is_bidirectional=is_bidirectional, initial_state=initial_state)
     x = torch.randn(BATCH, TIME, INPUT)
     states, last = stack(x)
@@ -39,7 +39,7 @@ def test_the_fused_kernel_is_the_steps_written_out(cell: Cell, is_bidirectional:
     torch.testing.assert_close(last, expected_last)
 
 
-def test_a_relu_network_is_its_steps_written_out():
+def test_a_relu_network_equals_its_steps():
     stack = make("rnn", activation="relu")
     x = torch.randn(BATCH, TIME, INPUT)
     torch.testing.assert_close(stack(x)[0], unroll(stack, x)[0])
@@ -50,7 +50,7 @@ def test_a_relu_network_is_its_steps_written_out():
     ("cell", "theirs"),
     [("rnn", nn.RNN(INPUT, HIDDEN)), ("gru", nn.GRU(INPUT, HIDDEN)), ("lstm", nn.LSTM(INPUT, HIDDEN))],
 )
-def test_steps_written_out_are_those_of_torch(cell: Cell, theirs: nn.RNNBase):
+def test_the_steps_equal_those_of_torch(cell: Cell, theirs: nn.RNNBase):
     stack = RecurrentStack(cell, INPUT, [HIDDEN])
     theirs = theirs.double()
     kernel_of(stack, 0).load_state_dict(theirs.state_dict())
@@ -72,7 +72,7 @@ def test_padding_is_never_read(cell: Cell, is_bidirectional: bool):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_state_carried_over_goes_on_as_if_nothing_had_been(cell: Cell):
+def test_a_carried_state_continues_the_sequence(cell: Cell):
     stack = make(cell)
     x = torch.randn(BATCH, TIME, INPUT)
     first, state = stack(x[:, :3])
@@ -156,7 +156,7 @@ def test_padding_is_never_read_while_weights_are_dropped():
         torch.testing.assert_close(states[row : row + 1, :length], unroll(by_hand, x[row : row + 1, :length])[0])
 
 
-def test_dropout_stands_between_layers_and_nowhere_else():
+def test_dropout_is_applied_between_layers_only():
     stack = make("gru", dropout=LockedDropout(0.5))
     x = torch.randn(BATCH, TIME, INPUT)
     torch.manual_seed(3)
@@ -164,16 +164,16 @@ def test_dropout_stands_between_layers_and_nowhere_else():
     lower, upper = stack.layers
     assert isinstance(lower, RecurrentLayer)
     assert isinstance(upper, RecurrentLayer)
-    between = lower(x, lower.initial(BATCH))[0]
+    between = lower(x, lower.initial_state(BATCH))[0]
     torch.manual_seed(3)
-    torch.testing.assert_close(states, upper(stack.dropout(between), upper.initial(BATCH))[0])
+    torch.testing.assert_close(states, upper(stack.dropout(between), upper.initial_state(BATCH))[0])
 
 
 @pytest.mark.parametrize("is_bidirectional", [False, True])
 def test_weights_in_one_piece_are_the_same_numbers_matrices_first(is_bidirectional: bool):
     kernel = nn.LSTM(INPUT, HIDDEN, bidirectional=is_bidirectional)
     weights = list(kernel.parameters())
-    pieces = parts_of(in_one_piece(weights), weights)
+    pieces = split_weights(flatten_weights(weights), weights)
     assert all(torch.equal(ours, weight) for ours, weight in zip(pieces, weights, strict=True))
     place = 0
     for piece in sorted(pieces, key=lambda one: one.dim() == 1):

@@ -8,13 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.explanation.record import record_attention
-from regard.nn.attention import Lookup, Retrieval
-from regard.nn.cache import KeyValues
+from regard.explanation.attention.recording import record_attention
+from regard.nn.attention import Lookup, MultiHeadAttention, Retrieval, ShapedLookup
+from regard.nn.kv_cache import KVCache
 from regard.nn.masks import causal_mask, padding_mask
-from regard.nn.multihead import MultiHeadAttention
-from regard.nn.positions import ALiBi, Placement, RelativeBias, RelativeKeys, Rotary
-from regard.nn.shaped import ShapedLookup
+from regard.nn.positions import ALiBi, PositionEncoding, RelativeBias, RelativeKeys, Rotary
 from regard.nn.similarity import SimilarityName, make_similarity
 
 BATCH, TIME, HEADS, HEAD = 3, 7, 2, 10
@@ -69,10 +67,10 @@ def with_any_gains(attention: MultiHeadAttention) -> MultiHeadAttention:
     return attention
 
 
-def place(scheme: str, start: int, end: int) -> Placement:
+def place(scheme: str, start: int, end: int) -> PositionEncoding:
     torch.manual_seed(5)  # the same module each time
     make = SCHEMES[scheme]
-    return Placement() if make is None else make()(torch.arange(start, end), torch.arange(end))
+    return PositionEncoding() if make is None else make()(torch.arange(start, end), torch.arange(end))
 
 
 @pytest.mark.parametrize("has_mask", [False, True])
@@ -92,7 +90,7 @@ def test_without_queries_it_is_the_identity(
 def test_positions_leave_it_the_identity(retrieval: Retrieval, scheme: str):
     attention = without_queries(shaped(retrieval=retrieval, is_causal=True))
     x = torch.randn(BATCH, TIME, MODEL)
-    torch.testing.assert_close(attention(x, placement=place(scheme, 0, TIME)), x)
+    torch.testing.assert_close(attention(x, positions=place(scheme, 0, TIME)), x)
 
 
 def test_with_queries_it_is_not():
@@ -109,7 +107,7 @@ def test_it_is_the_matrix_of_the_paper(shared: int, is_causal: bool, has_bias: b
     mask = padding_mask(LENGTHS, TIME)
     bias = torch.randn(1, HEADS, TIME, TIME) if has_bias else None
     with record_attention(attention) as weights:
-        mixed = attention(x, mask=mask, placement=Placement(bias=bias))
+        mixed = attention(x, mask=mask, positions=PositionEncoding(bias=bias))
 
     visible = mask & causal_mask(TIME, TIME) if is_causal else mask.expand(-1, -1, TIME, -1)
     tilt = torch.zeros(1, HEADS, TIME, TIME) if bias is None else bias / 0.7
@@ -121,7 +119,7 @@ def test_it_is_the_matrix_of_the_paper(shared: int, is_causal: bool, has_bias: b
     torch.testing.assert_close(mixed, (matrix @ values).transpose(1, 2).flatten(2))
 
 
-def test_the_average_is_over_what_may_be_seen():
+def test_the_average_is_over_the_unmasked_positions():
     """Alone, the last term takes from each position the mean of those up to it."""
     attention = shaped(is_causal=True)
     nn.init.zeros_(attention.lookup.identity)
@@ -145,14 +143,14 @@ def test_a_watcher_is_handed_the_attention_once(is_watched: bool):
 def test_a_cache_changes_nothing(similarity: SimilarityName, scheme: str):
     attention = with_any_gains(shaped(similarity, is_causal=True, shared=1))
     x = torch.randn(BATCH, TIME, MODEL)
-    cache = KeyValues.empty(x.new_empty(BATCH, 1, 0, HEAD))
-    parts = [attention(x[:, a:b], placement=place(scheme, a, b), cache=cache) for a, b in pairwise([0, 3, 4, 7])]
-    torch.testing.assert_close(torch.cat(parts, dim=1), attention(x, placement=place(scheme, 0, TIME)))
+    cache = KVCache.empty(x.new_empty(BATCH, 1, 0, HEAD))
+    parts = [attention(x[:, a:b], positions=place(scheme, a, b), cache=cache) for a, b in pairwise([0, 3, 4, 7])]
+    torch.testing.assert_close(torch.cat(parts, dim=1), attention(x, positions=place(scheme, 0, TIME)))
 
 
 def test_a_cache_changes_nothing_for_hard_retrieval():
     attention = with_any_gains(shaped(retrieval="hard", is_causal=True))
     x = torch.randn(BATCH, TIME, MODEL)
-    cache = KeyValues.empty(x.new_empty(BATCH, HEADS, 0, HEAD))
+    cache = KVCache.empty(x.new_empty(BATCH, HEADS, 0, HEAD))
     parts = [attention(x[:, a:b], cache=cache) for a, b in pairwise([0, 3, 4, 7])]
     torch.testing.assert_close(torch.cat(parts, dim=1), attention(x))

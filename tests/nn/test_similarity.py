@@ -94,7 +94,7 @@ def test_scores_follow_the_formula(name: SimilarityName, shared: int):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_keys_are_prepared_one_by_one(name: SimilarityName):
-    """What a cache relies on: a key is prepared the same whatever stands beside it."""
+    """A cache relies on it: the preparation of a key does not depend on other keys."""
     similarity, (_, k) = make(name), queries_and_keys()
     parts = [similarity.prepare(part) for part in k.split([3, 1, 3], dim=2)]
     torch.testing.assert_close(torch.cat(parts, dim=2), similarity.prepare(k))
@@ -120,7 +120,7 @@ def test_additive_scores_are_bounded_by_the_output_weights():
     assert (score(similarity, 100 * q, 100 * k).abs() <= bound + 1e-12).all()
 
 
-def test_a_cosine_does_not_see_lengths():
+def test_a_cosine_does_not_depend_on_lengths():
     similarity = randomized(Cosine(HEADS))
     q, k = queries_and_keys()
     longer_q, longer_k = q * torch.rand(BATCH, HEADS, QUERY, 1).exp(), k * torch.rand(BATCH, HEADS, KEY, 1).exp()
@@ -168,7 +168,7 @@ def test_mahalanobis_scores_are_negative_but_for_a_query_that_is_the_key():
     torch.testing.assert_close(own, torch.zeros_like(own))
 
 
-def test_mahalanobis_sees_the_difference_alone():
+def test_mahalanobis_depends_on_the_difference_only():
     similarity = make("mahalanobis")
     q, k = queries_and_keys()
     shift = torch.randn(HEAD)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from torch import nn
 
-from regard.interop.names import taken
-from regard.interop.shapes import SHAPES
+from regard.interop.hf.architectures import ARCHITECTURES
+from regard.interop.hf.weights import read_weight
 from regard.models.transformer import Transformer
 from regard.training.checkpoints import load_weights, weights_of
 
@@ -30,11 +30,11 @@ def ours_from() -> Callable[[nn.Module], Transformer]:
 
     def build(theirs: nn.Module) -> Transformer:
         config, tensors = theirs.config.to_dict(), theirs.state_dict()
-        shape = SHAPES[type(theirs).__name__]
-        names = shape.names(config)
-        ours = Transformer(shape.settings(config), config["vocab_size"]).eval()
+        architecture = ARCHITECTURES[type(theirs).__name__]
+        names = architecture.weight_names(config)
+        ours = Transformer(architecture.read_config(config), config["vocab_size"]).eval()
         own = weights_of(ours)
-        load_weights(ours, {name: taken(names[name], tuple(own[name].shape), tensors) for name in own})
+        load_weights(ours, {name: read_weight(names[name], tuple(own[name].shape), tensors) for name in own})
         return ours
 
     return build

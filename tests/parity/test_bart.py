@@ -1,4 +1,4 @@
-"""Our encoder-decoder against transformers' BART and Marian, by the names of `regard.interop`, on random weights."""
+"""Our encoder-decoder against transformers' BART and Marian, on random weights."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from regard.interop.bart import bart_names
-from regard.interop.names import given_back
+from regard.interop.hf.bart import BART
+from regard.interop.hf.weights import foreign_weights
 from regard.training.checkpoints import weights_of
 
 transformers = pytest.importorskip("transformers")
@@ -49,7 +49,7 @@ def test_same_states_and_scores(pair):
     expected = theirs(input_ids=source, attention_mask=mask, decoder_input_ids=target)
 
     memory = ours.encode(source, lengths)
-    torch.testing.assert_close(memory.states[mask == 1], expected.encoder_last_hidden_state[mask == 1])
+    torch.testing.assert_close(memory.hidden_states[mask == 1], expected.encoder_last_hidden_state[mask == 1])
     torch.testing.assert_close(ours.decode(target, memory), expected.logits)
 
 
@@ -58,7 +58,7 @@ def test_steps_give_the_same_scores_as_the_whole(pair):
     theirs, ours = pair
     source, target = torch.randint(3, VOCAB, (5, 7)), torch.randint(3, VOCAB, (5, 11))
     expected = theirs(input_ids=source, decoder_input_ids=target).logits
-    state, found = ours.start(ours.encode(source)), []
+    state, found = ours.initial_state(ours.encode(source)), []
     for place in range(11):
         scores, state = ours.step(target[:, place : place + 1], state)
         found.append(scores)
@@ -78,9 +78,9 @@ def test_marian_finds_its_positions_where_the_file_has_none(ours_from):
     torch.testing.assert_close(ours.encoder.positions.table.weight.float(), expected)
 
 
-def test_weights_can_be_given_back(randomized, ours_from):
+def test_weights_are_converted_back(randomized, ours_from):
     theirs = randomized(transformers.BartForConditionalGeneration(transformers.BartConfig(**SIZES)))
-    back = given_back(bart_names(theirs.config.to_dict()), weights_of(ours_from(theirs)))
+    back = foreign_weights(BART.weight_names(theirs.config.to_dict()), weights_of(ours_from(theirs)))
     expected = theirs.state_dict()
     assert expected.keys() - back.keys() == {
         "lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from regard.interop.names import taken
-from regard.interop.shapes import SHAPES
+from regard.interop.hf.architectures import ARCHITECTURES
+from regard.interop.hf.weights import read_weight
 from regard.models.heads import MaskedHead
 
 transformers = pytest.importorskip("transformers")
@@ -52,25 +52,25 @@ def test_same_states(randomized, ours_from, name: str):
     ours = ours_from(theirs)
     source = tokens()
 
-    torch.testing.assert_close(ours.encode(source).states, theirs(source).last_hidden_state)
+    torch.testing.assert_close(ours.encode(source).hidden_states, theirs(source).last_hidden_state)
 
     # RoBERTa finds out where padding is by its token, and gives it another position.
     padded = source.masked_fill(MASK == 0, theirs.config.pad_token_id)
     expected = theirs(padded, attention_mask=MASK).last_hidden_state
-    torch.testing.assert_close(ours.encode(padded, LENGTHS).states[MASK == 1], expected[MASK == 1])
+    torch.testing.assert_close(ours.encode(padded, LENGTHS).hidden_states[MASK == 1], expected[MASK == 1])
 
 
 @torch.no_grad()
-def test_segments_are_told_apart_as_bert_does(randomized, ours_from):
+def test_segments_are_those_of_bert(randomized, ours_from):
     theirs = randomized(make("bert"))
     ours = ours_from(theirs)
     source, segments = tokens(), torch.randint(3, (5, 7))
 
     expected = theirs(source, attention_mask=MASK, token_type_ids=segments).last_hidden_state
 
-    found = ours.encode(source, LENGTHS, segments).states
+    found = ours.encode(source, LENGTHS, segments=segments).hidden_states
     torch.testing.assert_close(found[MASK == 1], expected[MASK == 1])
-    assert not torch.allclose(found, ours.encode(source, LENGTHS).states)
+    assert not torch.allclose(found, ours.encode(source, LENGTHS).hidden_states)
 
 
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM", "DistilBertForMaskedLM"])
@@ -78,12 +78,12 @@ def test_segments_are_told_apart_as_bert_does(randomized, ours_from):
 def test_same_scores_for_a_hidden_token(randomized, ours_from, name: str):
     body = make(name.removesuffix("ForMaskedLM").lower())
     theirs = randomized(getattr(transformers, name)(body.config))
-    ours, head_names = ours_from(theirs), SHAPES[name].head_names
+    ours, head_names = ours_from(theirs), ARCHITECTURES[name].head_names
     assert head_names is not None
     head = MaskedHead(ours.embedding, norm_epsilon=ours.config.norm_epsilon)
     for part, weight in head_names(theirs.config.to_dict()).items():
         own = head.get_parameter(part)
-        own.copy_(taken(weight, tuple(own.shape), theirs.state_dict()))
+        own.copy_(read_weight(weight, tuple(own.shape), theirs.state_dict()))
     source = tokens()
 
-    torch.testing.assert_close(head(ours.encode(source).states), theirs(source).logits)
+    torch.testing.assert_close(head(ours.encode(source).hidden_states), theirs(source).logits)

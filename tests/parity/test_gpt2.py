@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from regard.interop.gpt2 import names
-from regard.interop.names import given_back
+from regard.interop.hf.gpt2 import GPT2
+from regard.interop.hf.weights import foreign_weights
 from regard.training.checkpoints import weights_of
 
 transformers = pytest.importorskip("transformers")
@@ -30,7 +30,7 @@ def test_same_scores_as_gpt2(theirs, ours_from):
 @torch.no_grad()
 def test_steps_give_the_same_scores_as_the_whole(theirs, ours_from):
     ours, tokens = ours_from(theirs), torch.randint(VOCAB, (5, 11))
-    expected, state = theirs(tokens).logits, ours.start(batch_size=5)
+    expected, state = theirs(tokens).logits, ours.initial_state(batch_size=5)
     first, state = ours.step(tokens[:, :7], state)
     rest = []
     for place in range(7, 11):
@@ -40,8 +40,8 @@ def test_steps_give_the_same_scores_as_the_whole(theirs, ours_from):
     torch.testing.assert_close(torch.cat([first, *rest], dim=1), expected)
 
 
-def test_weights_can_be_given_back(theirs, ours_from):
-    back = given_back(names(theirs.config.to_dict()), weights_of(ours_from(theirs)))
+def test_weights_are_converted_back(theirs, ours_from):
+    back = foreign_weights(GPT2.weight_names(theirs.config.to_dict()), weights_of(ours_from(theirs)))
     expected = {name: tensor for name, tensor in theirs.state_dict().items() if name != "lm_head.weight"}
     assert back.keys() == expected.keys()
     for name, tensor in back.items():

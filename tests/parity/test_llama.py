@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from regard.interop.llama import names, settings
-from regard.interop.names import given_back
+from regard.interop.hf.llama import LLAMA
+from regard.interop.hf.weights import foreign_weights
 from regard.nn.positions import Rotary
 from regard.training.checkpoints import weights_of
 
@@ -86,7 +86,7 @@ def test_same_scores(pair):
 def test_steps_give_the_same_scores_as_the_whole(pair):
     theirs, ours = pair
     tokens = torch.randint(VOCAB, (5, 11))
-    expected, state = theirs(tokens).logits, ours.start(batch_size=5)
+    expected, state = theirs(tokens).logits, ours.initial_state(batch_size=5)
     first, state = ours.step(tokens[:, :7], state)
     rest = []
     for place in range(7, 11):
@@ -96,9 +96,9 @@ def test_steps_give_the_same_scores_as_the_whole(pair):
     torch.testing.assert_close(torch.cat([first, *rest], dim=1), expected)
 
 
-def test_weights_can_be_given_back(pair):
+def test_weights_are_converted_back(pair):
     theirs, ours = pair
-    back = given_back(names(theirs.config.to_dict()), weights_of(ours))
+    back = foreign_weights(LLAMA.weight_names(theirs.config.to_dict()), weights_of(ours))
     expected = theirs.state_dict()
     if ours.config.tie_embeddings:
         del expected["lm_head.weight"]
@@ -114,7 +114,7 @@ def test_angles_are_those_of_transformers_in_float32(rope_type: str, more: dict)
     torch.set_default_dtype(torch.float32)
     config = transformers.LlamaConfig(**{**SIZES, "head_dim": 32, "rope_parameters": scaling})
     theirs = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)
-    shape = settings({**config.to_dict()})
+    shape = LLAMA.read_config({**config.to_dict()})
     ours = Rotary(
         shape.head_dim,
         base=shape.position_base,

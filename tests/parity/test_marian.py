@@ -30,7 +30,7 @@ def ours_from(theirs: nn.Module) -> dict[str, torch.Tensor]:
     weights = {"embedding.weight": theirs.model.shared.weight, "output.weight": theirs.model.shared.weight}
     for side in ("encoder", "decoder"):
         stack = getattr(theirs.model, side)
-        # Marian's sinusoids stand in another order than the paper's: they come over as a table.
+        # Marian's sinusoids are in another order than the paper's: they are copied as a table.
         weights[f"{side}.positions.table.weight"] = stack.embed_positions.weight
         for name, tensor in stack.layers.state_dict().items():
             layer, rest = name.split(".", 1)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.adapters.lora import LoraConfig, add_lora, load_lora, lora_parameters, lora_tensors
+from regard.adapters.lora import LoraConfig, adapted_layers, add_lora, load_lora, lora_tensors
 from regard.errors import CheckpointError, ConfigError
-from regard.interop.names import Weight
+from regard.interop.hf.weights import ForeignWeight
 from regard.interop.peft import module_names, read_peft, write_peft
 
 peft = pytest.importorskip("peft")
@@ -60,6 +60,11 @@ def base(request: pytest.FixtureRequest) -> tuple[nn.Module, list[str]]:
     return request.param(), TARGETS[request.param]
 
 
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters of the adapter, layer by layer."""
+    return [parameter for layer in adapted_layers(model).values() for parameter in layer.parts().values()]
+
+
 def theirs_of(base: nn.Module, targets: list[str], **settings: Any) -> Any:
     config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=targets, **settings)
     made = peft.get_peft_model(copy.deepcopy(base), config).eval()
@@ -105,7 +110,7 @@ def test_same_loss_and_gradients_as_peft(base: tuple[nn.Module, list[str]], kind
     torch.testing.assert_close(found, expected)
     names = list(lora_tensors(ours))
     assert len(names) == sum(parameter.requires_grad for parameter in theirs.parameters())
-    for name, parameter in zip(names, lora_parameters(ours), strict=True):
+    for name, parameter in zip(names, trainable(ours), strict=True):
         torch.testing.assert_close(parameter.grad, their_parameter(theirs, name).grad)
 
 
@@ -124,7 +129,7 @@ def test_what_we_write_peft_reads(base: tuple[nn.Module, list[str]], kind: str, 
     model, targets = base
     settings = {"dropout": 0.125, **KINDS[kind][0]}
     ours = ours_of(model, targets, **settings)
-    for parameter in lora_parameters(ours):
+    for parameter in trainable(ours):
         parameter.data.add_(torch.randn_like(parameter) * 0.2)
     config = LoraConfig(rank=RANK, alpha=ALPHA, targets=[f"*.{name}" for name in targets], **settings)
     write_peft(tmp_path, ours, config, lambda name: name)
@@ -151,7 +156,7 @@ def test_what_peft_writes_we_read(base: tuple[nn.Module, list[str]], kind: str, 
     assert adapter.others == {}
 
 
-def test_a_head_rides_along_both_ways(tmp_path):
+def test_a_head_is_written_and_read_with_the_adapter(tmp_path):
     model = make_bert()
     theirs = theirs_of(model, ["query"], modules_to_save=["classifier"])
     theirs.save_pretrained(tmp_path / "theirs")
@@ -197,7 +202,7 @@ NAMES = {"query": "q_proj", "key": "k_proj"}
 def adapted_small(**settings: Any) -> tuple[Small, LoraConfig]:
     model, config = Small(), LoraConfig(rank=RANK, targets=["query", "key"], **settings)
     add_lora(model, config)
-    for parameter in lora_parameters(model):
+    for parameter in trainable(model):
         nn.init.normal_(parameter)
     return model, config
 
@@ -206,7 +211,7 @@ def test_layers_with_other_names_there_and_back(tmp_path):
     plain = Small()
     ours, config = copy.deepcopy(plain), LoraConfig(rank=RANK, alpha=2.5, targets=["query", "key"])
     add_lora(ours, config)
-    for parameter in lora_parameters(ours):
+    for parameter in trainable(ours):
         nn.init.normal_(parameter)
     write_peft(tmp_path, ours, config, NAMES)
     x = torch.randn(11, 7)
@@ -230,7 +235,7 @@ def test_a_layer_without_a_counterpart_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="key has no counterpart"):
         write_peft(tmp_path, model, config, {"query": "q_proj"})
     write_peft(tmp_path, model, config, NAMES)
-    with pytest.raises(CheckpointError, match=r"layers that the model has not: k_proj\.lora_A"):
+    with pytest.raises(CheckpointError, match=r"layers that the model does not have: k_proj\.lora_A"):
         read_peft(tmp_path, Small(), {"query": "q_proj"})
 
 
@@ -239,7 +244,7 @@ def test_a_layer_without_a_counterpart_is_refused(tmp_path):
     [
         ({"rank_pattern": {"q_proj": 4}}, "rank_pattern"),
         ({"use_qalora": True}, "use_qalora"),
-        ({"init_lora_weights": "pissa"}, "has changed the base's weights"),
+        ({"init_lora_weights": "pissa"}, "changes the weights of the base"),
         ({"bias": "all"}, "biases"),
         ({"peft_type": "IA3"}, "got IA3"),
         ({"r": "8"}, "adapter.rank"),
@@ -255,12 +260,12 @@ def test_settings_that_mean_another_function_are_refused(values: dict[str, Any],
         read_peft(tmp_path, Small(), NAMES)
 
 
-def test_a_folder_without_an_adapter_is_said(tmp_path):
+def test_a_folder_without_an_adapter_is_an_error(tmp_path):
     with pytest.raises(CheckpointError, match=r"no adapter_config\.json"):
         read_peft(tmp_path, Small(), NAMES)
 
 
-def test_a_damaged_file_is_said(tmp_path):
+def test_a_damaged_file_is_an_error(tmp_path):
     model, config = adapted_small()
     write_peft(tmp_path, model, config, NAMES)
     path = tmp_path / "adapter_model.safetensors"
@@ -271,9 +276,9 @@ def test_a_damaged_file_is_said(tmp_path):
 
 def test_names_of_modules_come_from_the_names_of_weights():
     names = {
-        "embedding.weight": Weight("wte.weight"),
-        "blocks.0.attention.query.weight": Weight("h.0.attn.c_attn.weight", part=(0, 3)),
-        "blocks.0.feedforward.input.weight": Weight("h.0.mlp.c_fc.weight", is_transposed=True),
-        "blocks.0.feedforward.input.bias": Weight("h.0.mlp.c_fc.bias"),
+        "embedding.weight": ForeignWeight("wte.weight"),
+        "blocks.0.attention.query.weight": ForeignWeight("h.0.attn.c_attn.weight", part=(0, 3)),
+        "blocks.0.feedforward.input.weight": ForeignWeight("h.0.mlp.c_fc.weight", is_transposed=True),
+        "blocks.0.feedforward.input.bias": ForeignWeight("h.0.mlp.c_fc.bias"),
     }
     assert module_names(names) == {"embedding": "wte", "blocks.0.feedforward.input": "h.0.mlp.c_fc"}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.evaluation.classes import f1, precision, recall
-from regard.evaluation.entities import Scheme, count_entities, entities_of
+from regard.evaluation.metrics.classes import f1, precision, recall
+from regard.evaluation.metrics.entities import Scheme, count_entities, entities_of
 
 seqeval_metrics = pytest.importorskip("seqeval.metrics")
 seqeval_scheme = pytest.importorskip("seqeval.scheme")

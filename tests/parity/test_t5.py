@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from regard.interop.names import given_back
-from regard.interop.t5 import names
+from regard.interop.hf.t5 import T5
+from regard.interop.hf.weights import foreign_weights
 from regard.nn.positions import RelativeBias
 from regard.training.checkpoints import weights_of
 
@@ -53,7 +53,7 @@ def test_same_states_and_scores(pair):
     expected = theirs(input_ids=source, attention_mask=mask, decoder_input_ids=target)
 
     memory = ours.encode(source, lengths)
-    torch.testing.assert_close(memory.states[mask == 1], expected.encoder_last_hidden_state[mask == 1])
+    torch.testing.assert_close(memory.hidden_states[mask == 1], expected.encoder_last_hidden_state[mask == 1])
     torch.testing.assert_close(ours.decode(target, memory), expected.logits)
 
 
@@ -62,7 +62,7 @@ def test_steps_give_the_same_scores_as_the_whole(pair):
     theirs, ours = pair
     source, target = torch.randint(1, VOCAB, (5, 7)), torch.randint(1, VOCAB, (5, 11))
     expected = theirs(input_ids=source, decoder_input_ids=target).logits
-    state, found = ours.start(ours.encode(source)), []
+    state, found = ours.initial_state(ours.encode(source)), []
     for place in range(11):
         scores, state = ours.step(target[:, place : place + 1], state)
         found.append(scores)
@@ -70,9 +70,9 @@ def test_steps_give_the_same_scores_as_the_whole(pair):
     torch.testing.assert_close(torch.cat(found, dim=1), expected)
 
 
-def test_weights_can_be_given_back(pair):
+def test_weights_are_converted_back(pair):
     theirs, ours = pair
-    back = given_back(names(theirs.config.to_dict()), weights_of(ours))
+    back = foreign_weights(T5.weight_names(theirs.config.to_dict()), weights_of(ours))
     copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
     expected = {name: tensor for name, tensor in theirs.state_dict().items() if name not in copies}
     assert back.keys() == expected.keys()

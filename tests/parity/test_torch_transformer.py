@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from regard.models.transformer import Stack, TransformerConfig
+from regard.models.transformer import TransformerConfig
+from regard.models.transformer.model import TransformerStack
 
 BATCH, SOURCE, TARGET, MODEL, HEADS, WIDE = 3, 7, 5, 22, 2, 29
 
@@ -17,7 +18,7 @@ def copy_attention(ours: nn.Module, theirs: nn.MultiheadAttention) -> None:
     ours.output.load_state_dict(theirs.out_proj.state_dict())
 
 
-def copy_stack(ours: Stack, theirs: nn.Module) -> None:
+def copy_stack(ours: TransformerStack, theirs: nn.Module) -> None:
     for mine, layer in zip(ours.blocks, theirs.layers, strict=True):
         norms = [layer.norm1, layer.norm2]
         copy_attention(mine.attention, layer.self_attn)
@@ -40,23 +41,23 @@ def test_same_states_as_torch_nn_transformer(block: str):
     theirs = nn.Transformer(
         MODEL, HEADS, 2, 3, WIDE, dropout=0.0, batch_first=True, norm_first=block == "pre-norm"
     ).eval()
-    if block == "post-norm":  # the paper has no norm behind the last block; torch adds one
+    if block == "post-norm":  # the paper has no norm after the last block; torch adds one
         theirs.encoder.norm = theirs.decoder.norm = None
     for parameter in theirs.parameters():  # initial biases are zero, and zeros hide mistakes
         nn.init.normal_(parameter, std=0.3)
     config = TransformerConfig(
         model_dim=MODEL, num_heads=HEADS, feedforward_dim=WIDE, dropout=0.0, block=block, positions="none"
     )
-    encoder = Stack(config, 2).eval()
-    decoder = Stack(config, 3, is_causal=True, has_cross_attention=True).eval()
+    encoder = TransformerStack(config, 2).eval()
+    decoder = TransformerStack(config, 3, is_causal=True, has_cross_attention=True).eval()
     copy_stack(encoder, theirs.encoder)
     copy_stack(decoder, theirs.decoder)
     source, target = torch.randn(BATCH, SOURCE, MODEL), torch.randn(BATCH, TARGET, MODEL)
     mask = torch.arange(SOURCE) < torch.tensor([7, 3, 5])[:, None]
 
     memory = encoder(source, mask[:, None, None])
-    seen = [b.see(memory, mask[:, None, None]) for b in decoder.blocks]
-    ours = decoder(target, seen=seen)
+    cross_kvs = [b.project_memory(memory, mask[:, None, None]) for b in decoder.blocks]
+    ours = decoder(target, cross_kvs=cross_kvs)
 
     future = torch.ones(TARGET, TARGET, dtype=torch.bool).triu(diagonal=1)
     expected_memory = theirs.encoder(source, src_key_padding_mask=~mask)

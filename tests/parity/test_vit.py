@@ -10,13 +10,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from regard.data.config import PictureConfig
-from regard.data.pictures import read_picture
-from regard.interop.names import given_back, taken
-from regard.interop.shapes import SHAPES
-from regard.interop.vit import labels, picture_settings
+from regard.data.formats.images import ImageConfig, read_image
+from regard.interop.hf.vit import VIT, image_labels, image_preprocessing
+from regard.interop.hf.weights import foreign_weights, read_weight
 from regard.models.heads import HeadConfig
-from regard.models.vision import PictureClassifier
+from regard.tasks.image_classification import ImageClassifier
 from regard.training.checkpoints import load_weights, weights_of
 
 transformers = pytest.importorskip("transformers")
@@ -31,19 +29,18 @@ PROCESSOR: dict[str, Any] = {
 PIXELS = torch.randint(256, (4, 3, 15, 15), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def ours_from(theirs: nn.Module, processor: dict[str, Any]) -> PictureClassifier:
+def ours_from(theirs: nn.Module, processor: dict[str, Any]) -> ImageClassifier:
     """Our model with the weights of a foreign one, by the names of `regard.interop`."""
     config, tensors = theirs.config.to_dict(), theirs.state_dict()
-    shape = SHAPES[type(theirs).__name__]
-    assert shape.head_names is not None
+    assert VIT.head_names is not None
     has_head = "classifier.weight" in tensors
-    names = {f"body.{name}": weight for name, weight in shape.names(config).items()}
-    names |= {f"head.{name}": weight for name, weight in shape.head_names(config).items()}
-    picture = picture_settings(config, processor)
-    num_labels = len(labels(config)) if has_head else 0
-    ours = PictureClassifier(shape.settings(config), picture, HeadConfig(), num_labels).eval()
+    names = {f"body.{name}": weight for name, weight in VIT.weight_names(config).items()}
+    names |= {f"head.{name}": weight for name, weight in VIT.head_names(config).items()}
+    picture = image_preprocessing(config, processor)
+    num_labels = len(image_labels(config)) if has_head else 0
+    ours = ImageClassifier(VIT.read_config(config), picture, HeadConfig(pooling="first"), num_labels).eval()
     own = weights_of(ours)
-    load_weights(ours, {name: taken(names[name], tuple(own[name].shape), tensors) for name in own})
+    load_weights(ours, {name: read_weight(names[name], tuple(own[name].shape), tensors) for name in own})
     return ours
 
 
@@ -61,7 +58,7 @@ def test_same_states(randomized, changes: dict[str, Any]):
     expected = theirs(normalized(PIXELS)).last_hidden_state
 
     assert expected.shape[1] == 1 + (15 // theirs.config.patch_size) ** 2
-    torch.testing.assert_close(ours.body.encode(PIXELS).states, expected)
+    torch.testing.assert_close(ours.body.encode(PIXELS).hidden_states, expected)
 
 
 @torch.no_grad()
@@ -76,12 +73,12 @@ def test_same_scores_for_labels(randomized):
 def test_weights_go_back_as_they_came(randomized):
     theirs = randomized(transformers.ViTForImageClassification(transformers.ViTConfig(**SIZES)))
     config, tensors = theirs.config.to_dict(), theirs.state_dict()
-    ours, names = ours_from(theirs, PROCESSOR), SHAPES["ViTForImageClassification"].names(config)
+    ours, names = ours_from(theirs, PROCESSOR), VIT.weight_names(config)
 
-    back = given_back(names, {name.removeprefix("body."): each for name, each in weights_of(ours).items()})
+    back = foreign_weights(names, {name.removeprefix("body."): each for name, each in weights_of(ours).items()})
 
     for weight in names.values():
-        found = next(name for name in (weight.name, *weight.others) if name in tensors)
+        found = next(name for name in (weight.name, *weight.aliases) if name in tensors)
         assert torch.equal(back[weight.name], tensors[found])
 
 
@@ -107,9 +104,9 @@ def test_pictures_are_brought_into_the_form_that_transformers_brings_them_into(t
     with Image.open(path) as image:
         expected = processor(image, return_tensors="pt")["pixel_values"].double()
 
-    config = picture_settings(SIZES, json.loads(processor.to_json_string()))
-    model = PictureClassifier(SHAPES["ViTModel"].settings(SIZES), config, HeadConfig(), 0)
-    found = model.body.normalized(torch.from_numpy(read_picture(path, config))[None])
+    config = image_preprocessing(SIZES, json.loads(processor.to_json_string()))
+    model = ImageClassifier(VIT.read_config(SIZES), config, HeadConfig(pooling="first"), 0)
+    found = model.body.normalize(torch.from_numpy(read_image(path, config))[None])
 
     # The pixels are the same; transformers divides and subtracts them in float32, whose error is relative to the
     # largest number on the way: 255 where pixels are not rescaled.
@@ -126,7 +123,7 @@ def test_a_camera_that_was_held_upright_is_heeded_and_transparency_is_dropped(tm
         image.save(tmp_path / "held.png", exif=exif)
         image.putalpha(100)
         image.save(tmp_path / "faint.png")
-    config = PictureConfig(size=12, patch_size=4, resampling="nearest")
+    config = ImageConfig(size=12, patch_size=4, resampling="nearest")
     Image.fromarray(upright).save(tmp_path / "upright.png")
-    assert np.array_equal(read_picture(tmp_path / "held.png", config), read_picture(tmp_path / "upright.png", config))
-    assert np.array_equal(read_picture(tmp_path / "faint.png", config), read_picture(path, config))
+    assert np.array_equal(read_image(tmp_path / "held.png", config), read_image(tmp_path / "upright.png", config))
+    assert np.array_equal(read_image(tmp_path / "faint.png", config), read_image(path, config))

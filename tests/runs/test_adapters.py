@@ -1,4 +1,4 @@
-"""Runs with LoRA: merged they say the same without their base, and several of them share one."""
+"""Runs with LoRA: merged they predict the same without their base, and several of them share one."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from regard.runs.run import Run
 
 TINY = {
     "model": {"num_layers": 2, "model_dim": 12, "num_heads": 2, "feedforward_dim": 17, "dropout": 0.0},
-    "data": {"tokenizer": "characters"},
+    "task": {"tokenizer": "characters"},
     "train": {"max_steps": 3, "batch_tokens": 300, "evaluate_every": 3, "precision": "float32", "device": "cpu"},
 }
 WORDS = {"good": "+", "bad": "-", "fair": "o"}
@@ -23,7 +23,7 @@ LORAS = {"tone": LoraConfig(rank=3), "topic": LoraConfig(rank=2, dora=True, targ
 
 
 def tune(base: Path, out: Path, rows, lora: LoraConfig, *, seed: int = 0) -> Path:
-    """A run with LoRA whose corrections are far from nothing."""
+    """A run with LoRA whose updates are far from zero."""
     settings = {
         "train": {**TINY["train"], "learning_rate": 0.05, "warmup_steps": 1, "seed": seed},
         "finetune": {"lora": lora.model_dump()},
@@ -33,89 +33,85 @@ def tune(base: Path, out: Path, rows, lora: LoraConfig, *, seed: int = 0) -> Pat
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base, and runs on it; all of them trained in what a user gets."""
-    before, place = torch.get_default_dtype(), tmp_path_factory.mktemp("runs")
+    """A base, and runs on it; and a run on another base."""
+    place = tmp_path_factory.mktemp("runs")
     torch.set_default_dtype(torch.float32)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REGARD_CACHE", str(place / "cache"))
-        shared = {**TINY, "task": "classification"}
-        regard.train(TONES, out=place / "base", settings=shared, show_progress=False)
-        other = {**shared, "train": {**TINY["train"], "seed": 7}}
-        regard.train(TONES, out=place / "other", settings=other, show_progress=False)
-        tune(place / "base", place / "tone", TONES, LORAS["tone"])
-        tune(place / "base", place / "topic", TOPICS, LORAS["topic"], seed=1)
-        tune(place / "base", place / "packed", TOPICS, LoraConfig(rank=2, bits=8))
-        tune(place / "other", place / "strange", TONES, LORAS["tone"])
-    torch.set_default_dtype(before)
+    for name, seed in (("base", 0), ("other", 7)):
+        settings = {**TINY, "train": {**TINY["train"], "seed": seed}}
+        regard.train(TONES, out=place / name, task="text-classification", settings=settings, show_progress=False)
+    tune(place / "base", place / "tone", TONES, LORAS["tone"])
+    tune(place / "base", place / "topic", TOPICS, LORAS["topic"], seed=1)
+    tune(place / "base", place / "quantized", TOPICS, LoraConfig(rank=2, bits=8))
+    tune(place / "other", place / "unrelated", TONES, LORAS["tone"])
     return place
 
 
-def scores_of(run: Run, texts: list[str] = TEXTS) -> torch.Tensor:
-    """What the model of a run makes of these texts, in its own precision."""
-    config = run.settings.data
-    (batch,) = run.task.rows_as_batches([(text, config.labels[0]) for text in texts], run.tokenizer, config)
+def logits_of(run: Run, texts: list[str] = TEXTS) -> torch.Tensor:
+    (batch,) = run.task.row_batches([(text, labels_of(run)[0]) for text in texts])
     with torch.no_grad():
         return run.model(batch.source, batch.lengths, batch.segments)
 
 
-def said_by(run: Run) -> list[dict[str, float] | None]:
-    return [prediction.probabilities for prediction in run.predictions(TEXTS)]
+def labels_of(run: Run) -> list[str]:
+    return run.task.codecs["label"].labels
 
 
-@pytest.mark.parametrize("name", ["tone", "topic", "packed"])
-def test_a_merged_run_computes_what_the_corrections_beside_their_base_do(folder: Path, tmp_path: Path, name: str):
+def probabilities_of(run: Run) -> list[dict[str, float] | None]:
+    return [prediction.probabilities for prediction in run.predict_full(TEXTS)]
+
+
+@pytest.mark.parametrize("name", ["tone", "topic", "quantized"])
+def test_a_merged_run_has_the_logits_of_the_updates_and_their_base(folder: Path, tmp_path: Path, name: str):
     merged = regard.load(regard.merge(folder / name, tmp_path / "merged"))
     beside = regard.load(folder / name)
-    base = scores_of(beside)
+    base = logits_of(beside)
     beside.model = beside.unmerged()
-    torch.testing.assert_close(scores_of(merged), scores_of(beside))
+    torch.testing.assert_close(logits_of(merged), logits_of(beside))
     assert not torch.equal(base, torch.zeros_like(base))
     assert merged.settings.finetune is None
 
 
-def test_a_merged_run_says_the_very_same_and_needs_no_base(folder: Path, tmp_path: Path):
-    torch.set_default_dtype(torch.float32)
+def test_a_merged_run_predicts_the_same_and_needs_no_base(folder: Path, tmp_path: Path):
     made = regard.merge(folder / "tone", tmp_path / "merged")
-    merged, alone = regard.load(made), said_by(regard.load(folder / "tone"))
+    merged, alone = regard.load(made), probabilities_of(regard.load(folder / "tone"))
     (folder / "base").rename(folder / "elsewhere")
     try:
-        assert said_by(merged) == alone
+        assert probabilities_of(merged) == alone
     finally:
         (folder / "elsewhere").rename(folder / "base")
-    assert merged.folder.read_looks() == regard.load(folder / "tone").folder.read_looks()
+    assert merged.folder.read_ledger() == regard.load(folder / "tone").folder.read_ledger()
     assert merged.evaluate().scores["accuracy"] == regard.load(folder / "tone").evaluate().scores["accuracy"]
-    assert "merged: the corrections of tone" in (made / "run.toml").read_text()
+    assert "merged: the LoRA updates of tone" in (made / "run.toml").read_text()
 
 
-def test_a_merged_run_is_a_base_but_no_training_to_resume(folder: Path, tmp_path: Path):
-    torch.set_default_dtype(torch.float32)
+def test_a_merged_run_can_be_fine_tuned_but_not_resumed(folder: Path, tmp_path: Path):
     made = regard.merge(folder / "tone", tmp_path / "merged")
-    assert set(regard.load(tune(made, tmp_path / "on", TOPICS, LORAS["tone"])).settings.data.labels) == {"play", "song"}
-    with pytest.raises(RunError, match="imported or merged, and has no training to go on with"):
+    assert labels_of(regard.load(tune(made, tmp_path / "on", TOPICS, LORAS["tone"]))) == ["play", "song"]
+    with pytest.raises(RunError, match="merged"):
         regard.train(TONES, out=made, resume=True, show_progress=False)
 
 
-def test_what_cannot_be_merged_is_told_and_nothing_is_written(folder: Path, tmp_path: Path):
-    with pytest.raises(RunError, match="holds all its weights already"):
+def test_what_cannot_be_merged_is_an_error_and_nothing_is_written(folder: Path, tmp_path: Path):
+    with pytest.raises(RunError, match="has all its weights"):
         regard.merge(folder / "base", tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
-    with pytest.raises(RunExistsError, match="already holds a run"):
+    with pytest.raises(RunExistsError, match="already has a run"):
         regard.merge(folder / "tone", folder / "topic")
     for taken, what in (("tone", "the run itself"), ("base", "the base of the run")):
         with pytest.raises(RunError, match=f"is {what}"):
             regard.merge(folder / "tone", folder / taken, overwrite=True)
 
 
-def test_runs_that_share_a_base_give_the_numbers_they_give_alone(folder: Path):
+def test_runs_that_share_a_base_have_the_logits_that_they_have_alone(folder: Path):
     together = regard.load_adapters([folder / "tone", folder / "topic"])
     assert list(together) == ["tone", "topic"]
     for name in ("tone", "topic", "topic", "tone"):
-        torch.testing.assert_close(scores_of(together[name]), scores_of(regard.load(folder / name)))
-    assert list(said_by(together["tone"])[0] or {}) == ["+", "-", "o"]
-    assert list(said_by(together["topic"])[0] or {}) == ["play", "song"]
+        torch.testing.assert_close(logits_of(together[name]), logits_of(regard.load(folder / name)))
+    assert list(probabilities_of(together["tone"])[0] or {}) == ["+", "-", "o"]
+    assert list(probabilities_of(together["topic"])[0] or {}) == ["play", "song"]
 
 
-def test_what_is_frozen_is_in_memory_once(folder: Path):
+def test_frozen_weights_are_in_memory_once(folder: Path):
     runs = regard.load_adapters([folder / "tone", folder / "topic"])
     models = [run.inference_model for run in runs.values()]
     assert [run.model for run in runs.values()] == models
@@ -127,22 +123,21 @@ def test_what_is_frozen_is_in_memory_once(folder: Path):
     assert sum(places.values()) == base + learned
 
 
-def test_packed_weights_are_shared_with_packed_weights_only(folder: Path, tmp_path: Path):
-    torch.set_default_dtype(torch.float32)
+def test_quantized_weights_are_shared_with_quantized_weights_only(folder: Path, tmp_path: Path):
     also = tune(folder / "base", tmp_path / "also", TONES, LoraConfig(rank=2, bits=8))
-    runs = regard.load_adapters([folder / "packed", also])
+    runs = regard.load_adapters([folder / "quantized", also])
     codes = [{b.data_ptr() for _, b in run.model.named_buffers()} for run in runs.values()]
     assert codes[0] == codes[1] != set()
-    with pytest.raises(ConfigError, match=r"as many bits, got finetune\.lora\.bits=8 .* and None"):
-        regard.load_adapters([folder / "packed", folder / "tone"])
+    with pytest.raises(ConfigError, match=r"finetune\.lora\.bits=8 .* and None"):
+        regard.load_adapters([folder / "quantized", folder / "tone"])
 
 
-def test_runs_that_share_no_base_are_refused(folder: Path):
-    with pytest.raises(CheckpointError, match=r"have one base, but .*tone was trained on weights .*, .*strange on"):
-        regard.load_adapters([folder / "tone", folder / "strange"])
-    with pytest.raises(RunError, match=r"trained with LoRA, but .*base holds all its weights"):
+def test_runs_that_share_no_base_are_an_error(folder: Path):
+    with pytest.raises(CheckpointError, match=r"one base.*tone .*unrelated"):
+        regard.load_adapters([folder / "tone", folder / "unrelated"])
+    with pytest.raises(RunError, match=r"LoRA.*base"):
         regard.load_adapters([folder / "tone", folder / "base"])
-    with pytest.raises(ConfigError, match="loaded once"):
+    with pytest.raises(ConfigError, match="once"):
         regard.load_adapters([folder / "tone", folder / "tone"])
     with pytest.raises(ConfigError, match="no runs to load"):
         regard.load_adapters([])

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.files import read_text
+from regard.data.formats.files import iter_blocks
 from regard.errors import DataError, RunError
-from regard.selection.sealed import Marks, rows_digest, seal, unseal, without_sealed
+from regard.selection.sealed import Fingerprints, rows_digest, seal, unseal, without_sealed
 
 ROWS = [(f"text {number}", f"label {number % 3}") for number in range(20)]
 POEM = "\n".join(f"This is line number {number} of a long poem" for number in range(100))
@@ -21,28 +21,28 @@ def test_sealed_rows_are_no_data_to_any_reader(tmp_path: Path):
     path.write_bytes(seal(ROWS))
     assert b"label" not in path.read_bytes()
     with pytest.raises(DataError, match="sealed test set"):
-        list(read_text(path, block_length=10))
+        list(iter_blocks(path, block_length=10))
 
 
-def test_damage_is_told():
+def test_damage_is_detected():
     whole = seal(ROWS)
     for broken in (whole[:-9], whole[:80] + b"x" + whole[81:], b"something else"):
         with pytest.raises(RunError):
             unseal(broken)
 
 
-def test_rows_of_the_sealed_set_are_known_wherever_they_stand():
-    marks = Marks.read(Marks.of(ROWS[:5]).to_bytes())
-    assert marks.among(ROWS) == [True] * 5 + [False] * 15
-    assert without_sealed(ROWS, marks) == ROWS[5:]
-    assert without_sealed(ROWS, Marks(frozenset())) == ROWS
+def test_rows_of_the_sealed_set_are_recognized_elsewhere():
+    fingerprints = Fingerprints.from_bytes(Fingerprints.of(ROWS[:5]).to_bytes())
+    assert fingerprints.match(ROWS) == [True] * 5 + [False] * 15
+    assert without_sealed(ROWS, fingerprints) == ROWS[5:]
+    assert without_sealed(ROWS, Fingerprints(frozenset())) == ROWS
 
 
-def test_a_text_that_holds_sealed_lines_is_refused_and_one_that_quotes_is_not():
-    marks = Marks.of([("\n".join(POEM.splitlines()[80:]),)])
-    assert without_sealed([("\n".join(POEM.splitlines()[80:90]),)], marks) == []
-    with pytest.raises(RunError, match="100 % of the sealed test text"):
-        without_sealed([(POEM,)], marks)
+def test_a_text_that_contains_sealed_lines_is_refused_and_one_that_quotes_is_not():
+    fingerprints = Fingerprints.of([("\n".join(POEM.splitlines()[80:]),)])
+    assert without_sealed([("\n".join(POEM.splitlines()[80:90]),)], fingerprints) == []
+    with pytest.raises(RunError, match="contains 100 % of the sealed test text"):
+        without_sealed([(POEM,)], fingerprints)
     quoting = "\n".join(POEM.splitlines()[:81])
-    assert without_sealed([(quoting,)], marks) == [(quoting,)]
-    assert without_sealed([("Exit.\nExit.",)], marks) == [("Exit.\nExit.",)]
+    assert without_sealed([(quoting,)], fingerprints) == [(quoting,)]
+    assert without_sealed([("Exit.\nExit.",)], fingerprints) == [("Exit.\nExit.",)]

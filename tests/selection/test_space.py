@@ -1,4 +1,4 @@
-"""The space of a sweep: what it may say, what is told at once, and the points of a grid."""
+"""The search space of a sweep: what is valid, and the points of a grid."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import pytest
 
 from regard.errors import ConfigError
 from regard.selection.space import Range, nested, read_space
-from regard.training.resolution import with_preset
-from regard.training.settings import RunSettings
+from regard.training.defaults import with_preset
+from regard.training.settings import ResolvedSettings
 
 RATE = {"low": 1e-4, "high": 1e-2, "log": True}
 
 
-def settings(name: str = "tiny") -> RunSettings:
+def settings(name: str = "tiny") -> ResolvedSettings:
     return with_preset({"task": "translation"}, name)
 
 
@@ -31,16 +31,19 @@ def test_a_space_has_a_range_for_each_setting_by_its_full_name():
         ({"train": {"learning_rat": RATE}}, "unknown setting train.learning_rat; did you mean train.learning_rate?"),
         ({"trian": {"learning_rate": RATE}}, "unknown setting trian; did you mean train?"),
         ({"data": {"picture": {"siz": RATE}}}, "unknown setting data.picture.siz; did you mean data.picture.size?"),
-        ({}, "the space has no settings"),
-        ({"train": {}}, "the space has no settings"),
-        ({"train": 3}, "train is a section, and a space names settings in it, got 3"),
+        ({}, "the search space must have at least one setting"),
+        ({"train": {}}, "the search space must have at least one setting"),
+        ({"train": 3}, "train is a section: a space must name settings in it, got 3"),
         ({"train": {"learning_rate": 0.1}}, "train.learning_rate must be a table with low and high"),
         ({"train": {"learning_rate": {}}}, "train.learning_rate: a setting needs low and high, or choices"),
         ({"train": {"learning_rate": {"low": 0.1, "hihg": 1.0}}}, "train.learning_rate.hihg; did you mean"),
-        ({"train": {"learning_rate": {"low": 0.1, "high": 0.1}}}, "low must lie below high, got"),
-        ({"train": {"learning_rate": {"low": 0.0, "high": 0.1, "log": True}}}, "must begin above 0, got"),
-        ({"train": {"learning_rate": {**RATE, "step": 0.1}}}, "no steps of one length"),
-        ({"train": {"learning_rate": {**RATE, "choices": [0.1]}}}, "and not both"),
+        ({"train": {"learning_rate": {"low": 0.1, "high": 0.1}}}, "low must be below high, got"),
+        (
+            {"train": {"learning_rate": {"low": 0.0, "high": 0.1, "log": True}}},
+            "of a logarithmic range must be above 0, got",
+        ),
+        ({"train": {"learning_rate": {**RATE, "step": 0.1}}}, "must not have a step"),
+        ({"train": {"learning_rate": {**RATE, "choices": [0.1]}}}, "got both"),
         ({"train": {"optimizer": {"choices": []}}}, "different values, at least one, got []"),
         ({"train": {"optimizer": {"choices": ["adamw", "adamw"]}}}, "different values"),
         ({"train": {"optimizer": {"choices": ["adamw", "sgd"]}}}, "train.optimizer: input should be"),
@@ -49,20 +52,20 @@ def test_a_space_has_a_range_for_each_setting_by_its_full_name():
         ({"data": {"split_seed": {"low": 0, "high": 9}}}, "data.split_seed cannot be searched: the same rows"),
     ],
 )
-def test_what_a_space_must_not_say_is_told(tables: dict[str, Any], words: str):
+def test_an_invalid_space_is_refused(tables: dict[str, Any], words: str):
     with pytest.raises(ConfigError) as error:
         read_space(tables, [settings()], fixed={"data.split_seed": "the same rows"})
     assert words in str(error.value)
 
 
-def test_a_setting_that_a_model_of_another_kind_has_is_told():
+def test_a_setting_that_a_model_of_another_kind_has_is_refused():
     tables = {"model": {"num_heads": {"choices": [2, 4]}}}
     assert read_space(tables, [settings("tiny")]).ranges
     with pytest.raises(ConfigError, match=r"unknown setting model\.num_heads"):
         read_space(tables, [settings("tiny"), settings("lstm")])
 
 
-def test_a_share_from_0_to_1_is_any_number_between():
+def test_a_fraction_from_0_to_1_is_any_number_between():
     space = read_space({"model": {"dropout": {"low": 0, "high": 0.5}}}, [settings()])
     assert space.ranges["model.dropout"].points() is None
     assert not space.ranges["model.dropout"].is_integer
@@ -78,7 +81,7 @@ def test_a_share_from_0_to_1_is_any_number_between():
         (Range(low=0.1, high=0.7), None),
     ],
 )
-def test_the_points_of_a_range_are_those_that_can_be_counted(one: Range, points: list[Any] | None):
+def test_the_points_of_a_range(one: Range, points: list[Any] | None):
     assert one.points() == points
 
 
@@ -91,6 +94,6 @@ def test_a_grid_is_every_combination_once():
     }
 
 
-def test_a_range_that_cannot_be_counted_makes_no_grid():
-    with pytest.raises(ConfigError, match=r"train\.learning_rate is a range without one"):
+def test_a_continuous_range_has_no_grid():
+    with pytest.raises(ConfigError, match=r"train\.learning_rate is a continuous range"):
         read_space({"train": {"learning_rate": RATE}}, [settings()]).grid()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from fastapi.testclient import TestClient
 
-from regard.runs.launch import train
 from regard.runs.run import Run, load
+from regard.runs.train import train
 from regard.serving.app import make_app
 
 ADJECTIVES = (("good", "+"), ("bad", "-"))
@@ -17,32 +17,32 @@ TOWNS = {"Ada": "London", "Emmy": "Erlangen", "Kurt": "Brno"}
 LABELLED = [(f"{word} film number {number}", label) for number in range(40) for word, label in ADJECTIVES]
 PAIRS = [(f"{word} {number}", f"{number} {word}") for number in range(40) for word, _ in ADJECTIVES]
 DATA: dict[str, Any] = {
-    "classification": LABELLED,
+    "text-classification": LABELLED,
     "regression": [(text, str(number / 7)) for number, (text, _) in enumerate(LABELLED)],
-    "translation": PAIRS,
-    "embedding": PAIRS,
-    "tagging": [
+    "seq2seq": PAIRS,
+    "sentence-embedding": PAIRS,
+    "token-classification": [
         ([name, "lives", "in", town, str(number)], ["B-PER", "O", "O", "B-LOC", "O"])
         for number in range(20)
         for name, town in TOWNS.items()
     ],
-    "language": [(f"Once {text} came, and then another one.",) for text, _ in LABELLED],
-    "masked": [(f"Once {text} came, and then another one.",) for text, _ in LABELLED],
+    "language-modeling": [(f"Once {text} came, and then another one.",) for text, _ in LABELLED],
+    "masked-language-modeling": [(f"Once {text} came, and then another one.",) for text, _ in LABELLED],
 }
 INPUTS = {
-    "classification": ["good film number 3", "a bad film"],
+    "text-classification": ["good film number 3", "a bad film"],
     "regression": ["good film number 3"],
-    "translation": ["good 3", "bad 17"],
-    "embedding": ["good 3", "3 good"],
-    "tagging": ["Ada lives in Brno", "Kurt"],
-    "language": ["Once good"],
-    "masked": ["Once good ____ number 3 came"],
-    "answering": ["Where was Ada born?\tAda was born in London in 1900."],
+    "seq2seq": ["good 3", "bad 17"],
+    "sentence-embedding": ["good 3", "3 good"],
+    "token-classification": ["Ada lives in Brno", "Kurt"],
+    "language-modeling": ["Once good"],
+    "masked-language-modeling": ["Once good ____ number 3 came"],
+    "question-answering": ["Where was Ada born?\tAda was born in London in 1900."],
 }
 TINY = {
     "model": {"num_layers": 1, "model_dim": 12, "num_heads": 2, "feedforward_dim": 17},
     "train": {"max_steps": 3, "batch_tokens": 300, "precision": "float32"},
-    "generate": {"max_length": 17},
+    "generate": {"max_tokens": 17},
 }
 
 
@@ -54,16 +54,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     questions.write_text(json.dumps({"version": "1.1", "data": [_article(*each) for each in TOWNS.items()]}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(folder / "cache"))
-        patch.setattr("regard.runs.reporting._CONTINUED", 1)
+        patch.setattr("regard.tasks.language_modeling._NUM_PROMPTS", 1)
         torch.set_default_dtype(torch.float32)
-        for task, rows in {**DATA, "answering": str(questions)}.items():
-            tokenizer = {"tokenizer": "words" if task == "masked" else "characters"}
-            train(
-                rows,
-                out=folder / task,
-                settings={**TINY, "task": task, "data": tokenizer},
-                show_progress=False,
-            )
+        for task, rows in {**DATA, "question-answering": str(questions)}.items():
+            tokenizer = "words" if task == "masked-language-modeling" else "characters"
+            train(rows, out=folder / task, task=task, tokenizer=tokenizer, settings=TINY, show_progress=False)
     return {task: load(folder / task, device="cpu") for task in INPUTS}
 
 
@@ -81,7 +76,7 @@ def single_precision(exact_and_repeatable: None) -> None:
 
 @pytest.fixture
 def classifier(runs: dict[str, Run]) -> Path:
-    return runs["classification"].path
+    return runs["text-classification"].path
 
 
 def _article(name: str, town: str) -> dict[str, Any]:

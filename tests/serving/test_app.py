@@ -4,15 +4,17 @@ import asyncio
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image
 from tests.serving.conftest import INPUTS
 
 from regard.errors import ConfigError
 from regard.runs.run import Run
-from regard.serving.app import make_app
-from regard.serving.requests import MOST_BYTES, MOST_CHARACTERS, MOST_INPUTS
+from regard.runs.train import train
+from regard.serving.app import MOST_BYTES, MOST_CHARACTERS, MOST_INPUTS, make_app
 
 
 def events_of(text: str) -> list[tuple[str, dict[str, str]]]:
@@ -26,25 +28,27 @@ def events_of(text: str) -> list[tuple[str, dict[str, str]]]:
 def test_every_task_is_answered_as_from_python(client: TestClient, runs: dict[str, Run], task: str):
     answer = client.post("/predict", json={"model": task, "inputs": INPUTS[task]})
     assert answer.status_code == 200, answer.text
-    expected = [prediction.to_json() for prediction in runs[task].predictions(INPUTS[task])]
+    expected = [prediction.to_json() for prediction in runs[task].predict_full(INPUTS[task])]
     assert answer.json() == {"predictions": expected}
     about = client.get("/model", params={"name": task}).json()
     assert (about["task"], about["name"]) == (task, task)
     assert about["parameters"] == sum(parameter.numel() for parameter in runs[task].model.parameters())
-    assert about["scores"] == runs[task].folder.read_looks()[-1]["scores"]
+    assert about["scores"] == runs[task].folder.read_ledger()[-1]["scores"]
     assert about["headline"] in about["scores"]
+    assert about["streams"] == (task == "language-modeling")
+    assert bool(about["labels"]) == (task in ("text-classification", "token-classification"))
 
 
 def test_a_request_that_names_no_model_is_for_the_first(client: TestClient):
-    assert client.get("/model").json()["name"] == "classification"
+    assert client.get("/model").json()["name"] == "text-classification"
     (found,) = client.post("/predict", json={"inputs": ["a bad film"]}).json()["predictions"]
     assert set(found["probabilities"]) == {"+", "-"}
     assert client.get("/health").json() == {"status": "ok", "models": list(INPUTS)}
 
 
 def test_a_text_is_the_same_whole_and_piece_by_piece(client: TestClient, runs: dict[str, Run]):
-    wish = {"model": "language", "prompt": "Once ", "seed": 5, "temperature": 1.0, "max_length": 31}
-    expected = runs["language"].generate("Once ", seed=5, temperature=1.0, max_length=31)
+    wish = {"model": "language-modeling", "prompt": "Once ", "seed": 5, "temperature": 1.0, "max_tokens": 31}
+    expected = runs["language-modeling"].generate("Once ", seed=5, temperature=1.0, max_tokens=31)
     whole = client.post("/generate", json={**wish, "samples": 2}).json()
     assert whole["prompt"] == "Once "
     assert [text["seed"] for text in whole["texts"]] == [5, 6]
@@ -61,9 +65,12 @@ def test_a_text_is_the_same_whole_and_piece_by_piece(client: TestClient, runs: d
 
 @pytest.mark.slow
 def test_answers_do_not_depend_on_who_else_is_asking(client: TestClient, runs: dict[str, Run]):
-    wishes = [("/predict", {"model": task, "inputs": INPUTS[task]}) for task in ("classification", "translation")]
+    wishes = [("/predict", {"model": task, "inputs": INPUTS[task]}) for task in ("text-classification", "seq2seq")]
     wishes += [
-        ("/generate", {"model": "language", "prompt": prompt, "seed": seed, "temperature": 1.0, "stream": stream})
+        (
+            "/generate",
+            {"model": "language-modeling", "prompt": prompt, "seed": seed, "temperature": 1.0, "stream": stream},
+        )
         for seed, prompt in enumerate(["Once ", "and then", "Once bad film number"])
         for stream in (False, True)
     ]
@@ -80,14 +87,14 @@ def test_answers_do_not_depend_on_who_else_is_asking(client: TestClient, runs: d
 
 
 def test_a_reader_who_leaves_has_the_rest_not_written(runs: dict[str, Run], single_precision: None):
-    run = runs["language"]
+    run = runs["language-modeling"]
     app = make_app(run)
-    wish = json.dumps({"prompt": "Once", "stream": True, "max_length": 4000}).encode()
+    wish = json.dumps({"prompt": "Once", "stream": True, "max_tokens": 4000}).encode()
     scope = {"type": "http", "method": "POST", "path": "/generate", "query_string": b"", "http_version": "1.1",
              "headers": [(b"content-type", b"application/json")]}  # fmt: skip
     assert 2 <= _ask_and_leave(app, scope, wish) < 100
-    config = run.generation(temperature=0.8, seed=0, max_length=4000)
-    engine = run._writers[config]._engine  # pyright: ignore[reportAttributeAccessIssue]
+    config = run.generation(temperature=0.8, seed=0, max_tokens=4000)
+    engine = run._predictors[config]._engine  # pyright: ignore[reportAttributeAccessIssue]
     for _ in range(100):
         if engine.is_idle:
             break
@@ -124,8 +131,8 @@ def _ask_and_leave(app, scope: dict, body: bytes) -> int:
 @pytest.mark.parametrize(
     ("wish", "parts"),
     [
-        ({}, ["inputs", "required"]),
-        ({"inputs": []}, ["inputs must hold 1 to 256 texts, got 0"]),
+        ({}, ["inputs is missing"]),
+        ({"inputs": []}, ["inputs must contain 1 to 256 texts, got 0"]),
         ({"inputs": ["x"] * (MOST_INPUTS + 1)}, ["got 257"]),
         ({"inputs": ["x", "y" * (MOST_CHARACTERS + 1)]}, ["input 2 may have 20,000 characters at most, got 20,001"]),
         ({"inputs": [3]}, ["inputs.0", "valid string", "got 3"]),
@@ -137,10 +144,10 @@ def _ask_and_leave(app, scope: dict, body: bytes) -> int:
         ({"inputs": ["x"], "beam_size": 2, "temperature": 1.0}, ["beam search does not sample"]),
         ({"inputs": ["x"], "temperature": -1.0}, ["temperature", "greater than or equal to 0"]),
         ({"inputs": ["x"], "temperature": "warm"}, ["temperature", "valid number", "warm"]),
-        ({"inputs": ["x"], "model": "regresion"}, ["no model is called 'regresion'; did you mean regression?"]),
+        ({"inputs": ["x"], "model": "regresion"}, ["no model has the name 'regresion'; did you mean regression?"]),
         ({"inputs": ["x" * 5000], "model": 7}, ["model", "valid string"]),
-        ({"inputs": ["no tab"], "model": "answering"}, ["a question, a tab, and the text"]),
-        ({"inputs": ["no blank"], "model": "masked"}, ["a blank is needed"]),
+        ({"inputs": ["no tab"], "model": "question-answering"}, ["a question, a tab and a context"]),
+        ({"inputs": ["no blank"], "model": "masked-language-modeling"}, ["must have a blank"]),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line(client: TestClient, wish: dict, parts: list[str]):
@@ -156,14 +163,20 @@ def test_what_is_wrong_is_told_in_a_line(client: TestClient, wish: dict, parts: 
 @pytest.mark.parametrize(
     ("wish", "part"),
     [
-        ({"prompt": "x"}, "only a language model can generate"),
-        ({"model": "language", "chat": True}, "no chat template"),
-        ({"model": "language", "stream": True, "chat": True}, "no chat template"),
-        ({"model": "language", "stream": True, "samples": 2}, "one text can be streamed at a time, got samples=2"),
-        ({"model": "language", "samples": 17}, "samples"),
-        ({"model": "language", "max_length": 5000}, "max_length"),
-        ({"model": "language", "prompt": "x" * (MOST_CHARACTERS + 1)}, "the prompt may have 20,000 characters"),
-        ({"model": "language", "temperature": 0, "top_k": 3}, "top_k has a meaning only when sampling"),
+        ({"prompt": "x"}, "generate is for language models"),
+        ({"model": "language-modeling", "chat": True}, "no chat template"),
+        ({"model": "language-modeling", "stream": True, "chat": True}, "no chat template"),
+        (
+            {"model": "language-modeling", "stream": True, "samples": 2},
+            "one text can be streamed at a time, got samples=2",
+        ),
+        ({"model": "language-modeling", "samples": 17}, "samples"),
+        ({"model": "language-modeling", "max_tokens": 5000}, "max_tokens"),
+        (
+            {"model": "language-modeling", "prompt": "x" * (MOST_CHARACTERS + 1)},
+            "the prompt may have 20,000 characters",
+        ),
+        ({"model": "language-modeling", "temperature": 0, "top_k": 3}, "top_k needs a temperature"),
     ],
 )
 def test_a_wrong_wish_for_a_text_is_told_before_it_begins(client: TestClient, wish: dict, part: str):
@@ -199,14 +212,20 @@ def test_the_page_needs_nothing_from_elsewhere(client: TestClient):
     assert "beam_size" in schema["properties"]
 
 
-def test_a_task_that_reads_files_is_not_served(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("regard.serving.app._ABOUT_FILES", ("regression",))
-    with pytest.raises(ConfigError, match="regression, which reads files of this machine: it is not served"):
-        make_app([runs["masked"], runs["regression"]])
+def test_a_task_that_reads_files_is_not_served(runs: dict[str, Run], tmp_path: Path, single_precision: None):
+    for number in range(20):
+        name = tmp_path / "pictures" / ("dark", "bright")[number % 2] / f"{number}.png"
+        name.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 20 * (number % 2) + number).save(name)
+    model = {"num_layers": 1, "model_dim": 12, "num_heads": 2, "feedforward_dim": 17}
+    settings = {"model": model, "task": {"image": {"size": 8}}, "train": {"max_steps": 1, "device": "cpu"}}
+    run = train(tmp_path / "pictures", out=tmp_path / "run", settings=settings, show_progress=False)
+    with pytest.raises(ConfigError, match="which reads files of this machine: it is not served"):
+        make_app([runs["masked-language-modeling"], run])
 
 
 def test_models_need_names_of_their_own(runs: dict[str, Run]):
-    with pytest.raises(ConfigError, match="got 'masked' twice"):
-        make_app([runs["masked"], runs["masked"]])
+    with pytest.raises(ConfigError, match="got 'masked-language-modeling' twice"):
+        make_app([runs["masked-language-modeling"], runs["masked-language-modeling"]])
     with pytest.raises(ConfigError, match="no run to serve"):
         make_app([])

@@ -1,4 +1,4 @@
-"""Conversations become what a model was taught to read, and a stranger's template can do no harm."""
+"""Chat templates render as in transformers, and an untrusted template is confined."""
 
 import json
 import time
@@ -10,7 +10,7 @@ from tokenizers import AddedToken
 
 from regard.errors import DataError
 from regard.text import chat as chat_module
-from regard.text.chat import Chat
+from regard.text.chat import Chat, render_chat
 from regard.text.tokenizer import Tokenizer, train_tokenizer
 
 CHATML = (
@@ -116,16 +116,16 @@ def test_renders_and_encodes_as_transformers_does(tokenizer, template, messages,
         expected = theirs.apply_chat_template(messages, tokenize=False, **options)
     except Exception as error:
         with pytest.raises(DataError, match=str(error)[:20]):
-            ours.render(messages, **options)
+            ours.encode(messages, **options)
         return
-    assert ours.render(messages, **options) == expected
+    assert render_chat(template, messages, {**ours.special_tokens, **options}) == expected
     ids = theirs(expected, add_special_tokens=False)["input_ids"]
     assert ours.encode(messages, **options) == ids
 
 
 def test_a_template_can_refuse_a_conversation(tokenizer):
-    with pytest.raises(DataError, match=r"does not take these messages: Conversation roles must alternate"):
-        Chat(INST, tokenizer).render(TALKS["two users"])
+    with pytest.raises(DataError, match=r"rejects these messages: Conversation roles must alternate"):
+        Chat(INST, tokenizer).encode(TALKS["two users"])
 
 
 def test_what_the_template_writes_is_a_token_and_what_a_message_spells_is_text(tokenizer):
@@ -141,18 +141,19 @@ def test_what_the_template_writes_is_a_token_and_what_a_message_spells_is_text(t
 
 def test_special_tokens_are_the_tokenizers_own_unless_given(tokenizer):
     template = "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ unk_token }}"
-    assert Chat(template, tokenizer).render(TALKS["one"]) == "<s>|</s>|<pad>|"
+    own = Chat(template, tokenizer)
+    assert render_chat(template, TALKS["one"], own.special_tokens) == "<s>|</s>|<pad>|"
     other = Chat(template, tokenizer, special_tokens={"unk_token": "<?>", "eos_token": "<|im_end|>"})
-    assert other.render(TALKS["one"]) == "<s>|<|im_end|>|<pad>|<?>"
+    assert render_chat(template, TALKS["one"], other.special_tokens) == "<s>|<|im_end|>|<pad>|<?>"
 
 
-def test_the_date_is_todays(tokenizer):
-    rendered = Chat("{{ strftime_now('%d %b %Y') }}", tokenizer).render(TALKS["one"])
+def test_the_date_is_todays():
+    rendered = render_chat("{{ strftime_now('%d %b %Y') }}", TALKS["one"], {})
     assert datetime.strptime(rendered, "%d %b %Y").year >= 2024
 
 
-def test_json_is_not_escaped_for_html(tokenizer):
-    rendered = Chat("{{ messages | tojson }}", tokenizer).render(TALKS["with a system"])
+def test_json_is_not_escaped_for_html():
+    rendered = render_chat("{{ messages | tojson }}", TALKS["with a system"], {})
     assert json.loads(rendered) == TALKS["with a system"]
     assert "<b>" in rendered
     assert "é" in rendered
@@ -180,7 +181,7 @@ def test_json_is_not_escaped_for_html(tokenizer):
 )
 def test_a_template_cannot_reach_out_of_its_sandbox(tokenizer, template):
     with pytest.raises(DataError, match="the chat template"):
-        Chat(template, tokenizer).render(TALKS["one"])
+        Chat(template, tokenizer).encode(TALKS["one"])
 
 
 @pytest.mark.parametrize(
@@ -193,10 +194,10 @@ def test_a_template_cannot_reach_out_of_its_sandbox(tokenizer, template):
     ],
 )
 def test_a_template_that_does_not_come_to_an_end_is_stopped(tokenizer, template, monkeypatch):
-    monkeypatch.setattr(chat_module, "_MOST_SECONDS", 0.3)
+    monkeypatch.setattr(chat_module, "_MAX_SECONDS", 0.3)
     begin = time.monotonic()
     with pytest.raises(DataError, match=r"more than 0\.3 seconds"):
-        Chat(template, tokenizer).render(TALKS["one"])
+        Chat(template, tokenizer).encode(TALKS["one"])
     assert time.monotonic() - begin < 10
 
 
@@ -212,13 +213,13 @@ def test_a_template_that_does_not_come_to_an_end_is_stopped(tokenizer, template,
         ("{{ messages.x.y }}", "has no attribute 'x'"),
     ],
 )
-def test_a_template_that_goes_wrong_is_told_in_one_line(tokenizer, template, reason):
+def test_a_failing_template_is_an_error_of_one_line(tokenizer, template, reason):
     with pytest.raises(DataError, match=reason) as caught:
-        Chat(template, tokenizer).render(TALKS["one"])
+        Chat(template, tokenizer).encode(TALKS["one"])
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_template_is_told_at_once(tokenizer):
+def test_what_is_not_a_template_is_an_error_at_once(tokenizer):
     with pytest.raises(DataError, match=r"not a Jinja template: .* \(line 2\)"):
         Chat("\n{% if %}", tokenizer)
 
@@ -229,14 +230,13 @@ def test_what_is_no_template_is_told_at_once(tokenizer):
         ([], "at least one message"),
         ([{"role": "user"}], "message 1 has role"),
         ([{"role": "user", "content": "a"}, {}], "message 2 has nothing"),
-        ([{"role": "user", "content": object()}], "what JSON can hold"),
+        ([{"role": "user", "content": object()}], "must consist of JSON values"),
     ],
 )
 def test_a_message_has_a_role_and_a_content(tokenizer, messages, reason):
     chat = Chat(CHATML, tokenizer)
-    for read in (chat.render, chat.encode):
-        with pytest.raises(DataError, match=reason):
-            read(messages)
+    with pytest.raises(DataError, match=reason):
+        chat.encode(messages)
 
 
 def test_the_messages_given_stay_as_they_are(tokenizer):

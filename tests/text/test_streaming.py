@@ -1,4 +1,4 @@
-"""Text while it is being written: what is shown stays, and all of it is what decoding gives."""
+"""Streamed text never changes, and equals the decoded sequence."""
 
 import pytest
 from hypothesis import example, given

@@ -1,4 +1,4 @@
-"""Tokenizers: what goes in comes out, whatever the kind."""
+"""Tokenizers of every kind decode what they encode."""
 
 import json
 
@@ -46,7 +46,7 @@ def test_the_public_layout_round_trips(tokenizer: Tokenizer, tmp_path):
     assert again.vocab_size == tokenizer.vocab_size
 
 
-def test_pieces_say_each_token(tokenizer: Tokenizer):
+def test_pieces_are_the_texts_of_tokens(tokenizer: Tokenizer):
     ids = tokenizer.encode(["the cat sat"])[0]
     pieces = tokenizer.pieces([*ids, 2])
     assert len(pieces) == len(ids) + 1
@@ -60,7 +60,7 @@ def test_the_vocabulary_stays_within_its_size():
 
 
 @given(st.text())
-def test_bytes_hold_any_text(text: str):
+def test_bytes_encode_any_text(text: str):
     tokenizer = train_tokenizer([], "bytes", 300)
     assert tokenizer.decode(tokenizer.encode([text])) == [text]
 
@@ -69,7 +69,7 @@ BPE = train_tokenizer(TEXTS, "bpe", 300)
 
 
 @given(st.text())
-def test_byte_level_bpe_holds_any_text(text: str):
+def test_byte_level_bpe_encodes_any_text(text: str):
     assert BPE.decode(BPE.encode([text])) == [text]
 
 
@@ -99,13 +99,13 @@ def test_an_unknown_word_and_the_word_unk_are_one():
     assert tokenizer.decode(ids) == ["the <unk> <unk> sat <unk>"]
 
 
-def test_what_is_unknown_is_counted():
+def test_unknown_tokens_are_counted():
     tokenizer = train_tokenizer(["abc"], "characters", 100)
     assert tokenizer.count_unknown(tokenizer.encode(["abz", "yy"])) == 3
 
 
 @pytest.mark.parametrize(("kind", "size"), [("bpe", 200), ("words", 4), ("unigram", 20)])
-def test_a_vocabulary_too_small_is_told(kind: str, size: int):
+def test_a_vocabulary_too_small_is_an_error(kind: str, size: int):
     with pytest.raises(ConfigError, match=str(size)):
         train_tokenizer(TEXTS, kind, size)
 
@@ -123,23 +123,23 @@ def test_a_foreign_tokenizer_brings_its_own_special_tokens():
 
 
 @pytest.mark.parametrize("text", ["", "{}", "not json", '{"model": 1}'])
-def test_what_is_no_tokenizer_is_told(text: str, tmp_path):
+def test_what_is_not_a_tokenizer_is_an_error(text: str, tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text(text)
     with pytest.raises(DataError, match=r"tokenizer\.json"):
         load_tokenizer(path)
 
 
-def test_a_tokenizer_that_cannot_be_read_is_told(tmp_path):
-    with pytest.raises(DataError, match="cannot read a tokenizer"):
+def test_a_tokenizer_that_cannot_be_read_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="cannot read the tokenizer"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(DataError, match="cannot read a tokenizer"):
+    with pytest.raises(DataError, match="cannot read the tokenizer"):
         load_tokenizer(tmp_path / "tokenizer.json")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "characters", "words"])
-def test_a_lower_cased_tokenizer_reads_capitals_as_small_letters_and_says_where_they_stood(kind):
+def test_a_lower_cased_tokenizer_ignores_case_and_keeps_offsets(kind):
     texts = ["The Cat saw the CAT", "a cat and The dog"] * 20
     tokenizer = train_tokenizer(texts, kind, 300, is_lowercased=True)
     again = Tokenizer.from_json(tokenizer.to_json())

@@ -1,106 +1,104 @@
-"""Training with a state that is carried from window to window."""
+"""Training with a recurrent state that is carried from window to window."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.tiny import Tiny, tiny
 
-from regard.data.config import DataConfig
-from regard.data.documents import open_texts
-from regard.data.preparation import Prepared, prepare_text
 from regard.errors import ConfigError
-from regard.tasks import find_task
+from regard.tasks import make_task
 from regard.training.checkpoints import load_checkpoint, save_checkpoint
 from regard.training.loop import Trainer
 from regard.training.precision import choose_hardware
-from regard.training.resolution import resolve
-from regard.training.settings import RunSettings
 from regard.training.update import Updater
 
 TEXT = "".join(f"line {number} of {number % 7} and {number % 11}; " for number in range(90))
-MODEL = {"family": "recurrent", "cell": "lstm", "num_layers": 2, "model_dim": 12, "hidden_dim": 17, "encoder_layers": 0,
-         "bidirectional": False}  # fmt: skip
-DROPPED = {"dropout": 0.2, "locked_dropout": True, "token_dropout": 0.1, "weight_dropout": 0.3}
-TRAIN = {"max_steps": 20, "learning_rate": 0.003, "warmup_steps": 3, "batch_tokens": 120, "device": "cpu",
-         "optimizer": "adamw", "label_smoothing": 0.0, "schedule": "cosine", "beta2": 0.98, "weight_decay": 0.01,
-         "average": 0.9, "carry_state": True}  # fmt: skip
+MODEL = {"cell": "lstm", "num_layers": 2, "model_dim": 12, "hidden_dim": 17, "bidirectional": False, "dropout": 0.0}
+DROPOUT = {"dropout": 0.2, "locked_dropout": True, "token_dropout": 0.1, "weight_dropout": 0.3}
+TRAIN = {"max_steps": 20, "learning_rate": 0.003, "warmup_steps": 3, "batch_tokens": 120, "ema_decay": 0.9}
+TASK = {"tokenizer": "characters", "window": 17}
+
+
+def text_task(preset: str = "lstm-tiny", model: dict[str, Any] = MODEL, **sections: Any) -> Tiny:
+    return tiny("language-modeling", [(TEXT,)], preset=preset, model=model, **{**TASK, **sections})
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
-    config = DataConfig(tokenizer="characters")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REGARD_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield prepare_text(open_texts(config, [(TEXT,)]), config)
+def text(cache: None) -> Tiny:
+    return text_task(train=TRAIN, carry_state=True)
 
 
 @pytest.fixture
-def make(text: Prepared) -> Callable[..., Trainer]:
-    def make(*, model: dict[str, Any] | None = None, **settings: Any) -> Trainer:
-        values = {"task": "language", "model": {**MODEL, "dropout": 0.0, **(model or {})}, "data": {"window": 17}}
-        run = RunSettings.read({**values, "train": {**TRAIN, **settings}})
-        torch.manual_seed(0)
-        task = find_task("language")
-        return Trainer(
-            task.build_model(run.model, text.tokenizer), task, text, run, choose_hardware("cpu", "float32", 12)
+def make(text: Tiny) -> Callable[..., Trainer]:
+    def make(*, model: dict[str, Any] | None = None, task: dict[str, Any] | None = None, **train: Any) -> Trainer:
+        before = text.settings
+        settings = before.changed(
+            model={**before.model.model_dump(), **(model or {})},
+            task={**before.task.model_dump(), **(task or {})},
+            train={**before.train.model_dump(), **train},
         )
+        torch.manual_seed(0)
+        made = make_task(settings.task, text.data.codecs)
+        built = made.build(settings.model, settings.head)
+        return Trainer(built, made, text.data, settings, choose_hardware("cpu", "float32", 12))
 
     return make
 
 
 @pytest.mark.usefixtures("single_precision")
 @pytest.mark.parametrize("stop_at", [3, 11])
-def test_a_run_stopped_between_windows_goes_on_bit_by_bit(make, watch, folder: Path, stop_at: int):
-    settings = {"evaluate_every": 7, "window_jitter": 0.2, "model": DROPPED, "change_penalty": 0.5}
+def test_a_run_stopped_between_windows_resumes_bit_for_bit(make, recorder, folder: Path, stop_at: int):
+    settings = {"evaluate_every": 7, "model": DROPOUT, "task": {"window_jitter": 0.2, "change_penalty": 0.5}}
     whole, first, second = (make(**settings) for _ in range(3))
     assert stop_at % whole.batches.per_epoch, "this would be the end of an epoch"
-    watch().fit(whole)
+    recorder().fit(whole)
 
     def save(trainer: Trainer) -> None:
-        save_checkpoint(folder, trainer.progress.step, trainer.tensors(), trainer.note())
+        save_checkpoint(folder, trainer.progress.step, trainer.tensors(), trainer.progress_note())
 
-    watch(stop_at=stop_at).fit(first, save=save)
+    recorder(stop_at=stop_at).fit(first, save=save)
     found = load_checkpoint(folder)
     assert found is not None
-    assert sum(name.startswith("carried:") for name in found[0]) == 4
+    assert sum(name.startswith("state:") for name in found[0]) == 4
     second.restore(*found)
-    watch().fit(second)
+    recorder().fit(second)
     for name, tensor in whole.tensors().items():
         assert torch.equal(tensor, second.tensors()[name]), name
 
 
-def test_the_state_is_that_of_the_last_batch_and_starts_anew_in_each_epoch(make):
-    """With a rate of zero the model stays as it is, so that what it should carry can be read off it."""
+def test_the_state_is_that_of_the_last_batch_and_is_reset_at_each_epoch(make):
+    """With a learning rate of zero the model does not change, so the state can be computed from the text."""
     trainer = make(learning_rate=1e-30)
     model, number = trainer.model, trainer.batches.per_epoch
     for step in range(1, number + 2):
         trainer._step(step)
         since = number if step > number else 0
         tokens = torch.cat([trainer.batches.batch(each).tokens for each in range(since, step)], dim=1)
-        _, state = model.running_states(tokens, None)
+        _, state = model.hidden_states_from(tokens, None)
         torch.testing.assert_close(trainer.updater.carried[0], state.tensors())
 
 
-def test_accumulated_batches_go_on_from_one_another(make):
+def test_accumulated_batches_continue_one_another(make):
     trainer = make(learning_rate=1e-30, accumulate=2)
     trainer._step(1)
     tokens = torch.cat([trainer.batches.batch(each).tokens for each in range(2)], dim=1)
-    torch.testing.assert_close(trainer.updater.carried[0], trainer.model.running_states(tokens, None)[1].tensors())
+    torch.testing.assert_close(trainer.updater.carried[0], trainer.model.hidden_states_from(tokens, None)[1].tensors())
 
 
-def test_batches_read_in_parts_carry_a_state_for_each_part(make):
-    whole, parted = (make(epsilon=1e-3) for _ in range(2))
-    parted.updater.num_pieces = 2
+def test_each_part_of_a_split_batch_has_a_state(make):
+    whole, split = (make(epsilon=1e-3) for _ in range(2))
+    split.updater.num_pieces = 2
     for step in range(1, 4):
-        torch.testing.assert_close(whole._step(step)[0], parted._step(step)[0])
-    for a, b in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
+        torch.testing.assert_close(whole._step(step)[0], split._step(step)[0])
+    for a, b in zip(whole.model.parameters(), split.model.parameters(), strict=True):
         torch.testing.assert_close(a, b)
-    assert not any(name.startswith("carried:") for name in parted.tensors())
+    assert not any(name.startswith("state:") for name in split.tensors())
 
 
-def test_where_memory_runs_out_states_start_anew(make):
+def test_states_are_reset_where_memory_runs_out(make):
     trainer = make()
     trainer._step(1)
 
@@ -111,58 +109,44 @@ def test_where_memory_runs_out_states_start_anew(make):
         def __getattr__(self, name: str) -> Any:
             return getattr(self.task, name)
 
-        def running_loss(self, model: Any, batch: Any, carried: Any, *more: Any) -> Any:
+        def stateful_loss(self, model: Any, batch: Any, state: Any, *more: Any) -> Any:
             if batch.tokens.size(0) > 4:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-            assert carried is None
-            return self.task.running_loss(model, batch, carried, *more)
+            assert state is None
+            return self.task.stateful_loss(model, batch, state, *more)
 
     narrow: Any = Narrow(trainer.task)
-    updater = Updater(trainer.model, narrow, trainer.optimizer, trainer.average, trainer.config, trainer.hardware)
+    updater = Updater(trainer.model, narrow, trainer.optimizer, trainer.ema, trainer.settings, trainer.hardware)
     updater.carried = trainer.updater.carried
-    updater.update([trainer.batches.batch(1)], rate=1e-3, decay=0.5)
+    updater.update([trainer.batches.batch(1)], learning_rate=1e-3, decay=0.5)
     assert (updater.num_pieces, sorted(updater.carried)) == (2, [0, 1])
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("single_precision")
-def test_it_learns_with_everything_dropped(make, watch):
-    trainer, seen = make(max_steps=120, learning_rate=0.02, evaluate_every=40, model=DROPPED), watch()
-    seen.fit(trainer)
-    losses = [line["valid_loss"] for line in seen.lines if "valid_loss" in line]
+def test_the_loss_decreases_with_every_kind_of_dropout(make, recorder):
+    trainer, found = make(max_steps=80, learning_rate=0.02, evaluate_every=40, model=DROPOUT), recorder()
+    found.fit(trainer)
+    losses = [line["valid_loss"] for line in found.lines if "valid_loss" in line]
     assert losses[-1] < losses[0] < 3.0
 
 
-TRANSFORMER = {"family": "transformer", "encoder_layers": 0, "num_layers": 1, "model_dim": 12, "num_heads": 2}
+@pytest.mark.usefixtures("cache")
+def test_settings_that_cannot_be_combined_are_errors():
+    gpt = {"num_layers": 1, "model_dim": 12, "num_heads": 2}
+    with pytest.raises(ConfigError, match=r"task\.carry_state .*transformer"):
+        text_task("gpt-tiny", gpt, carry_state=True)
+    with pytest.raises(ConfigError, match=r"recurrent .*train\.compile"):
+        text_task(train={"compile": "always"})
+    with pytest.raises(ConfigError, match=r"task\.window_jitter .*task\.carry_state.*0\.1"):
+        text_task(window_jitter=0.1)
+    with pytest.raises(ConfigError, match=r"task\.window_jitter.*0\.5"):
+        text_task(window_jitter=0.5, carry_state=True)
+    with pytest.raises(ConfigError, match=r"task\.activation_penalty.*-1\.0"):
+        text_task(activation_penalty=-1.0)
+    with pytest.raises(ConfigError, match=r"task\.change_penalty"):
+        tiny("seq2seq", [("a", "b")] * 30, change_penalty=1.0)
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        (
-            {"model": TRANSFORMER, "train": {"carry_state": True}},
-            "train.carry_state is for recurrent language models, ",
-        ),
-        ({"model": MODEL, "train": {"compile": "always"}}, "the kernels of recurrent networks cannot be compiled: "),
-        ({"task": "translation", "train": {"change_penalty": 1.0}}, "are for language models, got task=translation"),
-    ],
-)
-def test_what_makes_no_sense_is_told(text: Prepared, values: dict, words: str):
-    settings = RunSettings.read({"task": "language", **values})
-    with pytest.raises(ConfigError, match=words):
-        resolve(settings, text)
-
-
-def test_cuts_are_moved_only_where_the_state_is_carried():
-    with pytest.raises(ConfigError, match=r"set train\.carry_state to true, got self\.window_jitter=0\.1"):
-        RunSettings.read({"train": {"window_jitter": 0.1}})
-    with pytest.raises(ConfigError, match=r"train\.window_jitter: input should be less than 0\.5, got 0\.5"):
-        RunSettings.read({"train": {"window_jitter": 0.5, "carry_state": True}})
-    with pytest.raises(ConfigError, match=r"train\.activation_penalty: input should be greater than or equal to 0"):
-        RunSettings.read({"train": {"activation_penalty": -1.0}})
-
-
-def test_a_recurrent_model_is_not_compiled_unless_asked(text: Prepared):
-    train = {"minutes": 30.0, "device": "cpu"}
-    settings = RunSettings.read({"task": "language", "model": MODEL, "train": train})
-    assert resolve(settings, text).train.compile == "never"
+def test_a_recurrent_model_is_not_compiled_by_default(text: Tiny):
+    assert text_task(train={"max_steps": None, "minutes": 30.0}).settings.train.compile == "never"

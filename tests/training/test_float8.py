@@ -1,21 +1,25 @@
-"""Eight bits that cannot be had are said, not passed over."""
+"""Why products cannot be computed in float8 is logged."""
+
+import logging
+import string
 
 import pytest
+from tests.tiny import tiny
 
-from regard.training.resolution import why_not_float8
-from regard.training.settings import RunSettings
+from regard.text.tokenizer import SPECIAL_TOKENS
 
 
 @pytest.mark.parametrize(
-    ("vocab_size", "train", "reason"),
-    [
-        (10_002, {}, "got a vocabulary of 10,002 tokens and a model 512 wide"),
-        (10_000, {"consistency": 2.0}, "with train.consistency all scores are needed at once"),
-        (10_000, {"device": "cpu"}, "this device does not multiply in eight bits"),
-    ],
+    ("vocab_size", "width", "rdrop", "reason"),
+    [(47, 32, 0.0, "47 and 32"), (48, 12, 0.0, "48 and 12"), (48, 32, 2.0, "train.rdrop"), (48, 32, 0.0, "device")],
 )
-def test_why_eight_bits_cannot_be_had(vocab_size: int, train: dict, reason: str):
-    settings = RunSettings.read({"task": "language", "train": {"float8": True, **train}})
-    found = why_not_float8(settings, vocab_size)
-    assert found is not None
-    assert reason in found
+@pytest.mark.usefixtures("cache")
+def test_why_float8_is_not_used(caplog, vocab_size: int, width: int, rdrop: float, reason: str):
+    letters = string.ascii_letters[: vocab_size - len(SPECIAL_TOKENS)]
+    rows = [(letters[number % 7 :], letters) for number in range(60)]
+    with caplog.at_level(logging.WARNING):
+        tiny(
+            "seq2seq", rows, tokenizer="characters", model={"model_dim": width}, train={"float8": True, "rdrop": rdrop}
+        )
+    (message,) = [record.message for record in caplog.records if "float8" in record.message]
+    assert reason in message

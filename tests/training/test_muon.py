@@ -1,4 +1,4 @@
-"""Muon against PyTorch's own, what it does to matrices, and which parameters it gets."""
+"""Muon against PyTorch's implementation, its effect on matrices, and which parameters it updates."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from regard.models.recurrent import Recurrent, RecurrentConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.training.muon import Muon, orthogonalize
 from regard.training.optimizers import (
-    Joined,
+    CombinedOptimizer,
     hidden_matrices,
     make_optimizer,
     optimizer_tensors,
@@ -39,15 +39,15 @@ def small_transformer(**settings: object) -> Transformer:
     return Transformer(TransformerConfig.read({**shape, **settings}), VOCAB)
 
 
-def make(model: nn.Module, *, weight_decay: float = 0.1) -> Joined:
+def make(model: nn.Module, *, weight_decay: float = 0.1) -> CombinedOptimizer:
     optimizer = make_optimizer("muon", model, betas=(0.9, 0.98), epsilon=1e-9, weight_decay=weight_decay)
-    assert isinstance(optimizer, Joined)
+    assert isinstance(optimizer, CombinedOptimizer)
     for group in optimizer.param_groups:
         group["lr"] = 0.01
     return optimizer
 
 
-def learn(model: Transformer, optimizer: Joined, seed: int) -> Tensor:
+def learn(model: Transformer, optimizer: CombinedOptimizer, seed: int) -> Tensor:
     torch.manual_seed(seed)
     tokens = torch.randint(VOCAB, (3, 7))
     loss = nn.functional.cross_entropy(model(tokens, tokens).flatten(0, 1), tokens.flatten())
@@ -61,7 +61,7 @@ def parameters_of(groups: list[dict]) -> list[nn.Parameter]:
     return [parameter for group in groups for parameter in group["params"]]
 
 
-def test_in_bfloat16_the_weights_are_pytorchs():
+def test_matches_pytorch_in_bfloat16():
     ours, theirs = weights(), weights()
     our_optimizer = Muon(ours, lr=0.02, weight_decay=0.3, dtype=torch.bfloat16)
     their_optimizer = torch.optim.Muon(theirs, lr=0.02, weight_decay=0.3, adjust_lr_fn="match_rms_adamw")
@@ -76,7 +76,7 @@ def test_in_bfloat16_the_weights_are_pytorchs():
 
 @pytest.mark.parametrize("shape", [(5, 11, 37), (5, 37, 11), (3, 23, 29), (2, 1, 7)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, None])
-def test_singular_values_come_near_one_and_directions_stay(shape: tuple[int, ...], dtype: torch.dtype | None):
+def test_singular_values_are_close_to_one_and_directions_are_kept(shape: tuple[int, ...], dtype: torch.dtype | None):
     matrices = torch.randn(shape)
     result = orthogonalize(matrices, dtype=dtype)
     assert result.shape == matrices.shape
@@ -92,7 +92,7 @@ def test_singular_values_come_near_one_and_directions_stay(shape: tuple[int, ...
     assert rest.abs().max() < (1e-10 if dtype is None else 0.1 if dtype == torch.bfloat16 else 1e-4)
 
 
-def test_each_matrix_of_a_batch_is_treated_as_if_alone_whatever_its_scale():
+def test_matrices_of_a_batch_are_independent_of_each_other_and_of_their_scale():
     matrices = torch.randn(3, 5, 7)
     scales = torch.tensor([1e-5, 1.0, 1e5])[:, None, None]
     together = orthogonalize(matrices * scales)
@@ -101,12 +101,12 @@ def test_each_matrix_of_a_batch_is_treated_as_if_alone_whatever_its_scale():
     assert (orthogonalize(torch.zeros(2, 3, 5)) == 0).all()
 
 
-def test_a_tall_matrix_is_a_wide_one_lying_down():
+def test_a_tall_matrix_is_the_transpose_of_a_wide_one():
     matrices = torch.randn(3, 13, 5)
     torch.testing.assert_close(orthogonalize(matrices), orthogonalize(matrices.mT).mT)
 
 
-def test_a_quadratic_falls():
+def test_a_quadratic_decreases():
     torch.manual_seed(1)
     goal, weight = torch.randn(11, 5), nn.Parameter(torch.zeros(11, 5))
     optimizer = Muon([weight], weight_decay=0.0)
@@ -121,7 +121,7 @@ def test_a_quadratic_falls():
     assert losses[-1] < 1e-3 * losses[0]
 
 
-def test_without_a_gradient_a_matrix_stays_and_with_none_but_zeros_it_decays():
+def test_a_matrix_without_a_gradient_is_unchanged_and_one_with_zeros_decays():
     still, decaying = weights(torch.float64)[:2]
     before = still.detach().clone(), decaying.detach().clone()
     decaying.grad = torch.zeros_like(decaying)
@@ -130,7 +130,7 @@ def test_without_a_gradient_a_matrix_stays_and_with_none_but_zeros_it_decays():
     torch.testing.assert_close(decaying.detach(), before[1] * (1 - 0.1 * 0.5))
 
 
-def test_the_rate_may_be_a_tensor():
+def test_the_learning_rate_may_be_a_tensor():
     plain, tensor = weights(), weights()
     give_gradients(plain, 1)
     give_gradients(tensor, 1)
@@ -140,7 +140,7 @@ def test_the_rate_may_be_a_tensor():
         torch.testing.assert_close(own, other)
 
 
-def test_a_step_reads_no_number_back():
+def test_a_step_does_not_wait_for_the_device():
     # Tensors without numbers refuse to give any, as a CUDA graph that is being recorded does.
     with FakeTensorMode():
         parameters = weights()
@@ -150,7 +150,7 @@ def test_a_step_reads_no_number_back():
         optimizer.step()
 
 
-def test_a_closure_is_called_with_gradients_on():
+def test_a_closure_is_called_with_gradients_enabled():
     weight = nn.Parameter(torch.randn(3, 5))
     optimizer = Muon([weight])
 
@@ -164,13 +164,13 @@ def test_a_closure_is_called_with_gradients_on():
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 3, 5), ()])
-def test_what_is_no_matrix_is_refused(shape: tuple[int, ...]):
+def test_parameters_that_are_not_matrices_are_an_error(shape: tuple[int, ...]):
     with pytest.raises(ConfigError, match=r"Muon is for matrices, got a parameter of shape \("):
         Muon([nn.Parameter(torch.randn(3, 5)), nn.Parameter(torch.randn(shape))])
 
 
 @pytest.mark.parametrize("settings", [{}, {"tie_embeddings": False, "positions": "learned"}, {"positions": "relative"}])
-def test_every_parameter_of_a_transformer_is_in_one_group_and_tables_are_not_muons(settings: dict):
+def test_every_parameter_is_in_one_group_and_embeddings_are_not_updated_by_muon(settings: dict):
     model = small_transformer(**settings)
     optimizer = make(model)
     muon, adamw = optimizer.optimizers
@@ -187,27 +187,27 @@ def test_every_parameter_of_a_transformer_is_in_one_group_and_tables_are_not_muo
         assert (parameter in hidden) == (parameter.dim() == 2 and not is_outer), name
 
 
-def test_what_is_frozen_is_in_no_group():
+def test_frozen_parameters_are_in_no_group():
     model = small_transformer()
     model.encoder.requires_grad_(False)
     every = set(parameters_of(make(model).param_groups))
     assert every == {p for p in model.parameters() if p.requires_grad}
 
 
-def test_a_model_of_vectors_or_of_matrices_alone_needs_no_join():
+def test_one_kind_of_parameter_needs_one_optimizer():
     settings = {"betas": (0.9, 0.98), "epsilon": 1e-9, "weight_decay": 0.1}
     assert isinstance(make_optimizer("muon", nn.LayerNorm(5), **settings), torch.optim.AdamW)
     assert isinstance(make_optimizer("muon", nn.Linear(3, 5, bias=False), **settings), Muon)
 
 
-def test_recurrent_matrices_are_muons_too():
+def test_recurrent_matrices_are_updated_by_muon():
     config = RecurrentConfig.read({"num_layers": 1, "model_dim": 22})
     hidden = set(hidden_matrices(Recurrent(config, VOCAB)))
     assert hidden
     assert all(VOCAB not in parameter.shape for parameter in hidden)
 
 
-def test_weight_decay_pulls_on_matrices_of_both_kinds_and_not_on_vectors():
+def test_weight_decay_applies_to_matrices_of_both_optimizers_and_not_to_vectors():
     model = small_transformer()
     optimizer = make(model, weight_decay=0.5)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -219,7 +219,7 @@ def test_weight_decay_pulls_on_matrices_of_both_kinds_and_not_on_vectors():
         torch.testing.assert_close(parameter.detach(), before[name] * factor)
 
 
-def test_what_is_remembered_goes_there_and_back_to_the_bit():
+def test_the_state_is_restored_bit_for_bit():
     model = small_transformer()
     optimizer = make(model)
     for seed in (1, 2):
@@ -244,7 +244,7 @@ def test_what_is_remembered_goes_there_and_back_to_the_bit():
     assert all(torch.equal(value, again[name]) for name, value in optimizer_tensors(optimizer, model).items())
 
 
-def test_the_joined_groups_are_live_and_gradients_are_forgotten():
+def test_changes_to_groups_have_effect_and_gradients_are_reset():
     model = small_transformer()
     optimizer = make(model)
     before = [parameter.detach().clone() for parameter in model.parameters()]

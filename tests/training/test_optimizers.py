@@ -1,4 +1,4 @@
-"""The optimizers, and what they remember."""
+"""The optimizers and their state."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def step(model: nn.Linear, optimizer: torch.optim.Optimizer, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_what_is_remembered_goes_there_and_back(name):
+def test_the_state_is_restored(name):
     model, optimizer = build(name)
     step(model, optimizer, 1)
     tensors = {key: value.clone() for key, value in optimizer_tensors(optimizer, model).items()}
@@ -41,7 +41,7 @@ def test_what_is_remembered_goes_there_and_back(name):
     assert torch.equal(model.bias, other.bias)
 
 
-def test_weight_decay_pulls_on_matrices_only_and_adam_has_none():
+def test_weight_decay_applies_to_matrices_only_and_adam_has_none():
     for name, decay, factor in (("adamw", 0.5, 1 - 0.01 * 0.5), ("adam", 0.5, 1.0)):
         model, optimizer = build(name, weight_decay=decay)
         weight, bias = model.weight.detach().clone(), model.bias.detach().clone()

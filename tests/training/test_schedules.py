@@ -1,4 +1,4 @@
-"""The learning rate at known points, and no jump between them."""
+"""The learning rate at known points, and that it is continuous between them."""
 
 import math
 from itertools import pairwise
@@ -6,15 +6,15 @@ from typing import get_args
 
 import pytest
 
-from regard.training.schedules import ScheduleName, rate_factor
+from regard.training.schedules import ScheduleName, lr_multiplier
 
 SCHEDULES = get_args(ScheduleName)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_rate_rises_in_a_line(schedule: ScheduleName):
+def test_the_warmup_is_linear(schedule: ScheduleName):
     for step in (1, 7, 50, 89):
-        assert rate_factor(schedule, step=step, warmup_steps=100, progress=0.0) == step / 100
+        assert lr_multiplier(schedule, step=step, warmup_steps=100, progress=0.0) == step / 100
 
 
 @pytest.mark.parametrize(
@@ -26,25 +26,25 @@ def test_the_rate_rises_in_a_line(schedule: ScheduleName):
         ("constant", {0.0: 1.0, 1.0: 1.0}),
     ],
 )
-def test_the_rate_falls_with_the_budget(schedule: ScheduleName, values: dict[float, float]):
+def test_the_rate_decays_with_the_budget(schedule: ScheduleName, values: dict[float, float]):
     for progress, factor in values.items():
-        found = rate_factor(schedule, step=500, warmup_steps=100, progress=progress)
+        found = lr_multiplier(schedule, step=500, warmup_steps=100, progress=progress)
         assert found == pytest.approx(factor, abs=1e-15)
-        assert rate_factor(schedule, step=500, warmup_steps=0, progress=progress) == found
+        assert lr_multiplier(schedule, step=500, warmup_steps=0, progress=progress) == found
 
 
-def test_the_inverse_square_root_is_that_of_the_paper():
+def test_the_inverse_square_root_matches_the_paper():
     """Vaswani et al. (2017), equation 3, is the smaller of two terms, in units of its peak."""
     for step in (1, 37, 399, 400, 401, 1600, 100_000):
         paper = min(step**-0.5, step * 400**-1.5) / 400**-0.5
-        assert rate_factor("inverse-sqrt", step=step, warmup_steps=400, progress=0.3) == pytest.approx(paper)
+        assert lr_multiplier("inverse-sqrt", step=step, warmup_steps=400, progress=0.3) == pytest.approx(paper)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("num_steps", [1000, 150], ids=["long", "hardly longer than the warm-up"])
-def test_the_rate_never_jumps(schedule: ScheduleName, num_steps: int):
+@pytest.mark.parametrize("num_steps", [1000, 150], ids=["long", "hardly longer than the warmup"])
+def test_the_rate_is_continuous(schedule: ScheduleName, num_steps: int):
     factors = [
-        rate_factor(schedule, step=step, warmup_steps=100, progress=(step - 1) / num_steps)
+        lr_multiplier(schedule, step=step, warmup_steps=100, progress=(step - 1) / num_steps)
         for step in range(1, num_steps + 1)
     ]
     steepest = max(1 / 100, math.pi / 2 / num_steps, 1 / (0.3 * num_steps))
@@ -54,5 +54,5 @@ def test_the_rate_never_jumps(schedule: ScheduleName, num_steps: int):
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "trapezoid"])
-def test_a_budget_that_ends_within_the_warm_up_still_comes_to_rest(schedule: ScheduleName):
-    assert rate_factor(schedule, step=50, warmup_steps=100, progress=1.0) == 0.0
+def test_a_budget_that_ends_within_the_warmup_still_decays_to_zero(schedule: ScheduleName):
+    assert lr_multiplier(schedule, step=50, warmup_steps=100, progress=1.0) == 0.0

@@ -1,4 +1,4 @@
-"""Choosing the number of threads, on machines that are made up."""
+"""Choosing the number of threads, on simulated machines."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from regard.training.threads import ThreadChooser
 
 
 def simulate(speed: Callable[[int, int], float], num_steps: int, most: int = 4) -> list[int]:
-    """The number of threads at each step, where `speed(step, threads)` is the machine's."""
+    """The number of threads at each step of a machine whose speed is `speed(step, threads)`."""
     chosen = [1]
     chooser = ThreadChooser(most, set_threads=lambda number: chosen.append(number))
     used = []
@@ -20,24 +20,24 @@ def share(used: list[int], number: int) -> float:
     return used.count(number) / len(used)
 
 
-def test_on_a_quiet_machine_all_threads_are_used_but_for_a_few_steps():
+def test_a_quiet_machine_uses_all_threads_except_for_a_few_steps():
     used = simulate(lambda step, threads: 100.0 * threads, 1000)
     assert share(used, 4) > 0.95
     assert used[-1] == 4
 
 
-def test_beside_another_program_one_thread_takes_over_soon_and_at_little_cost():
+def test_one_thread_is_used_soon_after_another_program_starts():
     used = simulate(lambda step, threads: 90.0 if threads == 1 else (400.0 if step < 300 else 5.0), 1000)
     assert share(used[:300], 4) > 0.9
     assert used[306:].count(4) <= 2
 
 
-def test_when_the_other_program_ends_all_threads_come_back():
+def test_all_threads_are_used_again_after_the_other_program_ends():
     used = simulate(lambda step, threads: 90.0 if threads == 1 else (5.0 if step < 300 else 400.0), 1000)
     assert used[:300].count(4) <= 2
     assert used[-1] == 4
     assert share(used[700:], 4) > 0.9
 
 
-def test_a_machine_with_one_core_is_left_alone():
+def test_a_machine_with_one_core_has_one_thread():
     assert simulate(lambda step, threads: 100.0, 500, most=1) == [1] * 500

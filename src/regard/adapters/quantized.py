@@ -1,7 +1,7 @@
-r"""Frozen weights in 8 or 4 bits: kept as integers, and made into numbers again whenever they are multiplied.
+r"""Frozen weights in 8 or 4 bits: stored as integers, and dequantized whenever they are multiplied.
 
 Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs" (2023), section 3. https://arxiv.org/abs/2305.14314
-The grid is not theirs but the evenly spaced one of Jacob et al. (2018), arXiv 1712.05877, section 2.1.
+The levels are not theirs but the evenly spaced ones of Jacob et al. (2018), arXiv 1712.05877, section 2.1.
 
 In 8 bits a row of a matrix shares a scale, in 4 bits each 64 neighbours of a row
 share a scale and a zero point,
@@ -9,8 +9,8 @@ share a scale and a zero point,
 $$ W_{ij} \approx s_i \, q_{ij}, \quad q \in \{-127 \dots 127\}, \qquad
    W_{ij} \approx s_{ig} \, (q_{ij} - z_{ig}), \quad q, z \in \{0 \dots 15\}, $$
 
-so no weight moves by more than half its scale, and zero stays zero. The scales
-have the precision of the weights: with 32 bits of it, 4 bits become 4.6.
+so that no weight changes by more than half its scale, and zero remains zero. The
+scales have the dtype of the weights: in float32, 4 bits become 4.6 per weight.
 
 Dimensions: `input` and `output` widths of a layer, `groups` of 64 inputs.
 """
@@ -32,11 +32,11 @@ _GROUP = 64
 _LARGEST = {4: 15, 8: 127}
 
 
-class PackedLinear(nn.Module):
-    """Stands in the place of a frozen `nn.Linear`: gradients go through it, and nothing in it learns.
+class QuantizedLinear(nn.Module):
+    """A frozen linear layer with weights of 8 or 4 bits; gradients pass through it to its input.
 
-    The whole matrix is there only while it is being multiplied: it is made anew
-    in the forward and in the backward pass, and not kept in between.
+    The matrix exists only while it is multiplied: it is dequantized in the forward
+    and in the backward pass, and not stored in between.
     """
 
     codes: Tensor
@@ -48,63 +48,63 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features, self.bits = linear.in_features, linear.out_features, bits
         weight = linear.weight.detach()
-        codes, scales, zeros = (*_eight(weight), None) if bits == 8 else _four(weight)
+        codes, scales, zeros = (*_quantize_8(weight), None) if bits == 8 else _quantize_4(weight)
         self.register_buffer("codes", codes)
         self.register_buffer("scales", scales)
         self.register_buffer("zeros", zeros)
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().clone())
 
     def forward(self, x: Float[Tensor, "*rows input"]) -> Float[Tensor, "*rows output"]:
-        return cast(Any, _PackedProduct.apply)(x, self)
+        return cast(Any, _QuantizedProduct.apply)(x, self)
 
     @torch.no_grad()
     def matrix(self) -> Float[Tensor, "output input"]:
-        """The weights that the integers stand for, in a tensor of their own."""
+        """Return the dequantized weights, in a new tensor."""
         if self.zeros is None:
             return self.codes.to(self.scales.dtype).mul_(self.scales[:, None])
-        made = self.scales.new_empty(*self.scales.shape, _GROUP)
-        made[..., : _GROUP // 2] = self.codes & 15
-        made[..., _GROUP // 2 :] = self.codes >> 4
-        made.sub_(self.zeros[..., None]).mul_(self.scales[..., None])
-        return made.flatten(1)[:, : self.in_features]
+        weights = self.scales.new_empty(*self.scales.shape, _GROUP)
+        weights[..., : _GROUP // 2] = self.codes & 15
+        weights[..., _GROUP // 2 :] = self.codes >> 4
+        weights.sub_(self.zeros[..., None]).mul_(self.scales[..., None])
+        return weights.flatten(1)[:, : self.in_features]
 
-    def unpacked(self) -> nn.Linear:
-        """A plain linear layer with the weights that the integers stand for, frozen."""
+    def dequantized(self) -> nn.Linear:
+        """Return a frozen `nn.Linear` with the dequantized weights."""
         return frozen_linear(self.matrix(), self.bias)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bits={self.bits}"
 
 
-def pack_linears(model: nn.Module, names: Iterable[str], *, bits: Bits) -> None:
-    """Replace the linear layers of these names by packed ones, in place."""
+def quantize_layers(model: nn.Module, names: Iterable[str], *, bits: Bits) -> None:
+    """Replace, in place, the linear layers of these names by quantized ones."""
     for name in names:
         layer = model.get_submodule(name)
-        if isinstance(layer, PackedLinear):
+        if isinstance(layer, QuantizedLinear):
             if layer.bits != bits:
-                raise ConfigError(f"{name} has weights of {layer.bits} bits already, and cannot be given {bits}")
+                raise ConfigError(f"{name} is quantized to {layer.bits} bits already, got bits={bits}")
             continue
         assert isinstance(layer, nn.Linear)
-        model.set_submodule(name, PackedLinear(layer, bits=bits))
+        model.set_submodule(name, QuantizedLinear(layer, bits=bits))
 
 
 @torch.no_grad()
 def frozen_linear(weight: Float[Tensor, "output input"], bias: Float[Tensor, " output"] | None) -> nn.Linear:
-    """A linear layer of copies of these."""
+    """Return a frozen linear layer with copies of these."""
     num_outputs, num_inputs = weight.shape
-    made = nn.utils.skip_init(
+    linear = nn.utils.skip_init(
         nn.Linear, num_inputs, num_outputs, bias=bias is not None, device=weight.device, dtype=weight.dtype
     )
-    assert isinstance(made, nn.Linear)
-    made.weight.copy_(weight)
+    assert isinstance(linear, nn.Linear)
+    linear.weight.copy_(weight)
     if bias is not None:
-        made.bias.copy_(bias)
-    return made.requires_grad_(False)
+        linear.bias.copy_(bias)
+    return linear.requires_grad_(False)
 
 
-class _PackedProduct(torch.autograd.Function):
+class _QuantizedProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: PackedLinear) -> Tensor:
+    def forward(ctx: Any, x: Tensor, layer: QuantizedLinear) -> Tensor:
         ctx.layer = layer
         return F.linear(x, layer.matrix(), layer.bias)
 
@@ -115,18 +115,18 @@ class _PackedProduct(torch.autograd.Function):
         return gradient @ ctx.layer.matrix().to(gradient.dtype), None
 
 
-def _eight(
+def _quantize_8(
     weight: Float[Tensor, "output input"],
 ) -> tuple[Int8[Tensor, "output input"], Float[Tensor, " output"]]:
-    # Of a row of zeros, any scale is right.
+    # A row of zeros may have any positive scale.
     scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).tiny) / _LARGEST[8]
     return (weight / scales[:, None]).round().clamp(-_LARGEST[8], _LARGEST[8]).to(torch.int8), scales
 
 
-def _four(
+def _quantize_4(
     weight: Float[Tensor, "output input"],
 ) -> tuple[UInt8[Tensor, "output groups 32"], Float[Tensor, "output groups"], UInt8[Tensor, "output groups"]]:
-    """The first half of a group lies in the lower bits of its bytes, the second in the upper ones."""
+    """Return codes whose lower bits are the first half of a group and whose upper bits are the second."""
     num_groups = -(-weight.size(1) // _GROUP)
     grouped = F.pad(weight, (0, num_groups * _GROUP - weight.size(1))).unflatten(1, (num_groups, _GROUP))
     lowest, highest = grouped.amin(dim=2).clamp(max=0.0), grouped.amax(dim=2).clamp(min=0.0)

@@ -1,31 +1,28 @@
-"""`regard attention`: who looked at whom."""
+"""`regard attention`: attention maps."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, option, print_json, talk
+from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
 from regard.errors import ConfigError
 
-if TYPE_CHECKING:
-    from regard.explanation.highlights import Highlights
 
-
-def attention(
+def attention_command(
     run: RunPath,
-    text: Annotated[str, argument("TEXT", "An input for the model.")],
-    out: Annotated[str | None, option("Draw to this .html, .png or .svg; unset, in the terminal.")] = None,
-    kind: Annotated[str | None, option("encoder, decoder or cross; unset, cross where there is any.")] = None,
-    layer: Annotated[int | None, option("Counted from 0; unset, their average.", min=0)] = None,
-    head: Annotated[int | None, option("Counted from 0; unset, their average.", min=0)] = None,
-    aspect: Annotated[str | None, option("Of a run for aspects: the one to look for; unset, each.")] = None,
+    text: Annotated[str, argument("TEXT", "An input of the model.")],
+    out: Annotated[str | None, option("Write a page (.html), a figure (.png, .svg) or .json. Unset: print.")] = None,
+    kind: Annotated[str | None, option("encoder, decoder or cross. Unset: cross, where the model has it.")] = None,
+    layer: Annotated[int | None, option("The layer, from 1. Unset: the average over layers.", min=1)] = None,
+    head: Annotated[int | None, option("The head, from 1. Unset: the average over heads.", min=1)] = None,
+    aspect: Annotated[str | None, option("For aspect sentiment: the aspect; unset, each aspect.")] = None,
     beam: Beam = None,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Draw the attention of a prediction: a heat map with tokens on both axes.
+    """Plot the attention maps of a prediction: heat maps with tokens on both axes.
 
-    The HTML page stands alone and has every layer and head to choose from. Of a run for
-    aspects: the text, its words shaded by how much they mattered for each.
+    On the HTML page every layer and head can be selected. For aspect sentiment, the words of
+    the text are shaded by their weight instead, once for each aspect.
 
     Examples:
 
@@ -33,52 +30,44 @@ def attention(
 
       regard attention runs/dates "mardi 4 mars 2025" --out attention.html
 
-      regard attention runs/dates "mardi 4 mars 2025" --kind encoder --layer 1 --head 0 --out head.png
+      regard attention runs/dates "mardi 4 mars 2025" --kind encoder --layer 2 --head 1 --out head.png
 
       regard attention runs/meals "good soup, rude waiter" --out words.html
     """
-    talk(quiet=quiet)
-    from regard.explanation.attention_page import write_attention_page
-    from regard.explanation.drawings import draw_figure, draw_terminal
-    from regard.runs.run import load
-
-    options = {} if beam is None else {"beam_size": beam}
-    opened = load(run, device=device)
-    if opened.task.name == "aspects" or aspect is not None:
-        if kind is not None or layer is not None or head is not None:
-            raise ConfigError("words are shaded by one look for each aspect: there is no kind, layer or head to choose")
-        _show_words(opened.highlights(text, aspect=aspect), out=out, json=json)
-        return
-    maps = opened.attention(text, **options)
-    kind = kind or maps.kinds[-1]
-    maps.select(kind, layer, head)  # a kind, layer or head that is not there is told before anything is drawn
-    if out is not None and out.lower().endswith(".html"):
-        write_attention_page(maps, out)
-    elif out is not None:
-        draw_figure(maps, out, kind=kind, layer=layer, head=head)
-    if json:
-        weights = {name: each.tolist() for name, each in maps.weights.items()}
-        print_json({"input": text, "output": maps.prediction, "source_tokens": maps.source_tokens,
-                    "target_tokens": maps.target_tokens, "weights": weights, "out": out})  # fmt: skip
-    elif out is not None:
-        print(out)
-    else:
-        from rich.console import Console
-
-        console = Console()
-        console.print(draw_terminal(maps, kind=kind, layer=layer, head=head, width=console.width))
-
-
-def _show_words(highlights: "Highlights", *, out: str | None, json: bool) -> None:
+    configure_logging(quiet=quiet)
     from rich.console import Console
 
-    from regard.explanation.highlights import draw_highlights
+    from regard.runs.run import load
 
-    if out is not None:
-        draw_highlights(highlights, out)
+    opened, console = load(run, device=device), Console()
+    if opened.task.attention_kind == "words" or aspect is not None:
+        if kind is not None or layer is not None or head is not None:
+            raise ConfigError("words have one weight for each aspect: --kind, --layer and --head are for other tasks")
+        shown = opened.highlights(text, aspect=aspect)
+        content = {"input": text, "attributions": shown.to_json()["attributions"]}
+        drawing = shown
+        if out is not None:
+            shown.save(out)
+    else:
+        shown = opened.attention(text, **({} if beam is None else {"beam_size": beam}))
+        kind = kind or shown.kinds[-1]
+        choice = {
+            "layer": _index("layer", layer, shown.num_layers(kind), kind),
+            "head": _index("head", head, shown.num_heads(kind), kind),
+        }
+        content, drawing = shown.to_json(), shown.heat_map(kind, **choice, width=console.width)
+        if out is not None:
+            shown.save(out, kind=kind, **choice)
     if json:
-        print_json({"input": highlights.text, "judgements": highlights.to_dict()["judgements"], "out": out})
+        print_json({**content, "out": out})
     elif out is not None:
         print(out)
     else:
-        Console().print(highlights)
+        console.print(drawing)
+
+
+def _index(name: str, number: int | None, count: int, kind: str) -> int | None:
+    """Returns the index of a layer or head that is counted from 1."""
+    if number is not None and number > count:
+        raise ConfigError(f"--{name} must lie in 1 to {count} for {kind} attention, got {number}")
+    return None if number is None else number - 1

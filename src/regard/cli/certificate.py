@@ -1,4 +1,4 @@
-"""`regard certificate`: can this number be believed?"""
+"""`regard certificate`: how far a run's score can be trusted."""
 
 import shlex
 from typing import Annotated
@@ -6,17 +6,17 @@ from typing import Annotated
 from regard.cli.output import Json, RunPath, option, print_json
 
 _PIPED_WIDTH = 140
-"""Columns of a table that nobody looks at in a terminal."""
+"""Columns of a table that is not printed to a terminal."""
 
 
-def certificate(
+def certificate_command(
     run: RunPath,
-    metric: Annotated[str | None, option("Another score than the headline.")] = None,
-    delta: Annotated[float, option("The chance with which a promise may fail.")] = 0.05,
+    metric: Annotated[str | None, option("The score to certify; by default the headline score.")] = None,
+    delta: Annotated[float, option("The probability with which a bound may fail.")] = 0.05,
     out: Annotated[str | None, option("Also write a figure (.png, .svg) or a page (.html).")] = None,
     json: Json = False,
 ) -> None:
-    """Say what a run's score is worth: how often somebody looked, what can be promised, whether the test is sealed.
+    """Print bounds on a run's true score, how many candidates were evaluated, and whether the test set is sealed.
 
     Examples:
 
@@ -26,21 +26,22 @@ def certificate(
 
       regard certificate runs/de-en --delta 0.01 --json
     """
-    from regard.explanation.certificate import CertificateText, draw_certificate
-    from regard.training.folder import RunFolder
+    from regard.explanation.report import certificate_summary
+    from regard.runs.folder import RunFolder
 
     folder = RunFolder(run)
     folder.require()
     found = folder.certificate(metric, delta=delta)
+    more = [] if metric is None else ["--metric", metric]
+    summary = certificate_summary(found, command=shlex.join(["regard", "certificate", run, *more]))
     if out is not None:
-        more = [] if metric is None else ["--metric", metric]
-        draw_certificate(found, out, command=shlex.join(["regard", "certificate", run, *more]))
+        summary.save(out)
     if json:
         print_json({**found.to_json(), **({} if out is None else {"out": out})})
         return
     from rich.console import Console
 
     console = Console()
-    (console if console.is_terminal else Console(width=_PIPED_WIDTH)).print(CertificateText(found), highlight=False)
+    (console if console.is_terminal else Console(width=_PIPED_WIDTH)).print(summary, highlight=False)
     if out is not None:
         print(out)

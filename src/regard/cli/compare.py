@@ -1,38 +1,44 @@
-"""`regard compare`: several models, one budget, one table that can be believed."""
+"""`regard compare`: train several models under one budget, and test their differences."""
 
 from typing import Annotated
 
 import typer
 
-from regard.cli.output import Beam, Json, Quiet, argument, numbers, option, print_json, talk
-from regard.cli.training_options import (
+from regard.cli.options import (
     Columns,
     SetValues,
     SharedSettings,
     TaskName,
     TokenizerName,
     TrainDevice,
-    joined,
-    names,
+    merge_settings,
     remedies,
+    split_names,
 )
+from regard.cli.output import Beam, Json, Quiet, argument, configure_logging, numbers, option, print_json
+from regard.errors import RegardError, RunExistsError, StoppedError
+
+_REMEDIES: dict[type[RegardError], str] = {
+    RunExistsError: "the options are --overwrite and --out",
+    StoppedError: "run the same command again",
+}
 
 
-def compare(
+def compare_command(
     data: Annotated[list[str], argument("DATA...", "A file, several files, a folder, or a built-in name.")],
     models: Annotated[str, option("Presets or TOML files: rnn,lstm,lstm-attention,mine.toml")],
     task: TaskName = None,
-    out: Annotated[str | None, option("The folder. Unset: runs/compare-DATA. An interrupted one goes on.")] = None,
-    minutes: Annotated[float | None, option("Train each run for so many minutes.")] = None,
-    steps: Annotated[int | None, option("Train each run for so many steps.")] = None,
-    flops: Annotated[float | None, option("Train each run for so many operations: 1e13")] = None,
-    seeds: Annotated[str, typer.Option(help="How many seeds, or which: 3 or 1,5,7")] = "1",
-    params: Annotated[int | None, option("Make each model as wide as so many parameters allow.")] = None,
-    sizes: Annotated[str | None, option("Also train on so many rows, or documents, only: 1000,10000")] = None,
+    out: Annotated[str | None, option("Folder. Unset: runs/compare-DATA. An interrupted one is continued.")] = None,
+    minutes: Annotated[float | None, option("Budget of each run, in minutes of training.")] = None,
+    steps: Annotated[int | None, option("Budget of each run, in steps.")] = None,
+    flops: Annotated[float | None, option("Budget of each run, in floating-point operations: 1e13")] = None,
+    seeds: Annotated[str, typer.Option(help="Number of seeds, or a list of them: 3 or 1,5,7")] = "1",
+    params: Annotated[int | None, option("Number of parameters; sets the width of each model.")] = None,
+    sizes: Annotated[str | None, option("Also train on so many rows, or documents: 1000,10000")] = None,
     columns: Columns = None,
     tokenizer: TokenizerName = None,
     device: TrainDevice = None,
-    jobs: Annotated[int | None, option("Runs at a time. Unset: one a core, or one on a GPU.", min=1)] = None,
+    jobs: Annotated[int | None, option("Runs at a time. Unset: one for each core, or one on a GPU.", min=1)] = None,
     beam: Beam = None,
     settings: SharedSettings = None,
     set_: SetValues = None,
@@ -40,11 +46,10 @@ def compare(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Train models on the same data under one budget, and say which differences are real.
+    """Train models on the same data under one budget, and test which differences are significant.
 
-    The score of each comes with an interval over rows and seeds; each pair is
-    tested on the same rows, corrected for the number of pairs. Language models are
-    compared by bits per byte, lower being better, on stretches of the same text.
+    Each score has a 95 % interval over rows and seeds. Each pair of models is compared by a paired test on the same
+    rows, corrected for the number of pairs. Language models are compared by bits per byte (lower is better).
 
     Examples:
 
@@ -56,17 +61,17 @@ def compare(
 
       regard compare shakespeare.txt --models gpt,lstm,gru --minutes 1 --seeds 2
     """
-    talk(quiet=quiet)
-    from regard.runs.comparison import compare as start
+    configure_logging(quiet=quiet)
+    from regard.experiments.compare import compare
 
     options = {
-        "task": task,
-        "data": {"columns": names(columns), "tokenizer": tokenizer},
+        "task": {"name": task, "tokenizer": tokenizer},
+        "data": {"columns": split_names(columns)},
         "train": {"device": device},
     }
-    values = joined(settings, set_, options)
-    with remedies():
-        result = start(
+    values = merge_settings(settings, set_, options)
+    with remedies(_REMEDIES):
+        result = compare(
             data,
             [name.strip() for name in models.split(",") if name.strip()],
             minutes=minutes,
@@ -87,8 +92,8 @@ def compare(
         return
     from rich.console import Console
 
-    from regard.explanation.comparison import draw_comparison
+    from regard.explanation.report.comparison import ComparisonView
 
     console = Console()
-    console.print(draw_comparison(result.table))
-    console.print(f"\nthe page to look at: {result.page}", markup=False, highlight=False, soft_wrap=True)
+    console.print(ComparisonView(result.table))
+    console.print(f"\npage: {result.page}", markup=False, highlight=False, soft_wrap=True)

@@ -6,15 +6,15 @@ import typer
 
 from regard.cli.output import Json, argument, print_json
 
-app = typer.Typer(help="The built-in data sets.", no_args_is_help=True, rich_markup_mode=None)
+data_app = typer.Typer(help="The built-in data sets.", no_args_is_help=True, rich_markup_mode=None)
 
 
-@app.command("list")
+@data_app.command("list")
 def list_(json: Json = False) -> None:
-    """Name the data sets that are always at hand."""
-    from regard.data.builtin import builtin, builtin_names
+    """List the built-in data sets."""
+    from regard.data.builtin import builtin_names, find_builtin
 
-    sets = [builtin(name) for name in builtin_names()]
+    sets = [find_builtin(name) for name in builtin_names()]
     if json:
         print_json({"sets": [{"name": s.name, "description": s.description, "columns": s.columns} for s in sets]})
         return
@@ -22,14 +22,14 @@ def list_(json: Json = False) -> None:
         print(f"{data.name}\t{data.description}")
 
 
-@app.command("show")
+@data_app.command("show")
 def show(
-    name: Annotated[str, argument("NAME", "As `regard data list` has it.")],
-    rows: Annotated[int, typer.Option(min=1, help="How many rows.")] = 20,
-    seed: Annotated[int, typer.Option(help="Another seed gives other rows.")] = 0,
+    name: Annotated[str, argument("NAME", "One of the names that `regard data list` prints.")],
+    rows: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers; another seed gives other rows.")] = 0,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Print rows of a data set as TSV with a header.
+    """Print rows of a built-in data set as TSV with a header.
 
     Examples:
 
@@ -37,9 +37,9 @@ def show(
 
       regard data show dates --rows 100000 > dates.tsv
     """
-    from regard.data.builtin import builtin
+    from regard.data.builtin import find_builtin
 
-    data = builtin(name)
+    data = find_builtin(name)
     generated = data.generate(rows, seed)
     if json:
         print_json({"columns": data.columns, "rows": list(generated)})

@@ -1,4 +1,4 @@
-"""`regard embed`: vectors of texts, and the lines of a file that are most like a text."""
+"""`regard embed`: embeddings of texts, and search by them."""
 
 import io
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.output import Device, Json, Quiet, RunPath, argument, option, print_json, talk
+from regard.cli.output import Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
 from regard.cli.predict import lines_of_stdin
 from regard.errors import ConfigError, DataError
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 _LINES_AT_ONCE = 1_024
 
 
-def embed(
+def embed_command(
     run: RunPath,
     texts: Annotated[list[str] | None, argument("[TEXT]...", "Texts; unset, the lines of stdin.")] = None,
-    to: Annotated[str | None, option("Write the vectors to this .npz file, and print none.")] = None,
-    search: Annotated[str | None, option("Print the lines of this file that are most like each text.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many lines to print for each text.")] = 5,
+    to: Annotated[str | None, option("Write the embeddings to this .npz file instead of printing them.")] = None,
+    search: Annotated[str | None, option("Print the lines of this file that are most similar to each text.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="The number of lines for each text.")] = 5,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Print the vector of each text: numbers with tabs between them, a line each, of length 1 all together.
+    """Print the embedding of each text, a vector of length 1: numbers separated by tabs, one line each.
 
-    With --search, print lines of a file instead, those most like the text first: the cosine, the number of the line,
-    and the line; of several texts, each behind the text it was found for.
+    With --search, print lines of a file instead, the most similar first: the cosine, the line number, and the line; for
+    several texts, each line begins with its text.
 
     Examples:
 
@@ -41,15 +41,13 @@ def embed(
 
       regard embed runs/minilm --search sentences.txt --top 3 "Who is hungry?"
     """
-    talk(quiet=quiet)
+    configure_logging(quiet=quiet)
     from regard.runs.run import load
 
     if to is not None and search is not None:
-        raise ConfigError(
-            "either vectors are written to a file or one is searched: --to and --search exclude each other"
-        )
+        raise ConfigError("--to and --search cannot be combined")
     if to is not None and Path(to).suffix != ".npz":
-        raise ConfigError(f"vectors are written to a file whose name ends in .npz, got {to}")
+        raise ConfigError(f"the name of the output file must end in .npz, got {to}")
     loaded = load(run, device=device)
     if search is not None:
         _print_found(_found(loaded, list(_texts(texts)), search, top), json)
@@ -60,7 +58,7 @@ def embed(
 
 
 def _texts(given: list[str] | None) -> Iterator[str]:
-    """What was given, or the lines of stdin: at least one."""
+    """The given texts, or the lines of stdin: at least one."""
     texts = iter(given) if given else lines_of_stdin()
     first = next(texts, None)
     if first is None:
@@ -98,11 +96,11 @@ def _write(run: "Run", texts: list[str], to: str, as_json: bool) -> None:
 
 def _found(run: "Run", queries: list[str], path: str, top: int) -> list[dict[str, Any]]:
     """For each query the lines nearest to it, by cosine."""
-    from regard.data.files import open_text
+    from regard.data.formats.files import iter_lines
 
-    lines = [(number, line) for number, line in enumerate(open_text(path), start=1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(iter_lines(path), start=1) if line.strip()]
     if not lines:
-        raise DataError(f"{path} has no line to find: all are blank")
+        raise DataError(f"{path} has only blank lines")
     vectors = run.embed([line for _, line in lines])
     found = []
     for query, scores in zip(queries, run.embed(queries) @ vectors.T, strict=True):

@@ -1,20 +1,19 @@
-"""`regard evaluate` and `regard test`: how good is it?"""
+"""`regard evaluate` and `regard test`: scores with confidence intervals."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, option, print_json, talk
+from regard.cli.options import Given
+from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
 
 if TYPE_CHECKING:
     from regard.runs.run import Evaluation
 
-Given = list[str] | None
 
-
-def evaluate(
+def evaluate_command(
     run: RunPath,
     data: Annotated[Given, argument("[DATA]...", "A file, or two aligned; unset, the validation rows.")] = None,
     beam: Beam = None,
-    stride: Annotated[int | None, option("Of windows over running text; less gives each token more context.")] = None,
+    stride: Annotated[int | None, option("For running text: the distance between evaluation windows.")] = None,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
@@ -29,26 +28,26 @@ def evaluate(
 
       regard evaluate runs/shakespeare more.txt --stride 64
     """
-    talk(quiet=quiet)
+    configure_logging(quiet=quiet)
     from regard.runs.run import load
 
     _print(load(run, device=device).evaluate(data or None, stride=stride, **_options(beam)), json)
 
 
-def test(
+def test_command(
     run: RunPath,
     beam: Beam = None,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a run on its own test rows, which nothing has looked at, and write that down.
+    """Open the sealed test set of a run, score the run on it, and record that in the ledger.
 
     Example:
 
       regard test runs/de-en --beam 5
     """
-    talk(quiet=quiet)
+    configure_logging(quiet=quiet)
     from regard.runs.run import load
 
     _print(load(run, device=device).test(**_options(beam)), json)

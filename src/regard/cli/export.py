@@ -1,28 +1,28 @@
-"""`regard export`: a run's model in the formats of others."""
+"""`regard export`: write the model of a run in the format of another library."""
 
 from typing import Annotated, Any
 
 import typer
 
-from regard.cli.output import Json, Quiet, RunPath, print_json, talk
+from regard.cli.output import Json, Quiet, RunPath, configure_logging, print_json
 from regard.errors import RunExistsError
 
 
-def export(
+def export_command(
     run: RunPath,
-    to: Annotated[str, typer.Option(help="hf, gguf, onnx, ctranslate2, or peft: the adapter alone.")],
-    out: Annotated[str, typer.Option(help="The folder to make; of gguf a file.")],
+    to: Annotated[str, typer.Option(help="hf, gguf, onnx, ctranslate2, or peft (only the adapter).")],
+    out: Annotated[str, typer.Option(help="The folder to create; for gguf a file.")],
     number_type: Annotated[
-        str | None, typer.Option(help="Of gguf: F32, F16 or Q8_0. Unset: F16.", show_default=False)
+        str | None, typer.Option(help="For gguf: F32, F16 or Q8_0. Unset: F16.", show_default=False)
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the export in --out.")] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a run's model for others to load: transformers, llama.cpp, ONNX Runtime, CTranslate2, peft.
+    """Export a model to transformers, llama.cpp, ONNX Runtime, CTranslate2 or peft.
 
-    What was written is read back, and the largest difference of its scores is said; where they are not those of the
-    model, nothing is left. A shape that a format has no words for is refused by the setting that stands in the way.
+    The export is read back and its outputs are compared with those of the model; the largest difference is printed. If
+    they are not the same, the export is removed. A setting that the format cannot represent is an error that names it.
 
     Examples:
 
@@ -32,14 +32,14 @@ def export(
 
       regard export runs/reviews --to onnx --out reviews-onnx
     """
-    talk(quiet=quiet)
-    from regard.cli.training_options import remedies
+    configure_logging(quiet=quiet)
+    from regard.cli.options import remedies
     from regard.runs.export import export_model
 
-    given: dict[str, Any] = {"to": to, "number_type": number_type}
+    options: dict[str, Any] = {"to": to, "number_type": number_type}
     with remedies({RunExistsError: "the option is --overwrite"}):
-        made = export_model(run, out, **given, overwrite=overwrite)
+        exported = export_model(run, out, **options, overwrite=overwrite)
     if json:
-        print_json(made.to_json())
+        print_json(exported.to_json())
     else:
-        print(made.path)
+        print(exported.path)

@@ -1,25 +1,28 @@
-"""`regard import`: a model that others have trained, as a run folder."""
+"""`regard import`: write a pretrained model as a run folder."""
 
 from typing import Annotated
 
 import typer
 
-from regard.cli.output import Json, Quiet, argument, option, print_json, talk
+from regard.cli.output import Json, Quiet, argument, configure_logging, option, print_json
 from regard.errors import BaseMissingError, RunExistsError
 
 
-def import_(
-    path: Annotated[str, argument("PATH", "A folder in Hugging Face's layout or peft's, a GGUF or llama2.c file.")],
-    out: Annotated[str, argument("OUT", "The run folder to make.")],
-    base: Annotated[str | None, option("The run folder that an adapter of peft is for.")] = None,
+def import_command(
+    path: Annotated[
+        str, argument("PATH", "A Hugging Face folder, a GGUF or llama2.c file, or a LoRA adapter of peft.")
+    ],
+    out: Annotated[str, argument("OUT", "The run folder to create.")],
+    format: Annotated[str | None, option("The importer: hf, gguf, llama2c or peft. Unset: the one for PATH.")] = None,
+    base: Annotated[str | None, option("The run folder that an adapter was trained on.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in OUT.")] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Bring a pretrained model in: weights, tokenizer and chat template, checked and under our names.
+    """Import a pretrained model with its tokenizer and chat template.
 
-    Known are BERT, RoBERTa, DistilBERT, GPT-2, Llama, Mistral, Qwen, T5, BART, Marian and ViT; pickled checkpoints
-    are refused, for reading one runs whatever code its author put there.
+    Supported architectures: BERT, RoBERTa, DistilBERT, GPT-2, Llama, Mistral, Qwen, T5, BART, Marian and ViT. Pickled
+    checkpoints are rejected, since loading one can run any code. Installed packages can add formats.
 
     Examples:
 
@@ -31,14 +34,14 @@ def import_(
 
       regard import their-adapter/ runs/theirs --base smollm2
     """
-    talk(quiet=quiet)
-    from regard.cli.training_options import remedies
-    from regard.interop.importing import import_model
+    configure_logging(quiet=quiet)
+    from regard.cli.options import remedies
+    from regard.runs.importing import import_model
 
-    given = {RunExistsError: "the option is --overwrite", BaseMissingError: "the option is --base"}
-    with remedies(given):
-        made = import_model(path, out, base=base, overwrite=overwrite)
+    options = {RunExistsError: "the option is --overwrite", BaseMissingError: "the option is --base"}
+    with remedies(options):
+        folder = import_model(path, out, format=format, base=base, overwrite=overwrite)
     if json:
-        print_json({"run": str(made)})
+        print_json({"run": str(folder)})
     else:
-        print(made)
+        print(folder)

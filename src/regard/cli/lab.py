@@ -1,4 +1,4 @@
-"""`regard lab`: small studies that show what the lectures claim."""
+"""`regard lab`: small studies that measure what the lectures state."""
 
 import os
 from pathlib import Path
@@ -6,28 +6,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.output import Json, Quiet, argument, print_json, talk
+from regard.cli.output import Json, Quiet, argument, configure_logging, print_json
 from regard.errors import ConfigError, DeviceError
-from regard.lab import STUDIES, check, run
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.lab.study import Study
+    from regard.lab import Study
 
 _PIPED_WIDTH = 140
-"""Columns of a table that nobody looks at in a terminal."""
+"""Columns of a table where stdout is not a terminal."""
 
 
-def lab(
-    name: Annotated[str, argument("[NAME]", f"{', '.join(STUDIES)}; or list, which says what each asks.")] = "list",
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, few samples: at most three minutes.")] = False,
+def lab_command(
+    name: Annotated[str, argument("[NAME]", "The study to run; without it, all studies are listed.")] = "list",
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few samples: at most three minutes.")] = False,
     out: Annotated[str, typer.Option(help="The folder for NAME.png, NAME.html and NAME.json.")] = "lab",
-    seed: Annotated[int, typer.Option(min=0, help="Where randomness starts.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The random seed.")] = 0,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a study: a question, measured; its answer as sentences, tables and a figure.
+    """Run a study: one question, answered by measured tables, findings and a figure.
 
     Examples:
 
@@ -37,13 +36,19 @@ def lab(
 
       regard lab positions --quick --out studies
     """
-    talk(quiet=quiet)
+    from regard.lab import STUDIES, run_study
+
+    configure_logging(quiet=quiet)
     if name == "list":
-        _list(json)
+        if json:
+            print_json({"studies": [{"name": entry.name, "question": entry.question} for entry in STUDIES]})
+        else:
+            for entry in STUDIES:
+                print(f"{entry.name}\t{entry.question}")
         return
-    check(name)
+    STUDIES.find(name)
     _check_folder(Path(out))
-    study = run(name, quick=quick, seed=seed)
+    study = run_study(name, quick=quick, seed=seed)
     try:
         files = [str(path) for path in study.write(out)]
     except OSError as error:
@@ -57,40 +62,31 @@ def lab(
         _print(study, files, console if console.is_terminal else Console(width=_PIPED_WIDTH))
 
 
-def _list(as_json: bool) -> None:
-    if as_json:
-        print_json({"studies": [{"name": name, "claim": claim} for name, claim in STUDIES.items()]})
-        return
-    for name, claim in STUDIES.items():
-        print(f"{name}\t{claim}")
-
-
 def _check_folder(folder: Path) -> None:
-    """Nobody should wait for a study that cannot be kept."""
-    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    if not there.is_dir():
-        raise ConfigError(f"a study is written to a folder, got {folder}, where {there} is a file")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise DeviceError(f"cannot write to {folder}: {there} is not writable")
+    """Check before the study runs that its files can be written."""
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    if not existing.is_dir():
+        raise ConfigError(f"a study is written to a folder, got {folder}, where {existing} is a file")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise DeviceError(f"cannot write to {folder}: {existing} is not writable")
 
 
 def _print(study: "Study", files: list[str], console: "Console") -> None:
     from rich.table import Table as RichTable
 
-    def tell(text: str) -> None:
+    def print_text(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    tell(f"{study.title}\n{study.claim}\n")
+    print_text(f"{study.title}\n{study.question}\n")
     for table in study.tables:
-        texts = table.texts()
-        drawn = RichTable(title=table.name, title_justify="left", caption=table.note or None, caption_justify="left")
+        grid = RichTable(title=table.name, title_justify="left", caption=table.note or None, caption_justify="left")
         for index, column in enumerate(table.columns):
-            are_words = all(isinstance(row[index], str) for row in table.rows)
-            drawn.add_column(column, justify="left" if are_words else "right")
-        for row in texts:
-            drawn.add_row(*row)
-        console.print(drawn, markup=False, highlight=False)
-        tell("")
+            is_text = all(isinstance(row[index], str) for row in table.rows)
+            grid.add_column(column, justify="left" if is_text else "right")
+        for row in table.formatted_rows():
+            grid.add_row(*row)
+        console.print(grid, markup=False, highlight=False)
+        print_text("")
     for finding in study.findings:
-        tell(f"- {finding}")
-    tell(f"\n{study.time}; written: {', '.join(files)}")
+        print_text(f"- {finding}")
+    print_text(f"\n{study.duration}; written: {', '.join(files)}")

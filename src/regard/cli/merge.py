@@ -4,18 +4,18 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.output import Json, Quiet, RunPath, argument, print_json, talk
+from regard.cli.output import Json, Quiet, RunPath, argument, configure_logging, print_json
 from regard.errors import RunExistsError
 
 
-def merge(
+def merge_command(
     run: RunPath,
-    out: Annotated[str, argument("OUT", "The run folder to make.")],
+    out: Annotated[str, argument("OUT", "The run folder to create.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in OUT.")] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Add the corrections of a run with LoRA to the weights of its base, and write a run that stands alone.
+    """Merge the low-rank updates of a run with LoRA into the weights of its base, and write a run that needs no base.
 
     Examples:
 
@@ -25,12 +25,12 @@ def merge(
 
       regard predict runs/whole "A film to remember."
     """
-    talk(quiet=quiet)
-    from regard.cli.training_options import remedies
-    from regard.runs.merging import merge as start
+    configure_logging(quiet=quiet)
+    from regard.cli.options import remedies
+    from regard.runs.merge import merge
 
     with remedies({RunExistsError: "the option is --overwrite"}):
-        made = start(run, out, overwrite=overwrite)
+        made = merge(run, out, overwrite=overwrite)
     if json:
         print_json({"run": str(made)})
     else:

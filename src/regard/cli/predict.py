@@ -1,11 +1,11 @@
-"""`regard predict`: from text, or paths of pictures, to the model's output."""
+"""`regard predict`: the output for each input."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any
 
-from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, option, print_json, talk
+from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
 from regard.errors import DataError
 
 if TYPE_CHECKING:
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 _LINES_AT_ONCE = 256
 
 
-def predict(
+def predict_command(
     run: RunPath,
-    texts: Annotated[list[str] | None, argument("[TEXT]...", "Inputs, or paths of pictures; unset: stdin.")] = None,
-    also: Annotated[list[str] | None, option("A run with LoRA on the same base, to be asked as well.")] = None,
-    aspect: Annotated[str | None, option("What of the text is to be judged; unset, each aspect.")] = None,
+    texts: Annotated[list[str] | None, argument("[TEXT]...", "Inputs, or paths of images; unset: stdin.")] = None,
+    also: Annotated[list[str] | None, option("A further run with LoRA on the same base.")] = None,
+    aspect: Annotated[str | None, option("For aspect sentiment: the aspect; unset, each aspect.")] = None,
     beam: Beam = None,
-    temperature: Annotated[float | None, option("Sample; 1 is the model's own distribution.")] = None,
-    top_k: Annotated[int | None, option("Sample among the k likeliest tokens.")] = None,
-    top_p: Annotated[float | None, option("Sample among the tokens holding this probability.")] = None,
-    min_p: Annotated[float | None, option("Sample among tokens at least this share as likely as the best.")] = None,
-    max_length: Annotated[int | None, option("The most tokens to write.")] = None,
-    seed: Annotated[int | None, option("The same seed gives the same sample.")] = None,
+    temperature: Annotated[float | None, option("Sampling temperature; 1 is the model's distribution.")] = None,
+    top_k: Annotated[int | None, option("Sample among the k most probable tokens.")] = None,
+    top_p: Annotated[float | None, option("Sample among the fewest tokens whose probabilities sum to P.")] = None,
+    min_p: Annotated[float | None, option("Sample among tokens with at least P times the top probability.")] = None,
+    max_tokens: Annotated[int | None, option("The largest number of tokens to generate.")] = None,
+    seed: Annotated[int | None, option("The random seed of sampling.")] = None,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Print the model's output for each input, a line each; a line break inside an output becomes a space.
+    """Print the output for each input, one line each; a line break in an output becomes a space.
 
-    Where aspects of a text are judged and none is named, there is a line for each, which begins with it. With --also
+    For aspect sentiment without --aspect there is a line for each aspect, which begins with the aspect. With --also
     there is a line for each run, which begins with the run's name; the base that they share is loaded once.
 
     Examples:
@@ -45,20 +45,20 @@ def predict(
 
       cat inputs.txt | regard predict runs/dates --beam 5 > outputs.txt
 
-      regard predict runs/pictures photo.jpg other.png --json
+      regard predict runs/images photo.jpg other.png --json
     """
-    talk(quiet=quiet)
+    configure_logging(quiet=quiet)
     from regard.runs.adapters import load_adapters
     from regard.runs.run import load
 
     given = {"beam_size": beam, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
-             "max_length": max_length, "seed": seed}  # fmt: skip
+             "max_tokens": max_tokens, "seed": seed}  # fmt: skip
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     loaded = load_adapters([run, *also], device=device) if also else {"": load(run, device=device)}
     for each in loaded.values():
-        each.generation(**options)  # a wrong option is told before anything is read
-    asked = {**options, "aspect": aspect}
-    answers = chain(*_answers(loaded, [texts], asked)) if texts else _answers_to_lines(loaded, asked)
+        each.generation(**options)  # so that a wrong option is reported before anything is read
+    given_options = {**options, "aspect": aspect}
+    answers = chain(*_predict(loaded, [texts], given_options)) if texts else _predict_lines(loaded, given_options)
     if json:
         print_json({"predictions": list(answers)})
         return
@@ -68,28 +68,28 @@ def predict(
         print(named + judged + " ".join(answer["output"].splitlines()), flush=True)
 
 
-def _answers(
+def _predict(
     runs: Mapping[str, "Run"], chunks: Iterable[list[str]], options: dict[str, Any]
 ) -> Iterator[list[dict[str, Any]]]:
-    """For each input one answer of each run, or one for each aspect."""
+    """For each input one prediction of each run, or one for each aspect."""
     for chunk in chunks:
-        found = [run.answers(chunk, **options) for run in runs.values()]
+        found = [run.predict_grouped(chunk, **options) for run in runs.values()]
         for of_input in zip(*found, strict=True):
             named = zip(runs, of_input, strict=True)
             yield [_named(name, prediction.to_json()) for name, some in named for prediction in some]
 
 
-def _answers_to_lines(runs: Mapping[str, "Run"], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A blank line in gives a blank line out, of each run, so that the two stay aligned."""
+def _predict_lines(runs: Mapping[str, "Run"], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A blank line gives a blank line of each run, so that inputs and outputs stay aligned."""
     for lines in _chunks_of_stdin():
-        answers = _answers(runs, [[line for line in lines if line.strip()]], options)
+        answers = _predict(runs, [[line for line in lines if line.strip()]], options)
         for line in lines:
             nothing = {"input": line, "output": "", "score": None}
             yield from next(answers) if line.strip() else [_named(name, nothing) for name in runs]
 
 
 def _named(name: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """With the name of the run, where several are asked."""
+    """With the name of the run, where there are several."""
     return {"run": name, **answer} if name else answer
 
 
@@ -104,7 +104,7 @@ def _chunks_of_stdin() -> Iterator[list[str]]:
 
 
 def lines_of_stdin() -> Iterator[str]:
-    """Lines as files of data have them: UTF-8, whatever the locale, and ended by nothing but a line feed."""
+    """The lines of stdin: UTF-8, whatever the locale, ended by a line feed only."""
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
             yield line.decode("utf-8").removesuffix("\n").removesuffix("\r")

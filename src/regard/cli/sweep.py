@@ -1,11 +1,10 @@
-"""`regard sweep`: settings searched, and the winner's score with its luck taken out."""
+"""`regard sweep`: search settings."""
 
 from typing import Annotated
 
 import typer
 
-from regard.cli.output import Json, Quiet, argument, option, print_json, talk
-from regard.cli.training_options import (
+from regard.cli.options import (
     Columns,
     Given,
     ModelName,
@@ -14,30 +13,34 @@ from regard.cli.training_options import (
     TaskName,
     TokenizerName,
     TrainDevice,
-    joined,
-    names,
+    merge_settings,
     remedies,
+    split_names,
 )
-from regard.errors import ConfigError, RunExistsError, StoppedError
+from regard.cli.output import Json, Quiet, argument, configure_logging, option, print_json
+from regard.errors import ConfigError, RegardError, RunExistsError, StoppedError
 
-_REMEDIES = {RunExistsError: "the options are --overwrite and --out", StoppedError: "type the same command again"}
+_REMEDIES: dict[type[RegardError], str] = {
+    RunExistsError: "the options are --overwrite and --out",
+    StoppedError: "run the same command again",
+}
 _PIPED_WIDTH = 160
-"""Columns of a table that nobody looks at in a terminal."""
+"""Columns of a table where stdout is no terminal."""
 
 
-def sweep(
-    given: Annotated[list[str], argument("DATA... SPACE", "Data as for train; last, a TOML file of ranges.")],
-    trials: Annotated[int | None, option("Trials in all. Unset: 50, or each point of a grid.")] = None,
+def sweep_command(
+    given: Annotated[list[str], argument("DATA... SPACE", "Data as for regard train; last, a TOML file of ranges.")],
+    trials: Annotated[int | None, option("Number of trials. Unset: 50, or each point of a grid.")] = None,
     sampler: Annotated[str, typer.Option(help="random, tpe or grid.")] = "tpe",
-    pruner: Annotated[str, typer.Option(help="none, or hyperband, which ends trials that fall behind.")] = "none",
-    objective: Annotated[Given, option("A score, or loss, parameters, seconds; more than once for several.")] = None,
-    minutes: Annotated[float | None, option("Train each trial for so many minutes.")] = None,
-    steps: Annotated[int | None, option("Train each trial for so many steps. Unset: 160, on a GPU 2,000.")] = None,
-    again: Annotated[int, typer.Option(help="Train the winner's settings with so many other seeds.")] = 3,
+    pruner: Annotated[str, typer.Option(help="none, or hyperband, which stops bad trials early.")] = "none",
+    objective: Annotated[Given, option("A score, or loss, parameters, seconds; repeat it for several.")] = None,
+    minutes: Annotated[float | None, option("Budget of each trial, in minutes of training.")] = None,
+    steps: Annotated[int | None, option("Budget of each trial, in steps. Unset: 160, on a GPU 2,000.")] = None,
+    repeats: Annotated[int, typer.Option(help="Train the best settings again with N other seeds.")] = 3,
     storage: Annotated[str | None, option("A database that machines share: postgresql://user@host/name")] = None,
-    workers: Annotated[int | None, option("Trials at a time. Unset: one a core, or one on a GPU.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the proposals.")] = 0,
-    out: Annotated[str | None, option("The folder. Unset: runs/sweep-DATA. An interrupted one goes on.")] = None,
+    workers: Annotated[int | None, option("Trials at a time. Unset: one for each core, or one on a GPU.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
+    out: Annotated[str | None, option("Folder. Unset: runs/sweep-DATA. An interrupted one is continued.")] = None,
     model: ModelName = None,
     task: TaskName = None,
     columns: Columns = None,
@@ -49,17 +52,17 @@ def sweep(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Search settings: train many trials, train the best again with other seeds, and count every look.
+    """Search settings: train many trials, then the best settings again with other seeds.
 
-    The space is a TOML file with a table for each setting, as in:
+    The space is a TOML file with a table for each setting, such as:
 
+    \b
       [train.learning_rate]
-
       low = 1e-4
-
       high = 1e-2
-
       log = true
+
+    The number of evaluations that the winner is selected from is counted, and the bound on its score accounts for it.
 
     Examples:
 
@@ -71,19 +74,19 @@ def sweep(
 
       regard sweep dates space.toml --objective exact_match --objective parameters
     """
-    talk(quiet=quiet)
+    configure_logging(quiet=quiet)
     if len(given) < 2 or not given[-1].endswith(".toml"):
-        raise ConfigError(f"a sweep takes data and, last, a TOML file of ranges, got {' '.join(given)}")
-    from regard.runs.sweep import sweep as start
+        raise ConfigError(f"a sweep needs data and, last, a TOML file of ranges, got {' '.join(given)}")
+    from regard.experiments.sweep import sweep
 
     options = {
-        "task": task,
-        "data": {"columns": names(columns), "tokenizer": tokenizer},
+        "task": {"name": task, "tokenizer": tokenizer},
+        "data": {"columns": split_names(columns)},
         "train": {"device": device},
     }
-    values = joined(settings, set_, options)
+    values = merge_settings(settings, set_, options)
     with remedies(_REMEDIES):
-        result = start(
+        result = sweep(
             given[:-1],
             given[-1],
             trials=trials,
@@ -94,7 +97,7 @@ def sweep(
             steps=steps,
             model=model,
             settings=values,
-            again=again,
+            repeats=repeats,
             seed=seed,
             storage=storage,
             workers=workers,
@@ -107,9 +110,9 @@ def sweep(
         return
     from rich.console import Console
 
-    from regard.explanation.sweep import SweepTable
+    from regard.explanation.report.sweep import sweep_summary
 
     console = Console()
     console = console if console.is_terminal else Console(width=_PIPED_WIDTH)
-    console.print(SweepTable(result.table), highlight=False)
-    console.print(f"\nthe page to look at: {result.page}", markup=False, highlight=False, soft_wrap=True)
+    console.print(sweep_summary(result.table), highlight=False)
+    console.print(f"\npage: {result.page}", markup=False, highlight=False, soft_wrap=True)

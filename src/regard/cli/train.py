@@ -4,9 +4,8 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.few import FEW_REMEDIES, Draws, Few, Jobs, print_few, read_few, require_few
-from regard.cli.output import Json, Quiet, argument, option, talk
-from regard.cli.training_options import (
+from regard.cli.few_shot import FEW_SHOT_REMEDIES, Jobs, Shots, ShotSeeds, print_few_shot, read_shots, require_shots
+from regard.cli.options import (
     Columns,
     Epochs,
     Given,
@@ -21,16 +20,17 @@ from regard.cli.training_options import (
     TaskName,
     TokenizerName,
     TrainDevice,
-    joined,
-    names,
+    merge_settings,
     print_run,
     remedies,
+    split_names,
 )
+from regard.cli.output import Json, Quiet, argument, configure_logging, option
 from regard.errors import ConfigError
 
 
-def train(
-    data: Annotated[Given, argument("DATA...", "A file, several files, a folder, or a built-in name.")] = None,
+def train_command(
+    data: Annotated[Given, argument("DATA...", "A file, several files, a folder, or a built-in data set.")] = None,
     out: RunOut = None,
     model: ModelName = None,
     task: TaskName = None,
@@ -45,17 +45,17 @@ def train(
     device: TrainDevice = None,
     settings: SettingsFile = None,
     set_: SetValues = None,
-    no_auto_batch: Annotated[bool, typer.Option("--no-auto-batch", help="Stop where memory runs out.")] = False,
+    no_auto_batch: Annotated[bool, typer.Option("--no-auto-batch", help="Never split batches to save memory.")] = False,
     skip_bad: SkipBad = False,
-    few: Few = None,
-    draws: Draws = None,
+    shots: Shots = None,
+    shot_seeds: ShotSeeds = None,
     jobs: Jobs = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Train a model on a file of pairs, labelled rows or running text, and write a run folder with a report.
+    """Train a model on a file of pairs, labeled rows, running text or images, and write a run folder with a report.
 
     Examples:
 
@@ -67,35 +67,34 @@ def train(
 
       regard train shakespeare.txt --tokenizer characters --minutes 3 --out runs/shakespeare
 
-      regard train reviews.csv --few 16,100 --draws 5
+      regard train reviews.csv --shots 16,100 --shot-seeds 5
 
       regard train --out runs/de-en --resume
     """
-    talk(quiet=quiet)
+    configure_logging(quiet=quiet)
     if resume and (out is None or overwrite):
-        raise ConfigError("--resume goes on with the run in --out, and does not go with --overwrite")
-    if few is None:
-        require_few(draws, jobs)
+        raise ConfigError("--resume needs --out, and cannot be combined with --overwrite")
+    if shots is None:
+        require_shots(shot_seeds, jobs)
 
     options = {
-        "task": task,
-        "data": {"columns": names(columns), "valid": valid, "test": test, "tokenizer": tokenizer,
-                 "skip_bad": skip_bad or None},
+        "task": {"name": task, "tokenizer": tokenizer},
+        "data": {"columns": split_names(columns), "valid": valid, "test": test, "skip_bad": skip_bad or None},
         "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device,
                   "auto_batch": False if no_auto_batch else None},
     }  # fmt: skip
-    values = joined(settings, set_, options)
-    if few is not None:
-        from regard.runs.few import few_shot
+    values = merge_settings(settings, set_, options)
+    if shots is not None:
+        from regard.experiments.few_shot import few_shot
 
-        wanted = read_few(few, draws, refused={"--resume": resume, "--seed": seed})
-        with remedies(FEW_REMEDIES):
-            print_few(few_shot(data or [], **wanted, model=model, settings=values, out=out, overwrite=overwrite,
-                               jobs=jobs, show_progress=not quiet), json=json)  # fmt: skip
+        chosen = read_shots(shots, shot_seeds, refused={"--resume": resume, "--seed": seed})
+        with remedies(FEW_SHOT_REMEDIES):
+            print_few_shot(few_shot(data or [], **chosen, model=model, settings=values, out=out, overwrite=overwrite,
+                                    jobs=jobs, show_progress=not quiet), json=json)  # fmt: skip
         return
-    from regard.runs.launch import train as start
+    from regard.runs.train import train
 
     with remedies():
-        run = start(data or None, out=out, model=model, settings=values, resume=resume, overwrite=overwrite,
+        run = train(data or None, out=out, model=model, settings=values, resume=resume, overwrite=overwrite,
                     show_progress=not quiet)  # fmt: skip
     print_run(run, json=json)

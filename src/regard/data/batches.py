@@ -1,9 +1,8 @@
-"""Batches by token budget, from a sampler that can be asked for any step at once.
+"""Batches with a token budget; the batch of any step can be computed directly.
 
-Rows of like length share a bucket, so that little is padded. The number of
-batches in an epoch is fixed, and both the order of the batches and the rows
-inside a bucket are shuffled by computed permutations: the seed and the step
-number give the batch, in constant memory, however large the data.
+Rows of similar length are in one bucket, so that there is little padding. The number of batches in an epoch is fixed,
+and both the order of the batches and the rows within a bucket are shuffled by computed permutations: the seed and the
+step number determine the batch, in constant memory for data of any size.
 """
 
 import os
@@ -16,23 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.permutation import mix, permute
-from regard.data.store import TokenStore, map_array
+from regard.data.stores.arrays import flush_to_disk, map_array
+from regard.data.stores.rows import TokenStore
 from regard.errors import ConfigError, DeviceError
 
-Made = TypeVar("Made")
-"""A task's own kind of batch."""
+BatchType = TypeVar("BatchType")
+"""The type of a task's batches."""
 
 _SCAN = 1 << 20
-"""Rows whose lengths are looked at together when buckets are made."""
+"""Rows whose lengths are read at a time when buckets are made."""
 _BATCHES_PER_BUCKET = 8
-"""A bucket holds at least so many full batches, or a small file would fall apart into half-empty ones."""
+"""The minimum number of full batches of a bucket, without which a small file would have many incomplete ones."""
 _GROWTH = 1.15
-"""The longest row of a bucket is at most so much longer than its shortest, where there are rows enough."""
+"""The ratio of the longest to the shortest row from which a bucket with enough rows is closed."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Rows of like length: where they stand in the order of all rows, and how they are cut into batches."""
+    """Rows of similar length: their start in the order of all rows, and their number of batches."""
 
     first: int
     num_rows: int
@@ -41,15 +41,15 @@ class Bucket:
 
 
 class BatchSampler:
-    """Which rows make the batch of a step.
+    """Assigns rows to the batch of each step.
 
-    Each epoch meets every row once. Within a bucket the rows are spread evenly
-    over its batches, so that no batch is a small remainder.
+    Each epoch contains every row once. The rows of a bucket are distributed evenly over its batches, so that no batch
+    is a small remainder.
     """
 
     def __init__(self, store: TokenStore, *, batch_tokens: int, seed: int) -> None:
         if len(store) == 0:
-            raise ConfigError("there is no row to make a batch of")
+            raise ConfigError("there are no rows to make batches of")
         histogram = _length_histogram(store)
         limits = _bucket_limits(histogram, batch_tokens)
         self.seed = seed
@@ -62,7 +62,7 @@ class BatchSampler:
         return int(self._first_batch[-1])
 
     def rows(self, step: int) -> NDArray[np.int64]:
-        """The rows of batch number `step`, counted from 0 through all epochs."""
+        """The rows of batch number `step`, counted from 0 over all epochs."""
         number, batch = self._place(step)
         bucket, epoch = self.buckets[number], step // self.batches_per_epoch
         start, end = (bucket.num_rows * b // bucket.num_batches for b in (batch, batch + 1))
@@ -70,30 +70,30 @@ class BatchSampler:
         return np.asarray(self._order[bucket.first + inside], dtype=np.int64)
 
     def shape(self, step: int) -> tuple[int, int]:
-        """The most rows, and the most tokens on a side, that batch number `step` and those of its bucket can have."""
+        """The maximum number of rows, and of tokens of a column, of all batches in the bucket of batch `step`."""
         bucket = self.buckets[self._place(step)[0]]
         return -(-bucket.num_rows // bucket.num_batches), bucket.max_length
 
     def _place(self, step: int) -> tuple[int, int]:
-        """The bucket of a batch, and which of its batches it is."""
+        """The bucket of a batch, and its number within the bucket."""
         epoch, index = divmod(step, self.batches_per_epoch)
         shuffled = int(permute(np.array([index]), self.batches_per_epoch, mix(self.seed, epoch))[0])
         number = int(np.searchsorted(self._first_batch, shuffled, side="right")) - 1
         return number, shuffled - int(self._first_batch[number])
 
 
-class StoredBatches(Generic[Made]):
-    """Rows of a store, those of like length together, in shuffled order, as what `make` makes of them.
+class StoredBatches(Generic[BatchType]):
+    """Shuffled batches of the rows of a store, with rows of similar length together.
 
-    `fill` brings a batch to so many rows of so many tokens, so that all batches of a bucket have one shape and
-    recorded work meets it again; unset, batches stay as they are.
+    `make` builds a batch of the given rows. `fill`, if given, pads a batch to a number of rows and of tokens, so that
+    all batches of a bucket have one shape, for which a CUDA graph can be replayed.
     """
 
     def __init__(
         self,
         store: TokenStore,
-        make: Callable[[NDArray[np.int64]], Made],
-        fill: Callable[[Made, int, int], Made] | None,
+        make: Callable[[NDArray[np.int64]], BatchType],
+        fill: Callable[[BatchType, int, int], BatchType] | None,
         *,
         batch_tokens: int,
         seed: int,
@@ -105,14 +105,14 @@ class StoredBatches(Generic[Made]):
     def per_epoch(self) -> int:
         return self.sampler.batches_per_epoch
 
-    def batch(self, number: int) -> Made:
-        """Batch `number`, counted from 0 through all epochs."""
+    def batch(self, number: int) -> BatchType:
+        """Batch `number`, counted from 0 over all epochs."""
         batch = self._make(self.sampler.rows(number))
         return batch if self._fill is None else self._fill(batch, *self.sampler.shape(number))
 
 
 def batches_by_length(lengths: Sequence[int] | NDArray[np.int64], *, batch_tokens: int) -> list[NDArray[np.int64]]:
-    """Every row once, short ones first, in batches that keep to the budget, for data small enough to be listed."""
+    """Every row once, short ones first, in batches within the budget, for data that fits into memory."""
     batches: list[list[int]] = [[]]
     for row in np.argsort(lengths, kind="stable").tolist():
         if batches[-1] and (len(batches[-1]) + 1) * (int(lengths[row]) + 1) > batch_tokens:
@@ -122,7 +122,7 @@ def batches_by_length(lengths: Sequence[int] | NDArray[np.int64], *, batch_token
 
 
 def pad(sequences: list[NDArray[np.int64]], padding: int) -> NDArray[np.int64]:
-    """The sequences as rows of one rectangle, filled up on the right."""
+    """The sequences as rows of one array, padded on the right."""
     result = np.full((len(sequences), max(map(len, sequences), default=0)), padding, dtype=np.int64)
     for row, sequence in zip(result, sequences, strict=True):
         row[: len(sequence)] = sequence
@@ -140,7 +140,7 @@ def _length_histogram(store: TokenStore) -> NDArray[np.int64]:
 
 
 def _bucket_limits(histogram: NDArray[np.int64], batch_tokens: int) -> list[int]:
-    """The longest length of each bucket, ascending."""
+    """The maximum length of each bucket, ascending."""
     limits: list[int] = []
     shortest, num_rows = 0, 0
     for length in np.flatnonzero(histogram).tolist():
@@ -162,7 +162,7 @@ def _make_buckets(histogram: NDArray[np.int64], limits: list[int], batch_tokens:
     buckets, first, shortest = [], 0, 0
     for limit in limits:
         num_rows = int(histogram[shortest : limit + 1].sum())
-        # One position more than the row has: every sequence gets a start or an end.
+        # One position more than the row: a start or an end token is added to every sequence.
         rows_per_batch = max(1, batch_tokens // (limit + 1))
         buckets.append(Bucket(first, num_rows, -(-num_rows // rows_per_batch), limit))
         first, shortest = first + num_rows, limit + 1
@@ -170,7 +170,7 @@ def _make_buckets(histogram: NDArray[np.int64], limits: list[int], batch_tokens:
 
 
 def _order_by_bucket(store: TokenStore, limits: list[int], batch_tokens: int) -> NDArray[np.int64]:
-    """The numbers of all rows, bucket after bucket, in a file beside the store."""
+    """The numbers of all rows, bucket after bucket, in a file in the folder of the store."""
     path = store.folder / f"order-{batch_tokens}.bin"
     if not path.exists() or path.stat().st_size != len(store) * np.dtype(np.int64).itemsize:
         _write_order(path, store, limits)
@@ -180,12 +180,11 @@ def _order_by_bucket(store: TokenStore, limits: list[int], batch_tokens: int) ->
 def _write_order(path: Path, store: TokenStore, limits: list[int]) -> None:
     work = path.with_suffix(f".{os.getpid()}.part")
     try:
-        # Not through a memory map: on a full disk that ends the process, where a write raises an error.
+        # Not through a memory map: on a full disk it kills the process, whereas a write raises an error.
         with open(work, "wb") as file:
             for chunk in _rows_by_bucket(store, limits):
                 file.write(chunk.tobytes())
-            file.flush()
-            os.fsync(file.fileno())
+            flush_to_disk(file)
         os.replace(work, path)
     except OSError as error:
         raise DeviceError(f"cannot write the order of rows to {path}: {error.strerror or error}") from None

@@ -1,9 +1,8 @@
-"""A shuffled order that is computed, not stored.
+"""A random permutation that is computed rather than stored.
 
-A Feistel network over the numbers below a power of four is a permutation of
-them; walking on from a result that is too large until it is not makes it one
-of 0..n-1 ("cycle walking", Black & Rogaway, 2002). Any position of the order
-can be asked for at once, for any n, in constant memory.
+A Feistel network over the numbers below a power of four is a permutation of them; applying it again to results that are
+too large makes it one of 0..n-1 ("cycle walking", Black & Rogaway, 2002). Any position can be computed directly, for
+any n, in constant memory.
 """
 
 import numpy as np
@@ -15,7 +14,7 @@ _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133
 
 
 def permute(positions: NDArray[np.int64], n: int, key: int) -> NDArray[np.int64]:
-    """Where the items at `positions` of a shuffled 0..n-1 come from; `key` chooses the order.
+    """The items at `positions` of a random permutation of 0..n-1, which `key` selects.
 
     Example:
         >>> sorted(permute(np.arange(5), 5, key=1).tolist())
@@ -29,10 +28,10 @@ def permute(positions: NDArray[np.int64], n: int, key: int) -> NDArray[np.int64]
 
 
 def mix(*numbers: int) -> int:
-    """One well-stirred 64-bit number from several, so that nearby seeds have nothing in common."""
+    """Hash several integers to one of 64 bits, so that similar seeds give unrelated results."""
     state = 0
     for number in numbers:
-        state = _stir_one(state ^ (number & _WORD))
+        state = _finalize_int(state ^ (number & _WORD))
     return state
 
 
@@ -40,20 +39,20 @@ def _network(values: NDArray[np.uint64], half_bits: int, key: int) -> NDArray[np
     mask, shift = np.uint64((1 << half_bits) - 1), np.uint64(half_bits)
     left, right = values >> shift, values & mask
     for round_number in range(_ROUNDS):
-        left, right = right, left ^ (_stir(right ^ np.uint64(mix(key, round_number))) & mask)
+        left, right = right, left ^ (_finalize(right ^ np.uint64(mix(key, round_number))) & mask)
     return (left << shift) | right
 
 
-def _stir(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64 (Steele et al., 2014), wrapping at 64 bits as arrays do."""
+def _finalize(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finalizer of splitmix64 (Steele et al., 2014), with the overflow of arrays at 64 bits."""
     x = x + np.uint64(_GOLDEN)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(_FIRST)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(_SECOND)
     return x ^ (x >> np.uint64(31))
 
 
-def _stir_one(x: int) -> int:
-    """The same for one plain integer, without an array's overhead."""
+def _finalize_int(x: int) -> int:
+    """The same for one Python integer, without the overhead of an array."""
     x = (x + _GOLDEN) & _WORD
     x = ((x ^ (x >> 30)) * _FIRST) & _WORD
     x = ((x ^ (x >> 27)) * _SECOND) & _WORD

@@ -1,151 +1,143 @@
-"""The figure of an attention map: one map large, and beside it, small, the maps that it averages."""
+"""Matplotlib figures: fonts for tokens of any script, one style for all axes, and files.
+
+Importing this module imports matplotlib, so callers import it where a figure is drawn.
+"""
 
 import io
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import matplotlib
-import numpy as np
+from matplotlib import font_manager, ft2font
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from numpy.typing import NDArray
 
-from regard.explanation.fonts import fonts_for
+from regard.explanation.colors import DARK, GRID, INK, MUTED
 from regard.files import write_atomically
 
-INK, MUTED = "#1d2129", "#5d6470"
 RAMP = LinearSegmentedColormap.from_list("regard", ["#f1f2f6", "#c3cff0", "#7d97de", "#3b55bd", "#1a2368"])
-"""From no weight to the largest."""
-CELL = 0.27
-"""Side of a cell of the large map in inches, as long as the map stays below `LARGEST`."""
-LARGEST = 11.0
-LONGEST_NAME = 20
+"""From weight 0 to the largest weight; the same stops as `--ramp-0` to `--ramp-4` of `style.css`."""
+PREFERRED_FONTS = (
+    "DejaVu Sans",  # part of matplotlib, so it is always installed
+    "Noto Sans",
+    "Noto Sans Arabic",
+    "Noto Sans Hebrew",
+    "Noto Sans Devanagari",
+    "Noto Sans Bengali",
+    "Noto Sans Thai",
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "Arial Unicode MS",
+    "Segoe UI",
+    "Nirmala UI",
+    "Leelawadee UI",
+    "Microsoft YaHei",
+    "PingFang SC",
+    "Hiragino Sans",
+)
+"""Sans-serif families that look similar, tried before all other installed ones."""
 
 
-def compose(
-    parts: NDArray[np.float32],
-    *,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    roles: tuple[str, str],
-    title: str,
-    corner: tuple[int, int],
-) -> Figure:
-    """Lay out the average of `parts` and, where there are several, the parts themselves.
-
-    Args:
-        parts: Layers, heads, rows, columns.
-        rows: Names of the rows, all of them visible.
-        columns: Names of the columns.
-        roles: What a row stands for, and what a column.
-        title: What the large map shows.
-        corner: The number of the first layer and of the first head among the parts.
-    """
-    average = parts.mean(axis=(0, 1), dtype=np.float64)
-    cell = min(CELL, LARGEST / max(average.shape))
-    height, width = (cell * count for count in average.shape)
-    grid_width, grid_height, tile = _grid_size(parts, max(height, 2.0))
-    bar, gap = 0.12, 0.9
-    total = (width + 0.25 + bar + (gap + grid_width if tile else 0.0), max(height, grid_height))
-    figure = Figure(figsize=total, facecolor="white")
-
-    def place(left: float, size: tuple[float, float]) -> Axes:
-        return figure.add_axes((left / total[0], 1 - size[1] / total[1], size[0] / total[0], size[1] / total[1]))
-
-    scale = Normalize(0.0, float(average.max()) or 1.0)
-    axes = place(0.0, (width, height))
-    axes.imshow(average, cmap=RAMP, norm=scale, aspect="auto", interpolation="nearest")
-    _name_axes(axes, rows, columns, roles, size=min(9.5, cell * 72 * 0.6))
-    _color_bar(figure, place(width + 0.25, (bar, min(height, 2.2))), scale)
-    if tile:
-        _draw_parts(place(width + 0.25 + bar + gap, (grid_width, grid_height)), parts, tile, corner)
-    axes.set_title(title, loc="left", fontsize=12, color=INK, pad=14)
-    return figure
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write the figure with fonts that have its signs; text stays text in an SVG."""
+def save_figure(figure: Figure, path: Path) -> None:
+    """Writes a PNG or SVG file, by the suffix of `path`, with fonts for all characters; text stays text in an SVG."""
     texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
     families = fonts_for(text.get_text() for text in texts)
     for text in texts:
         text.set_fontfamily(families)
         text.set_parse_math(False)
-    is_vector = path.suffix.lower() == ".svg"
+    kind = path.suffix[1:].lower()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "regard"}), warnings.catch_warnings():
-        # A sign that no installed font has is drawn as a box.
+        # A character that no installed font covers is drawn as a box.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support .* natively")
-        metadata, drawn = {"Date": None} if is_vector else None, io.BytesIO()
-        kind = path.suffix[1:].lower()
+        metadata, drawn = {"Date": None} if kind == "svg" else None, io.BytesIO()
         figure.savefig(drawn, format=kind, dpi=200, bbox_inches="tight", pad_inches=0.25, metadata=metadata)
     write_atomically(path, drawn.getvalue())
 
 
-def _name_axes(axes: Axes, rows: Sequence[str], columns: Sequence[str], roles: tuple[str, str], *, size: float) -> None:
-    """Put a token at each row and on top of each column, turned where it is longer than its column is wide."""
-    names = [_shortened(name) for name in columns]
-    axes.xaxis.tick_top()
-    axes.xaxis.set_label_position("top")
-    axes.set_xticks(range(len(names)), labels=names, fontsize=size, color=INK)
-    for label, name in zip(axes.get_xticklabels(), names, strict=True):
-        label.set(**({"va": "baseline"} if len(name) <= 2 else {"rotation": 90, "va": "bottom"}))
-    axes.set_yticks(range(len(rows)), labels=[_shortened(name) for name in rows], fontsize=size, color=INK)
-    axes.set_ylabel(roles[0], fontsize=8.5, color=MUTED, labelpad=8)
-    axes.set_xlabel(roles[1], fontsize=8.5, color=MUTED, labelpad=8)
-    axes.tick_params(length=0, pad=4)
+def to_svg(figure: Figure) -> str:
+    """Returns the figure as SVG without a background, with text as outlines, so that no font has to be installed."""
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "regard"}):
+        figure.savefig(
+            buffer, format="svg", transparent=True, bbox_inches="tight", metadata={"Date": None, "Creator": None}
+        )
+    return buffer.getvalue()
+
+
+def to_dark(svg: str) -> str:
+    """Returns the drawing in the colors of a dark page."""
+    return re.sub("|".join(DARK), lambda color: DARK[color[0]], svg)
+
+
+def style_axes(
+    axes: Axes,
+    *,
+    title: str = "",
+    xlabel: str = "",
+    ylabel: str = "",
+    grid: Literal["both", "x", "y"] | None = "both",
+    has_spines: bool = False,
+) -> None:
+    """Sets the title, the labels, the grid and the ticks in the style of all figures."""
+    axes.set_title(title, loc="left", fontsize=10.5, color=INK, pad=9)
+    axes.set_xlabel(xlabel, fontsize=8.5, color=MUTED, loc="left")
+    axes.set_ylabel(ylabel, fontsize=8.5, color=MUTED)
     axes.spines[:].set_visible(False)
-    axes.set_xticks(np.arange(0.5, len(names) - 1), minor=True)
-    axes.set_yticks(np.arange(0.5, len(rows) - 1), minor=True)
-    axes.grid(which="minor", color="white", linewidth=min(1.0, size / 8))
-    axes.tick_params(which="minor", length=0)
+    if has_spines:
+        axes.spines[["left", "bottom"]].set(visible=True, color=GRID)
+    axes.grid(visible=False)
+    if grid is not None:
+        axes.grid(axis=grid, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(which="both", length=0, labelsize=8.5, labelcolor=MUTED, pad=5)
 
 
-def _color_bar(figure: Figure, axes: Axes, scale: Normalize) -> None:
-    bar = figure.colorbar(ScalarMappable(scale, RAMP), cax=axes)
-    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]  # typed as if it were callable
-    bar.set_ticks([0.0, float(scale.vmax or 1.0)], labels=["0", f"{scale.vmax:.2f}"])
-    axes.tick_params(length=0, labelsize=8, labelcolor=MUTED, pad=4)
+def fonts_for(texts: Iterable[str]) -> list[str]:
+    """Returns installed families, most preferred first, that together cover the characters of `texts` if possible.
+
+    Matplotlib draws each character with the first family of the list that has it.
+    """
+    missing = {ord(character) for text in texts for character in text}
+    chosen: list[str] = []
+    for family, path in _candidates():
+        covered = missing & _characters(path)
+        if covered or not chosen:
+            chosen.append(family)
+            missing -= covered
+        if not missing:
+            break
+    return chosen
 
 
-def _grid_size(parts: NDArray[np.float32], height: float) -> tuple[float, float, tuple[float, float] | None]:
-    """Width and height of the grid of small maps in inches, and of one of them; none where there is one part."""
-    num_layers, num_heads, num_rows, num_columns = parts.shape
-    if num_layers * num_heads == 1:
-        return 0.0, 0.0, None
-    ratio = min(2.0, max(0.5, num_columns / num_rows))
-    tile_height = min(1.1, max(0.45, height / num_layers - 0.14))
-    tile = (tile_height * ratio, tile_height)
-    return num_heads * (tile[0] + 0.14), num_layers * (tile[1] + 0.14), tile
+@cache
+def _candidates() -> tuple[tuple[str, str], ...]:
+    """Family and file of each upright font of regular weight: preferred ones, other sans-serif ones, the rest.
+
+    A "last resort" font claims every character and draws a box for each, so it comes last.
+    """
+    fonts: dict[str, str] = {}
+    for entry in font_manager.fontManager.ttflist:
+        if entry.style == "normal" and entry.weight in {400, "normal", "regular"}:
+            fonts.setdefault(entry.name, entry.fname)
+    ranks = {family: rank for rank, family in enumerate(PREFERRED_FONTS)}
+
+    def order(font: tuple[str, str]) -> tuple[bool, int, bool, str]:
+        family = font[0]
+        return family.startswith("Last Resort"), ranks.get(family, len(ranks)), "Sans" not in family, family
+
+    return tuple(sorted(fonts.items(), key=order))
 
 
-def _draw_parts(axes: Axes, parts: NDArray[np.float32], tile: tuple[float, float], corner: tuple[int, int]) -> None:
-    """All parts in one set of axes, in inches, on one scale."""
-    num_layers, num_heads = parts.shape[:2]
-    step_x, step_y = tile[0] + 0.14, tile[1] + 0.14
-    scale = Normalize(0.0, float(parts.max()) or 1.0)
-    for layer in range(num_layers):
-        for head in range(num_heads):
-            left, top = head * step_x, layer * step_y
-            extent = (left, left + tile[0], top + tile[1], top)
-            axes.imshow(parts[layer, head], cmap=RAMP, norm=scale, extent=extent, interpolation="nearest")
-    axes.set_aspect("auto")
-    axes.set_xlim(0, num_heads * step_x)
-    axes.set_ylim(num_layers * step_y, 0)
-    first_layer, first_head = corner
-    middles_x = [head * step_x + tile[0] / 2 for head in range(num_heads)]
-    middles_y = [layer * step_y + tile[1] / 2 for layer in range(num_layers)]
-    axes.xaxis.tick_top()
-    axes.set_xticks(middles_x, labels=[f"head {first_head + head}" for head in range(num_heads)])
-    layers = [f"layer {first_layer + layer}" for layer in range(num_layers)]
-    axes.set_yticks(middles_y, labels=layers, rotation=90, va="center")
-    axes.tick_params(length=0, labelsize=7.5, labelcolor=MUTED, pad=4)
-    axes.set_xlabel(f"all on one scale, from 0 to {scale.vmax:.2f}", fontsize=7.5, color=MUTED, labelpad=6, loc="left")
-    axes.spines[:].set_visible(False)
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+@cache
+def _characters(path: str) -> frozenset[int]:
+    try:
+        return frozenset(ft2font.FT2Font(path).get_charmap())
+    except FileNotFoundError:  # matplotlib caches its list of fonts and does not notice removed ones
+        return frozenset()

@@ -1,16 +1,15 @@
-"""Models and vocabularies in the files of llama2.c (version 0, float32).
+"""Reading models and vocabularies of llama2.c, version 0, in float32.
 
-A file of weights is seven integers and then the tensors, each for all layers
-at once. It says neither of which kind it is nor where it ends, so its size is
-checked against what the integers ask for. https://github.com/karpathy/llama2.c
+https://github.com/karpathy/llama2.c
 
-A file of a vocabulary is one integer, and for each token its score, its length
-and its bytes; the first are the unknown token, the start, the end, and the 256
-bytes.
+A model file is seven integers and then the tensors, each for all layers. It has
+neither a magic number nor a length, so its size is checked against the integers.
 
-Rotary positions turn neighboring coordinates (2i, 2i + 1) of a head here, as in
-GGUF files, and coordinates (i, i + head/2) in Hugging Face's layout: rows of
-the query and key matrices are reordered.
+A vocabulary file is one integer, and for each token its score, its length and its
+bytes; the first tokens are the unknown token, the start, the end, and the 256 bytes.
+
+Rotary positions rotate adjacent coordinates of a head, as in GGUF files: the rows of
+queries and keys are reordered.
 """
 
 import struct
@@ -20,21 +19,25 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import DataError
-from regard.interop.checkpoint import Foreign, hash_files
-from regard.interop.gguf_tokenizer import Kind, Vocabulary, sentencepiece_tokenizer, started
+from regard.interop.gguf.reading import recognizes_gguf
+from regard.interop.gguf.tokenizer import GGUFVocabulary, TokenType, sentencepiece_tokenizer, with_start_token
+from regard.interop.hf.conversion import convert_checkpoint
+from regard.interop.hf.llama import halves_from_pairs
+from regard.interop.hf.reading import Checkpoint, hash_files, is_pickle
+from regard.interop.importing import Importer
+from regard.interop.model import ImportedModel
 from regard.text.tokenizer import END, START, UNKNOWN, Tokenizer
 
-_NEWER = 0x616B3432
-"""What files of version 1 and 2 begin with."""
+_LATER_MAGIC = 0x616B3432
+"""The first integer of versions 1 and 2."""
 _NUM_BYTES = 256
 
 
-class Header(NamedTuple):
-    """The seven integers; a negative `vocab_size` says that the output projection is a matrix of its own."""
+class _Header(NamedTuple):
+    """The seven integers; with a negative `vocab_size` the output projection is not tied to the embedding."""
 
     model_dim: int
     feedforward_dim: int
@@ -73,71 +76,87 @@ class Header(NamedTuple):
 
 
 _ROTATION = "cosines and sines"
-"""A table that follows from the positions, and is passed over."""
+"""A table that follows from the positions and is not read."""
 
 
-def read_llama2c(path: Path, vocabulary: Path | None = None) -> Foreign:
-    """The model in a file of weights, with the vocabulary in another; unset, the one beside it."""
-    header = read_header(path)
-    vocabulary = _vocabulary_beside(path) if vocabulary is None else vocabulary
-    tokenizer = read_vocabulary(vocabulary)
+def recognizes_llama2c(path: Path) -> bool:
+    """Whether a file has the suffix .bin and is neither a pickle nor a GGUF file."""
+    return path.is_file() and path.suffix.lower() == ".bin" and not is_pickle(path) and not recognizes_gguf(path)
+
+
+def read_llama2c(path: Path) -> ImportedModel:
+    """Read a model file, with the vocabulary file in the same folder."""
+    return convert_checkpoint(read_llama2c_checkpoint(path))
+
+
+LLAMA2C = Importer(
+    name="llama2c",
+    description="a model file of llama2.c (.bin) with its tokenizer.bin in the same folder",
+    recognizes=recognizes_llama2c,
+    read=read_llama2c,
+)
+
+
+def read_llama2c_checkpoint(path: Path, vocabulary: Path | None = None) -> Checkpoint:
+    """Read a model file and a vocabulary file, by default the one in the same folder."""
+    header = _read_header(path)
+    vocabulary = _find_vocabulary(path) if vocabulary is None else vocabulary
+    tokenizer = _read_vocabulary(vocabulary)
     if tokenizer.vocab_size != abs(header.vocab_size):
         raise DataError(
             f"{vocabulary} does not belong to {path}: it has {tokenizer.vocab_size:,} tokens, "
-            f"the model knows {abs(header.vocab_size):,}"
+            f"the model has {abs(header.vocab_size):,}"
         )
-    return Foreign(
+    return Checkpoint(
         name=path.stem,
-        config=read_config(path),
-        tensors=read_tensors(path),
+        config=_config(header),
+        tensors=_read_tensors(path, header),
         tokenizer=tokenizer.to_json(),
         content_hash=hash_files([path]),
     )
 
 
-def read_header(path: Path) -> Header:
-    """The first seven integers, where they can be those of a model and the file is as long as they ask for."""
+def _read_header(path: Path) -> _Header:
+    """The first seven integers, if they can be those of a model and the file has the length that they imply."""
     try:
         with open(path, "rb") as file:
-            begin = file.read(4 * len(Header._fields))
+            begin = file.read(4 * len(_Header._fields))
         size = path.stat().st_size
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-    if len(begin) >= 4 and struct.unpack("<I", begin[:4])[0] == _NEWER:
-        raise DataError(f"{path} is a llama2.c file of a later version, only version 0 can be read")
-    if len(begin) < 4 * len(Header._fields):
-        raise DataError(f"{path} has {size} bytes, the header of a llama2.c file alone has {4 * len(Header._fields)}")
-    header = Header(*struct.unpack(f"<{len(Header._fields)}i", begin))
+    if len(begin) >= 4 and struct.unpack("<I", begin[:4])[0] == _LATER_MAGIC:
+        raise DataError(f"{path} is a llama2.c file of a later version: only version 0 can be imported")
+    if len(begin) < 4 * len(_Header._fields):
+        raise DataError(
+            f"{path} has {size} bytes, fewer than the header of a llama2.c file ({4 * len(_Header._fields)})"
+        )
+    header = _Header(*struct.unpack(f"<{len(_Header._fields)}i", begin))
     sizes = (*header[:5], abs(header.vocab_size), header.context_length)
     is_possible = min(sizes) > 0 and not header.model_dim % header.num_heads
     if not is_possible or header.head_dim % 2 or header.num_heads % header.num_key_value_heads:
         raise DataError(f"{path} is not a llama2.c file: it begins with {', '.join(map(str, header))}")
     expected = len(begin) + 4 * sum(int(np.prod(shape, dtype=object)) for _, shape in header.shapes())
     if size != expected:
-        raise DataError(f"{path} is damaged: it has {size:,} bytes, its header asks for {expected:,}")
+        raise DataError(f"{path} is damaged: it has {size:,} bytes, its header requires {expected:,}")
     return header
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The weights in Hugging Face's names and layout."""
-    header = read_header(path)
+def _read_tensors(path: Path, header: _Header) -> dict[str, Tensor]:
     numbers = np.memmap(path, dtype="<f4", mode="r", offset=4 * len(header))
     tensors: dict[str, Tensor] = {}
-    place = 0
+    start = 0
     for name, shape in header.shapes():
-        end = place + int(np.prod(shape))
+        end = start + int(np.prod(shape))
         if name != _ROTATION:
-            tensor = torch.from_numpy(np.array(numbers[place:end], np.float32).reshape(shape))
+            tensor = torch.from_numpy(np.array(numbers[start:end], np.float32).reshape(shape))
             rows = tensor if "{}" in name else tensor[None]
             for index, row in enumerate(rows):
-                tensors[name.format(index)] = _turned(name, row, header).clone()
-        place = end
+                tensors[name.format(index)] = _reordered(name, row, header).clone()
+        start = end
     return tensors
 
 
-def read_config(path: Path) -> dict[str, object]:
-    """The shape of the model in the names of Hugging Face's `config.json`."""
-    header = read_header(path)
+def _config(header: _Header) -> dict[str, object]:
     return {
         "model_type": "llama",
         "hidden_act": "silu",
@@ -156,52 +175,43 @@ def read_config(path: Path) -> dict[str, object]:
     }
 
 
-def read_vocabulary(path: Path) -> Tokenizer:
-    """The tokenizer in a `tokenizer.bin`."""
+def _read_vocabulary(path: Path) -> Tokenizer:
     try:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-    tokens, scores, place = [], [], 4
-    while place < len(content):
-        score, length = struct.unpack_from("<fi", content, place) if place + 8 <= len(content) else (0.0, -1)
-        place += 8
-        if not 0 <= length <= len(content) - place:
-            raise DataError(f"{path} is damaged: token {len(tokens)} is cut off at its {len(content):,} bytes")
-        tokens.append(content[place : place + length].decode(errors="replace").replace(" ", "\u2581"))
+    tokens, scores, offset = [], [], 4
+    while offset < len(content):
+        score, length = struct.unpack_from("<fi", content, offset) if offset + 8 <= len(content) else (0.0, -1)
+        offset += 8
+        if not 0 <= length <= len(content) - offset:
+            raise DataError(f"{path} is damaged: it ends within token {len(tokens)}, at {len(content):,} bytes")
+        tokens.append(content[offset : offset + length].decode(errors="replace").replace(" ", "\u2581"))
         scores.append(score)
-        place += length
+        offset += length
     num_first = 3 + _NUM_BYTES
     byte_names = [f"<0x{byte:02X}>" for byte in range(_NUM_BYTES)]
     if tokens[3:num_first] != byte_names:
-        raise DataError(f"{path} is not a llama2.c vocabulary: its tokens from the fourth on are not the 256 bytes")
-    kinds = [Kind.UNKNOWN, Kind.CONTROL, Kind.CONTROL, *[Kind.BYTE] * _NUM_BYTES]
-    kinds += [Kind.NORMAL] * (len(tokens) - num_first)
+        raise DataError(f"{path} is not a llama2.c vocabulary: its fourth and following tokens are not the 256 bytes")
+    kinds = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, *[TokenType.BYTE] * _NUM_BYTES]
+    kinds += [TokenType.NORMAL] * (len(tokens) - num_first)
     named = [UNKNOWN, START, END, *tokens[3:]]
-    inner = sentencepiece_tokenizer(Vocabulary(named, [int(kind) for kind in kinds], scores=scores))
-    return Tokenizer(started(inner, START))
+    inner = sentencepiece_tokenizer(GGUFVocabulary(named, [int(kind) for kind in kinds], scores=scores))
+    return Tokenizer(with_start_token(inner, START))
 
 
-def halves_from_pairs(weight: Float[Tensor, "rows *columns"], num_heads: int) -> Float[Tensor, "rows *columns"]:
-    """Rows of heads whose rotary planes are neighbors (2i, 2i + 1), with planes (i, i + head/2)."""
-    return weight.unflatten(0, (num_heads, -1, 2)).transpose(1, 2).flatten(0, 2)
-
-
-def pairs_from_halves(weight: Float[Tensor, "rows *columns"], num_heads: int) -> Float[Tensor, "rows *columns"]:
-    """What undoes `halves_from_pairs`."""
-    return weight.unflatten(0, (num_heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-
-
-def _vocabulary_beside(path: Path) -> Path:
-    usual = path.with_name("tokenizer.bin")
-    found = [usual] if usual.is_file() else sorted(path.parent.glob("tok*.bin"))
+def _find_vocabulary(path: Path) -> Path:
+    default = path.with_name("tokenizer.bin")
+    found = [default] if default.is_file() else sorted(path.parent.glob("tok*.bin"))
     if len(found) != 1:
-        told = ", ".join(each.name for each in found) or "none"
-        raise DataError(f"{path} needs its vocabulary beside it, as tokenizer.bin or as the only tok*.bin, got {told}")
+        names = ", ".join(each.name for each in found) or "none"
+        raise DataError(
+            f"{path} needs its vocabulary in the same folder, as tokenizer.bin or as the only tok*.bin, got {names}"
+        )
     return found[0]
 
 
-def _turned(name: str, weight: Tensor, header: Header) -> Tensor:
+def _reordered(name: str, weight: Tensor, header: _Header) -> Tensor:
     if "q_proj" in name:
         return halves_from_pairs(weight, header.num_heads)
     if "k_proj" in name:

@@ -1,18 +1,20 @@
-"""Models as ONNX graphs: token ids in, scores out, for any number of rows of any length.
+"""Writing models as ONNX graphs, for batches of any size and sequences of any length.
 
-    tokens, mask, segments     of a model that reads; `segments` where it tells them apart
-    tokens                     of a language model
-    source, source_mask, target  of an encoder-decoder
+The output is `logits`; the inputs have Hugging Face's names:
 
-A mask has 1 where there is text and 0 for the padding behind it. The graph holds no key/value cache: it scores whole
-prefixes. Numbers of a regression come out in the units of the data.
+    input_ids                                       of a causal language model
+    input_ids, attention_mask, decoder_input_ids    of an encoder-decoder
+    input_ids, attention_mask, token_type_ids       of every other model; the last if it has segment embeddings
+
+A mask has 1 for tokens and 0 for the padding after them. There is no KV cache: the graph computes the logits of all
+positions. A number has the units of the data.
 """
 
 import copy
 import importlib.util
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,134 +22,117 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ConfigError, DeviceError
+from regard.errors import ConfigError
 from regard.files import write_atomically
-from regard.interop.trained import Trained, has_both
+from regard.interop.hf.tokenizer import tokenizer_with_template
+from regard.interop.model import ExportableModel, optional_package
 from regard.logging import log_info
-from regard.models.families import longest_sequence
-from regard.models.heads import Tagger
 from regard.models.recurrent import RecurrentConfig
-from regard.models.transformer import Transformer
+from regard.models.transformer.config import TransformerConfig
 from regard.nn.recurrent import LayerHidden, RecurrentLayer
 
 _FILE = "model.onnx"
-_LARGEST = 1_800_000_000
-"""Bytes of weights that lie in the file of the graph; more than two gigabytes it cannot hold."""
+_MAX_BYTES = 1_800_000_000
+"""Weights up to this size are stored in the file of the graph, which can have at most two gigabytes."""
 _ROWS, _TIME, _SOURCE_TIME = 2, 5, 7
-"""What the graph is traced with; it is compared on rows of other sizes."""
+"""The sizes of the inputs that the graph is traced with; it is compared for other sizes."""
 _OPERATORS = {"rnn": "RNN", "gru": "GRU", "lstm": "LSTM"}
 _GATES = {"rnn": [0], "gru": [1, 0, 2], "lstm": [0, 3, 1, 2]}
-"""PyTorch's gates in the order in which ONNX has them."""
+"""PyTorch's gates in the order of ONNX."""
 
 
-def write_onnx(trained: Trained, folder: Path) -> str:
-    """Fill an empty folder, and say what the graph is handed."""
-    _require_packages()
-    _require_graph(trained)
-    log_info("writing the graph, which takes a while")
-    model = copy.deepcopy(trained.model).float().eval()
-    for layer in model.modules():
+def write_onnx(model: ExportableModel, folder: Path) -> str:
+    """Write the graph and the tokenizer to an empty folder and return the inputs of the graph."""
+    for package in ("onnx", "onnxscript"):
+        optional_package(package, extra="onnx")
+    _require_graph(model)
+    log_info("writing the graph, which takes up to a minute")
+    inner = copy.deepcopy(model.model).float().eval()
+    for layer in inner.modules():
         if isinstance(layer, RecurrentLayer):
             layer.forward = _Recurrence(layer)
-    graph = _Both(model) if has_both(model) else _Reading(trained, model) if _is_read(trained) else _Language(model)
-    inputs = _inputs(trained, _ROWS, _TIME, _SOURCE_TIME)
-    num_bytes = sum(parameter.numel() * 4 for parameter in model.parameters())
-    with _hushed(), torch.no_grad():
+    graph = _Graph(model, inner)
+    inputs = _example_inputs(model, torch.zeros(_ROWS, _TIME), torch.zeros(_ROWS, _SOURCE_TIME))
+    limit, batch = model.max_positions, torch.export.Dim("batch")
+    time, source_time = (torch.export.Dim(name, max=limit) for name in ("time", "source_time"))
+    is_pair = model.spec.head == "target-tokens"
+    lengths = {name: source_time if is_pair and name != "decoder_input_ids" else time for name in inputs}
+    with _quiet_exporter(), torch.no_grad():
         torch.onnx.export(
             graph,
-            tuple(inputs.values()),
-            folder / _FILE,
+            kwargs=inputs,
+            f=folder / _FILE,
             input_names=list(inputs),
-            output_names=["scores"],
-            dynamic_shapes=_dimensions(trained, list(inputs)),
+            output_names=["logits"],
+            dynamic_shapes={name: {0: batch, 1: length} for name, length in lengths.items()},
             dynamo=True,
-            external_data=num_bytes > _LARGEST,
+            external_data=sum(parameter.numel() * 4 for parameter in inner.parameters()) > _MAX_BYTES,
             verbose=False,
         )
-    write_atomically(folder / "tokenizer.json", trained.tokenizer.to_json().encode())
+    write_atomically(folder / "tokenizer.json", tokenizer_with_template(model).encode())
     return f"a graph of {', '.join(inputs)}"
 
 
-def onnx_scores(trained: Trained, folder: Path) -> Tensor:
-    """What the graph makes of the rows that a model is compared on, by onnxruntime or else by the reference of ONNX."""
-    rows = trained.rows()
-    inputs = _inputs(trained, rows.size(0), rows.size(1), rows.size(1))
-    for name, values in (("tokens", rows), ("target", rows), ("source", rows.flip(1))):
-        if name in inputs:
-            inputs[name] = values
-    feed = {name: values.numpy() for name, values in inputs.items()}
+def onnx_outputs(model: ExportableModel, folder: Path) -> tuple[Tensor, Tensor]:
+    """The outputs of the graph, by onnxruntime or else by ONNX's reference, and those of the model."""
+    tokens = model.example_tokens()
+    feed = {name: values.numpy() for name, values in _example_inputs(model, tokens, tokens.flip(1)).items()}
     path = str(folder / _FILE)
     if importlib.util.find_spec("onnxruntime") is not None:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        return torch.from_numpy(session.run(None, feed)[0])
+        return torch.from_numpy(session.run(None, feed)[0]), model.outputs()
     from onnx.reference import ReferenceEvaluator
 
-    return torch.from_numpy(ReferenceEvaluator(path).run(None, feed)[0])  # pyright: ignore[reportArgumentType, reportIndexIssue, reportCallIssue]  its stubs
+    found = ReferenceEvaluator(path).run(None, feed)[0]  # pyright: ignore[reportArgumentType, reportIndexIssue, reportCallIssue]  its stubs
+    return torch.from_numpy(found), model.outputs()
 
 
-class _Language(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
+class _Graph(nn.Module):
+    """The model with the inputs of the graph."""
+
+    def __init__(self, exported: ExportableModel, model: nn.Module) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.spec = model, exported.spec
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.model(tokens)
-
-
-class _Both(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
-        return self.model(target, source, source_mask.sum(dim=1))
-
-
-class _Reading(nn.Module):
-    def __init__(self, trained: Trained, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        is_number, data = trained.task == "regression", trained.settings.data
-        self.center, self.spread = (data.center, data.spread) if is_number else (0.0, 1.0)
-
-    def forward(self, tokens: Tensor, mask: Tensor, segments: Tensor | None = None) -> Tensor:
-        lengths = mask.sum(dim=1)
-        if isinstance(self.model, Tagger):
-            return self.model(tokens, torch.arange(tokens.size(1)).expand_as(tokens), lengths)
-        more = () if segments is None else (segments,)
-        scores = self.model(tokens, lengths, *more)
-        return scores if (self.center, self.spread) == (0.0, 1.0) else scores * self.spread + self.center
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+    ) -> Tensor:
+        if attention_mask is None:
+            return self.model(input_ids)
+        lengths = attention_mask.sum(dim=1)
+        if decoder_input_ids is not None:
+            return self.model(decoder_input_ids, input_ids, lengths)
+        if self.spec.head == "tags":
+            return self.model(input_ids, torch.arange(input_ids.size(1)).expand_as(input_ids), lengths)
+        segments = () if token_type_ids is None else (token_type_ids,)
+        outputs = self.model(input_ids, lengths, *segments)
+        return outputs * self.spec.scale + self.spec.shift if self.spec.head == "number" else outputs
 
 
-def _is_read(trained: Trained) -> bool:
-    return trained.body is not trained.model
-
-
-def _inputs(trained: Trained, rows: int, time: int, source_time: int) -> dict[str, Tensor]:
-    """What the graph is handed, by name: rows of the first token of the vocabulary."""
-    limit = longest_sequence(trained.settings.model) or max(time, source_time)
-    tokens, source = (torch.zeros(rows, min(limit, length), dtype=torch.long) for length in (time, source_time))
-    if has_both(trained.model):
-        return {"source": source, "source_mask": torch.ones_like(source), "target": tokens}
-    if not _is_read(trained):
-        return {"tokens": tokens}
-    body = trained.body
-    has_segments = isinstance(body, Transformer) and body.segments is not None and not isinstance(trained.model, Tagger)
-    more = {"segments": torch.zeros_like(tokens)} if has_segments else {}
-    return {"tokens": tokens, "mask": torch.ones_like(tokens), **more}
-
-
-def _dimensions(trained: Trained, names: Sequence[str]) -> tuple[dict[int, Any], ...]:
-    limit = longest_sequence(trained.settings.model)
-    batch = torch.export.Dim("batch")
-    time, source_time = (torch.export.Dim(name, max=limit) for name in ("time", "source_time"))
-    return tuple({0: batch, 1: source_time if name.startswith("source") else time} for name in names)
+def _example_inputs(model: ExportableModel, tokens: Tensor, source: Tensor) -> dict[str, Tensor]:
+    """The inputs of the graph by name, not longer than the model can read."""
+    limit = model.max_positions
+    tokens, source = (values[:, :limit].long() for values in (tokens, source))
+    match model.spec.head:
+        case "next-token":
+            return {"input_ids": tokens}
+        case "target-tokens":
+            return {"input_ids": source, "attention_mask": torch.ones_like(source), "decoder_input_ids": tokens}
+    has_segments = (
+        isinstance(model.config, TransformerConfig) and model.config.num_segments and model.spec.head != "tags"
+    )
+    segments = {"token_type_ids": torch.zeros_like(tokens)} if has_segments else {}
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), **segments}
 
 
 class _Recurrence:
-    """What a recurrent layer computes, as one operator of ONNX: PyTorch's own becomes one of fixed length."""
+    """A recurrent layer as one ONNX operator: PyTorch's own would be exported with a fixed length."""
 
     def __init__(self, layer: RecurrentLayer) -> None:
         self.layer = layer
@@ -180,33 +165,23 @@ class _Recurrence:
         return states.permute(2, 0, 1, 3).flatten(2), tuple(ends)
 
     def _arranged(self, kind: str) -> Tensor:
-        """The weights of all directions, gates in the order of ONNX."""
+        """The weights of all directions, with the gates in the order of ONNX."""
         order, kernel = _GATES[self.layer.cell], dict(self.layer.kernel.named_parameters())
         sides = [kernel[f"{kind}_l0{side}"].detach() for side in ("", "_reverse")[: self.layer.num_directions]]
         return torch.stack([torch.cat([side.chunk(len(order))[gate] for gate in order]) for side in sides])
 
 
-def _require_graph(trained: Trained) -> None:
-    """Raise where something cannot be said without a loop over positions, or is no part of the scores."""
-    config = trained.settings.model
+def _require_graph(model: ExportableModel) -> None:
+    """Raise if a graph would need a loop over positions."""
+    config = model.config
     if isinstance(config, RecurrentConfig) and config.is_step_by_step:
-        name = "model.input_feeding must be false" if config.input_feeding else "model.attention must be none or luong"
-        raise ConfigError(f"{name} for onnx, which has no place for a look between two steps")
-    if trained.settings.head.crf and trained.task == "tagging":
-        raise ConfigError("head.crf must be false for onnx, got true: what joins the tags is no part of the scores")
-    if trained.settings.head.capitals:
-        raise ConfigError("head.capitals must be false for onnx, got true: how words are written is no token")
-
-
-def _require_packages() -> None:
-    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise DeviceError(f"to export as onnx the package {missing[0]} is needed: pip install 'regard[onnx]'")
+        rule = "model.input_feeding must be false" if config.input_feeding else "model.attention must be none or luong"
+        raise ConfigError(f"{rule} for onnx, which cannot represent attention between two steps of a recurrent layer")
 
 
 @contextmanager
-def _hushed() -> Iterator[None]:
-    """Without what the exporter has to say of packages that nobody asked for."""
+def _quiet_exporter() -> Iterator[None]:
+    """Hide warnings about optional packages of the exporter."""
     levels = {logger: logger.level for logger in map(logging.getLogger, ("torch.onnx", "onnxscript", "onnx_ir"))}
     for logger in levels:
         logger.setLevel(logging.ERROR)

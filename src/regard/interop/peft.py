@@ -1,60 +1,96 @@
-"""Adapters in the layout of peft: `adapter_config.json` and `adapter_model.safetensors`.
+"""LoRA adapters of peft: `adapter_config.json` and `adapter_model.safetensors`.
 
-The layers of a model have other names there, which the caller says: a table from
-ours to theirs, such as `module_names` makes of the names of weights, or a function.
+The files name the layers as the base model of Hugging Face does. `read_peft` and
+`write_peft` take the names of layers as a table from ours to theirs, such as
+`module_names` returns, or as a function.
 """
 
+import copy
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from regard.adapters.lora import LoraConfig, linear_layers, lora_tensors, require_settings
+from regard.adapters.lora import (
+    LoraConfig,
+    adapted_layers,
+    add_lora,
+    linear_layers,
+    load_lora,
+    lora_tensors,
+    require_lora_settings,
+)
 from regard.errors import CheckpointError, ConfigError
 from regard.files import write_atomically
-from regard.interop.names import Names
+from regard.interop.hf.architectures import ARCHITECTURES, nearest_architecture
+from regard.interop.hf.reading import hash_files
+from regard.interop.hf.weights import ForeignWeight
+from regard.interop.hf.writing import HFModel, as_hf_model, head_names, head_tensors, read_head
+from regard.interop.importing import Importer
+from regard.interop.model import ExportableModel, ImportedAdapter, ImportedModel, with_position_tables
+from regard.models.transformer import Transformer
+from regard.models.transformer.config import TransformerConfig
+from regard.tasks.task import HeadKind
+from regard.training.checkpoints import copy_weights, weights_of
 
 ModuleNames = Mapping[str, str] | Callable[[str], str]
-"""Of each linear layer of ours, what it is called there."""
+"""For each linear layer of ours, its name in the base model of Hugging Face."""
 
 _CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
+_BODY_PREFIXES = ("bert.", "roberta.", "")
+"""Prefixes of an encoder's names: those of the model that it is part of, or none if it is the whole model."""
 _PARTS = {"a": "lora_A.weight", "b": "lora_B.weight", "magnitude": "lora_magnitude_vector"}
+_TASK_TYPES: dict[HeadKind, str] = {
+    "next-token": "CAUSAL_LM", "target-tokens": "SEQ_2_SEQ_LM", "labels": "SEQ_CLS", "number": "SEQ_CLS",
+    "tags": "TOKEN_CLS", "spans": "QUESTION_ANS", "vector": "FEATURE_EXTRACTION",
+}  # fmt: skip
+_HEADS: dict[str, HeadKind] = {"SEQ_CLS": "labels", "TOKEN_CLS": "tags", "QUESTION_ANS": "spans"}
+"""The head that an adapter contains, by its `task_type`."""
 _READ = {"peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "bias", "init_lora_weights"}
-# What says where an adapter came from, or which layers it adapts, which its tensors say as well.
-_PASSED_OVER = {
+# Fields on the origin of an adapter, or on the layers that it adapts, which follow from its tensors.
+_IGNORED = {
     "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "exclude_modules",
     "fan_in_fan_out", "inference_mode", "layers_pattern", "layers_to_transform", "lora_ga_config", "megatron_config",
     "megatron_core", "modules_to_save", "peft_version", "qalora_group_size", "revision", "runtime_config",
     "target_modules", "task_type",
 }  # fmt: skip
-_WHOLE_BASE = {True, False, "gaussian", "eva", "orthogonal"}
-"""Beginnings of an adapter that leave the weights it is trained beside as they were."""
+_UNCHANGED_BASE = {True, False, "gaussian", "eva", "orthogonal"}
+"""Initializations of an adapter that do not change the weights of its base."""
 
 
 class PeftAdapter(NamedTuple):
-    """An adapter that was written in the layout of peft."""
+    """An adapter for a given model."""
 
     config: LoraConfig
     tensors: dict[str, Tensor]
     """For `load_lora`."""
     others: dict[str, Tensor]
-    """What else was trained, such as a head, by its foreign name."""
-    task_type: str | None = None
-    """What peft calls the task, where the file says it."""
+    """Weights of modules that were trained in full, such as a head, in the names of Hugging Face."""
 
 
-def module_names(names: Names) -> dict[str, str]:
-    """Layers of ours and what they are called elsewhere, where a layer here is one layer there.
+class FittedAdapter(NamedTuple):
+    """An imported adapter in the names of its base."""
+
+    architecture: str
+    """The architecture of Hugging Face that the base fits."""
+    adapter: PeftAdapter
+    hf_config: dict[str, Any]
+
+
+def module_names(names: Mapping[str, ForeignWeight]) -> dict[str, str]:
+    """The names of layers that are one layer on both sides.
 
     Example:
-        >>> from regard.interop.names import layers
-        >>> module_names(layers(1, "blocks.{}.", "h.{}.", {"attention.query": "attn.q"}))
+        >>> from regard.interop.hf.weights import layer_names
+        >>> module_names(layer_names(1, "blocks.{}.", "h.{}.", {"attention.query": "attn.q"}))
         {'blocks.0.attention.query': 'h.0.attn.q'}
     """
     return {
@@ -77,24 +113,22 @@ def write_peft(
     """Write the adapter of a model for peft.
 
     Args:
-        folder: Is made where there is none.
-        model: What `config` was handed to `add_lora` for.
-        config: The settings of the adapter; that frozen weights have few bits is not written.
-        names: What the layers are called there.
-        base_name: Where peft is to find the model that the adapter is for.
-        task_type: What peft calls the task.
-        others: Tensors of modules that were trained whole, such as a head, by their foreign names.
+        folder: Created if it does not exist.
+        model: The model that `add_lora` adapted with `config`.
+        config: The settings of the adapter; the quantization of frozen weights is not written.
+        names: The names of the layers in the base model of Hugging Face.
+        base_name: Where peft finds that base model.
+        task_type: The `task_type` of peft.
+        others: Weights of modules that were trained in full, such as a head, in the names of Hugging Face.
     """
-    require_settings(model, config)
+    require_lora_settings(model, config)
     tensors: dict[str, Tensor] = {}
     modules: dict[str, str] = {}
     for name, tensor in lora_tensors(model).items():
         ours, _, part = name.rpartition(".")
-        theirs = _foreign(names, ours)
+        theirs = _foreign_name(names, ours)
         if modules.setdefault(theirs, ours) != ours:
-            raise ConfigError(
-                f"layers that are one layer elsewhere cannot be written, got {modules[theirs]} and {ours}"
-            )
+            raise ConfigError(f"layers that are one layer in the base cannot be written: {modules[theirs]} and {ours}")
         tensors[f"{_PREFIX}{theirs}.{_PARTS[part]}"] = tensor
     tensors |= {f"{_PREFIX}{name}": tensor for name, tensor in (others or {}).items()}
     values = {
@@ -119,14 +153,101 @@ def write_peft(
 
 
 def read_peft(folder: str | os.PathLike[str], model: nn.Module, names: ModuleNames) -> PeftAdapter:
-    """An adapter that peft wrote, for `model`, which stays as it is.
+    """Read an adapter of peft for `model`, which is not changed.
 
-    Hand the settings to `add_lora`, and the tensors to `load_lora`. Whether the
-    model is the one that the adapter was trained beside, peft's files do not say.
+    Pass the config to `add_lora` and the tensors to `load_lora`. The files do not
+    contain a hash of the base: that `model` is the right one cannot be checked.
     """
-    folder = Path(folder)
-    values, tensors = _read(folder)
-    tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
+    values, tensors = _read_files(Path(folder))
+    return _fit(ImportedAdapter(settings=_lora_values(values), tensors=tensors), model, names)
+
+
+def read_adapter(folder: Path) -> ImportedModel:
+    """Read the files of an adapter in their own names; `fit_adapter` converts them for a base."""
+    values, tensors = _read_files(folder)
+    head = _head(values.get("task_type"), tensors)
+    labels = len(tensors["classifier.weight"]) if head in ("labels", "tags") else 0
+    return ImportedModel(
+        name=folder.resolve().name,
+        architecture="LoRA adapter",
+        content_hash=hash_files([folder / _TENSORS]),
+        head=head,
+        labels=tuple(f"LABEL_{number}" for number in range(labels)),
+        adapter=ImportedAdapter(settings=_lora_values(values), tensors=tensors),
+    )
+
+
+PEFT = Importer(
+    name="peft",
+    description=f"a LoRA adapter of peft, a folder with {_CONFIG} and {_TENSORS}",
+    recognizes=lambda path: (path / _CONFIG).is_file(),
+    read=read_adapter,
+)
+
+
+def fit_adapter(adapter: ImportedAdapter, base: TransformerConfig, vocab_size: int) -> FittedAdapter:
+    """Convert an adapter to the names of a base with this config.
+
+    Raises:
+        ConfigError: If no architecture of Hugging Face fits the base.
+        CheckpointError: If the adapter has layers that the base does not have.
+    """
+    architecture, hf_config = nearest_architecture(with_position_tables(base))
+    with torch.device("meta"):
+        body = Transformer(base, vocab_size)
+    layers = module_names(ARCHITECTURES[architecture].weight_names(hf_config))
+    first_error: CheckpointError | None = None
+    for prefix in _BODY_PREFIXES if architecture == "BertModel" else ("",):
+        names = {ours: re.sub(r"^bert\.", prefix, theirs) for ours, theirs in layers.items()}
+        try:
+            return FittedAdapter(architecture, _fit(adapter, body, names), hf_config)
+        except CheckpointError as error:
+            first_error = first_error or error
+    assert first_error is not None, "some names were tried"
+    raise first_error
+
+
+def load_adapter(model: ExportableModel, fitted: FittedAdapter) -> None:
+    """Load an adapter and its head into a model that is adapted in these layers."""
+    load_lora(model.body, fitted.adapter.tensors)
+    if fitted.adapter.others:
+        _load_head(model, model.model, fitted.adapter.others, fitted.hf_config)
+
+
+def write_adapter(model: ExportableModel, folder: Path) -> str:
+    """Write the adapter of a model that is not merged, and the head that was trained with it."""
+    if model.lora is None:
+        raise ConfigError("finetune.method must be lora for peft: the run has no adapter")
+    if model.spec.head not in _TASK_TYPES:
+        raise ConfigError(f"peft needs a model with one of the heads {', '.join(_TASK_TYPES)}, got {model.spec.head}")
+    hf_model = as_hf_model(model)
+    write_peft(
+        folder,
+        model.body,
+        model.lora,
+        _layers(hf_model),
+        base_name=model.base_name,
+        task_type=_TASK_TYPES[model.spec.head],
+        others=head_tensors(model, hf_model),
+    )
+    return f"an adapter for {hf_model.architecture}"
+
+
+def peft_outputs(model: ExportableModel, folder: Path) -> tuple[Tensor, Tensor]:
+    """The outputs of the model with the adapter in a folder, and those of the model that it was written from."""
+    hf_model, adapted = as_hf_model(model), copy.deepcopy(model.model)
+    body = adapted if model.body is model.model else adapted.get_submodule("body")
+    for name, layer in adapted_layers(body).items():
+        body.set_submodule(name, layer.base)
+    found = read_peft(folder, body, _layers(hf_model))
+    add_lora(body, found.config)
+    load_lora(body, found.tensors)
+    _load_head(model, adapted, found.others, hf_model.config)
+    return model.outputs(adapted.eval(), is_scaled=True), model.outputs()
+
+
+def _fit(adapter: ImportedAdapter, model: nn.Module, names: ModuleNames) -> PeftAdapter:
+    tensors = dict(adapter.tensors)
     found: dict[str, Tensor] = {}
     targets: list[str] = []
     for ours in linear_layers(model):
@@ -135,38 +256,35 @@ def read_peft(folder: str | os.PathLike[str], model: nn.Module, names: ModuleNam
         found |= {f"{ours}.{part}": tensor for part, tensor in parts.items() if tensor is not None}
         targets += [ours] if parts["a"] is not None else []
     if left := sorted(name for name in tensors if ".lora_" in name):
-        raise CheckpointError(f"{folder / _TENSORS} adapts layers that the model has not: {', '.join(left[:3])}")
+        raise CheckpointError(f"the adapter adapts layers that the model does not have: {', '.join(left[:3])}")
     if not targets:
-        raise CheckpointError(f"{folder / _TENSORS} adapts no layer of the model")
-    task_type = values.get("task_type")
-    return PeftAdapter(_settings(values, targets), found, tensors, None if task_type is None else str(task_type))
+        raise CheckpointError("the adapter adapts no layer of the model")
+    config = LoraConfig.read({**adapter.settings, "targets": targets}, section="adapter")
+    return PeftAdapter(config, found, tensors)
 
 
-def _settings(values: Mapping[str, Any], targets: list[str]) -> LoraConfig:
+def _lora_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `LoraConfig` without its targets."""
     if values.get("peft_type") != "LORA":
-        raise ConfigError(f"adapters of the type LORA can be read, got {values.get('peft_type')}")
+        raise ConfigError(f"peft_type must be LORA to be imported, got {values.get('peft_type')}")
     start = values.get("init_lora_weights", True)
-    if start not in _WHOLE_BASE:
-        raise ConfigError(f"init_lora_weights = {start!r} has changed the base's weights, which this adapter needs so")
+    if start not in _UNCHANGED_BASE:
+        raise ConfigError(f"init_lora_weights = {start!r} changes the weights of the base, which cannot be imported")
     if values.get("bias", "none") != "none":
-        raise ConfigError(f"biases that were trained cannot be read, got bias = {values['bias']!r}")
+        raise ConfigError(f"trained biases cannot be imported, got bias = {values['bias']!r}")
     for name, value in values.items():
-        if value and name not in _READ | _PASSED_OVER:
-            raise ConfigError(f"the setting {name} of peft has no counterpart here, got {name} = {value!r}")
-    return LoraConfig.read(
-        {
-            "rank": values.get("r"),
-            "alpha": float(values.get("lora_alpha", 8)),
-            "dropout": float(values.get("lora_dropout", 0.0)),
-            "rank_stabilized": values.get("use_rslora", False),
-            "dora": values.get("use_dora", False),
-            "targets": targets,
-        },
-        section="adapter",
-    )
+        if value and name not in _READ | _IGNORED:
+            raise ConfigError(f"the setting {name} of peft cannot be imported, got {name} = {value!r}")
+    return {
+        "rank": values.get("r"),
+        "alpha": float(values.get("lora_alpha", 8)),
+        "dropout": float(values.get("lora_dropout", 0.0)),
+        "rank_stabilized": values.get("use_rslora", False),
+        "dora": values.get("use_dora", False),
+    }
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         values = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
         tensors = load_file(folder / _TENSORS)
@@ -175,13 +293,43 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"the adapter in {folder} is damaged: {error}") from None
     if not isinstance(values, dict):
-        raise CheckpointError(f"{folder / _CONFIG} must hold a table, got {type(values).__name__}")
-    return values, tensors
+        raise CheckpointError(f"{folder / _CONFIG} must contain an object, got {type(values).__name__}")
+    return values, {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
 
 
-def _foreign(names: ModuleNames, ours: str) -> str:
+def _head(task_type: Any, tensors: Mapping[str, Tensor]) -> HeadKind | None:
+    """The head that an adapter contains, if it contains more than low-rank corrections."""
+    if all(".lora_" in name for name in tensors):
+        return None
+    if task_type not in _HEADS:
+        raise CheckpointError(
+            f"the task_type of an adapter with a head must be one of {', '.join(_HEADS)}, got {task_type}"
+        )
+    head = _HEADS[task_type]
+    if head != "spans" and "classifier.weight" not in tensors:
+        raise CheckpointError(f"the adapter has a head without classifier.weight, which {task_type} requires")
+    return "number" if head == "labels" and len(tensors["classifier.weight"]) == 1 else head
+
+
+def _load_head(
+    exported: ExportableModel, model: nn.Module, others: Mapping[str, Tensor], hf_config: Mapping[str, Any]
+) -> None:
+    """Load the head of an adapter; any other weight is an error."""
+    own = {name: weight for name, weight in weights_of(model).items() if name.startswith("head.")}
+    names = head_names(exported.spec.head, hf_config) if own else {}
+    if unexpected := sorted(others.keys() - {weight.name for weight in names.values()}):
+        raise CheckpointError(f"the adapter has weights that the model does not have: {', '.join(unexpected[:3])}")
+    if own:
+        copy_weights(own, read_head(exported, others, hf_config))
+
+
+def _layers(hf_model: HFModel) -> dict[str, str]:
+    return {ours.removeprefix("body."): theirs for ours, theirs in module_names(hf_model.weight_names).items()}
+
+
+def _foreign_name(names: ModuleNames, ours: str) -> str:
     if not isinstance(names, Mapping):
         return names(ours)
     if ours not in names:
-        raise ConfigError(f"{ours} has no counterpart there, and cannot be written")
+        raise ConfigError(f"{ours} has no counterpart in the base and cannot be written")
     return names[ours]

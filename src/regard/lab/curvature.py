@@ -1,18 +1,18 @@
-r"""The curvature of a loss: products with its Hessian, and the largest eigenvalue by power iteration.
+r"""The curvature of a loss: Hessian-vector products, and the largest eigenvalue by power iteration.
 
 Pearlmutter, "Fast Exact Multiplication by the Hessian" (1994).
 
-The Hessian of $n$ weights has $n^2$ entries, which nobody can hold. A product
-with it is the gradient of $g(w) \cdot v$, for about the price of two gradients;
-and products are all that power iteration needs:
+The Hessian of $n$ weights has $n^2$ entries, too many to store. A product with a
+vector $v$ is the gradient of $g(w) \cdot v$, at about the cost of two gradients;
+power iteration needs nothing but products:
 
 $$ v \leftarrow \frac{H v}{\lVert H v \rVert}, \qquad \lambda = v^\top H v $$
 
-goes to the eigenvalue of the largest size, each step closer by the ratio of
-the second to it. For a symmetric matrix some eigenvalue lies within
-$\lVert H v - \lambda v \rVert$ of $\lambda$, so the answer says how good it is.
+converges to the eigenvalue of the largest magnitude, by a factor per step of the
+second largest over it. For a symmetric matrix some eigenvalue lies within
+$\lVert H v - \lambda v \rVert$ of $\lambda$, which bounds the error.
 
-Dimensions: `weights`, all of a model's parameters in one row.
+Dimensions: `weights`, all of a model's parameters in one vector.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,35 +24,36 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-Product = Callable[[Float[Tensor, " weights"]], Float[Tensor, " weights"]]
+HessianProduct = Callable[[Float[Tensor, " weights"]], Float[Tensor, " weights"]]
 
 
 @dataclass(frozen=True)
 class Curvature:
-    """An eigenvalue of the Hessian, and what is known of it."""
+    """An eigenvalue of the Hessian, with its eigenvector and error bound."""
 
     value: float
     direction: Float[Tensor, " weights"]
-    """The eigenvector, of length 1."""
+    """The eigenvector, normalized."""
     residual: float
-    """How far the product with the direction is from `value` times it; some eigenvalue is no further from `value`."""
-    num_products: int
+    """Norm of H v - value v; some eigenvalue is within this distance of `value`."""
 
 
-def flat_gradient(loss: Tensor, parameters: Sequence[Tensor], *, keep: bool = False) -> Float[Tensor, " weights"]:
-    """The gradient in one row; `keep` it as a function of the weights, to be differentiated again."""
-    gradients = torch.autograd.grad(loss, parameters, create_graph=keep, materialize_grads=True)
+def flat_gradient(
+    loss: Tensor, parameters: Sequence[Tensor], *, create_graph: bool = False
+) -> Float[Tensor, " weights"]:
+    """Returns the gradient as one vector; with `create_graph` it can be differentiated again."""
+    gradients = torch.autograd.grad(loss, parameters, create_graph=create_graph, materialize_grads=True)
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def hessian_product(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> Product:
-    """The function $v \\mapsto H v$ at the weights as they are now.
+def hessian_product(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> HessianProduct:
+    r"""Returns the function $v \mapsto H v$ at the current weights.
 
-    The loss must be twice differentiable by PyTorch; fused attention is not, so
-    attention is computed in its plain form meanwhile.
+    Fused attention cannot be differentiated twice, so attention is computed by
+    its plain implementation.
     """
     with sdpa_kernel(SDPBackend.MATH):
-        gradient = flat_gradient(loss(), parameters, keep=True)
+        gradient = flat_gradient(loss(), parameters, create_graph=True)
 
     def product(vector: Float[Tensor, " weights"]) -> Float[Tensor, " weights"]:
         rows = torch.autograd.grad(gradient, parameters, vector, retain_graph=True, materialize_grads=True)
@@ -67,44 +68,46 @@ def top_curvature(
     *,
     rng: torch.Generator,
     tolerance: float = 1e-2,
-    most_products: int = 500,
+    max_products: int = 500,
 ) -> Curvature:
-    """The largest eigenvalue of the Hessian of `loss`, signs counted: the steepest bend upwards.
+    """The largest (most positive) eigenvalue of the Hessian of `loss`.
 
-    Ends where the residual is below `tolerance` times the value, or after
-    `most_products`; the value itself is much closer than its residual, by about
-    the square of it. The least eigenvalue is that of the negated loss, negated.
+    Stops when the residual is below `tolerance` times the value, or after
+    `max_products`; the error of the value is about the square of its residual.
+    The smallest eigenvalue is the negative of that of the negated loss.
     """
     product = hessian_product(loss, parameters)
     start = torch.randn(sum(p.numel() for p in parameters), generator=rng).to(parameters[0])
-    found = _iterate(product, start, 0.0, tolerance=tolerance, most_products=most_products)
+    found = _power_iteration(product, start, 0.0, tolerance=tolerance, max_products=max_products)
     if found.value >= 0:
         return found
-    # The largest in size bends downwards. With it taken from all, what was largest is largest in size too.
-    return _iterate(product, start, found.value, tolerance=tolerance, most_products=most_products)
+    # The eigenvalue of largest magnitude is negative: shifted by it, the largest one is largest in magnitude too.
+    return _power_iteration(product, start, found.value, tolerance=tolerance, max_products=max_products)
 
 
-def _iterate(product: Product, start: Tensor, shift: float, *, tolerance: float, most_products: int) -> Curvature:
-    """Power iteration on the Hessian less `shift` times the identity; the answer is of the Hessian itself."""
-    direction, value, residual, count = start / start.norm(), 0.0, 0.0, 0
-    for count in range(1, most_products + 1):  # noqa: B007  it is told how many it took
+def _power_iteration(
+    product: HessianProduct, start: Tensor, shift: float, *, tolerance: float, max_products: int
+) -> Curvature:
+    """Power iteration on H - shift I; value and residual are those of H."""
+    direction, value, residual = start / start.norm(), 0.0, 0.0
+    for _ in range(max_products):
         image = product(direction)
         value = float(direction @ image)
         residual = float((image - value * direction).norm())
-        moved = image - shift * direction
-        length = float(moved.norm())
-        if residual <= tolerance * abs(value - shift) or length == 0.0:
+        shifted = image - shift * direction
+        norm = float(shifted.norm())
+        if residual <= tolerance * abs(value - shift) or norm == 0.0:
             break
-        direction = moved / length
-    return Curvature(value, direction, residual, count)
+        direction = shifted / norm
+    return Curvature(value, direction, residual)
 
 
-def weights_of(parameters: Sequence[Tensor]) -> Float[Tensor, " weights"]:
-    """All parameters in one row, as they are now."""
+def flat_weights(parameters: Sequence[Tensor]) -> Float[Tensor, " weights"]:
+    """Returns a copy of all parameters as one vector."""
     return parameters_to_vector(parameters).detach().clone()
 
 
 @torch.no_grad()
-def put_weights(parameters: Sequence[Tensor], weights: Float[Tensor, " weights"]) -> None:
-    """Set all parameters from one row."""
+def set_flat_weights(parameters: Sequence[Tensor], weights: Float[Tensor, " weights"]) -> None:
+    """Set all parameters from one vector."""
     vector_to_parameters(weights, parameters)

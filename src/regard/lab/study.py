@@ -1,10 +1,11 @@
-"""What a study gives back: findings, tables and a figure, and the files they are kept in."""
+"""What a study returns (findings, tables, a figure), the files it writes, and how it is registered."""
 
 import json
 import math
 import os
+import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -15,90 +16,94 @@ from regard.version import version
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Cell = str | int | float | tuple[float, float, float] | None
-"""Three numbers are one with the ends of a range around it."""
+StudyCell = str | int | float | tuple[float, float, float] | None
+"""A tuple is an estimate with the lower and upper end of its interval."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """Numbers of a study, row by row."""
+@dataclass(frozen=True)
+class StudyTable:
+    """One table of a study."""
 
     name: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[StudyCell]]
     note: str = ""
-    """What a reader has to know of the columns."""
+    """Explains the columns."""
 
-    def texts(self) -> list[list[str]]:
-        """The rows as a person reads them."""
-        return [[say(cell) for cell in row] for row in self.rows]
+    def formatted_rows(self) -> list[list[str]]:
+        """Returns the rows as text."""
+        return [[format_cell(cell) for cell in row] for row in self.rows]
+
+
+StudySection = tuple[Sequence[str], Sequence[StudyTable]]
+"""The findings and tables of one part of a study; its panels are drawn when it is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """What was asked, what was found, and all it takes to find it again."""
+    """The results of a study, with the settings that reproduce them."""
 
     name: str
     title: str
-    claim: str
-    """What is asked, in one sentence."""
+    question: str
+    """What the study measures, as one question."""
     findings: Sequence[str]
-    """What the numbers say, one sentence each."""
-    tables: Sequence[Table]
+    """Conclusions, one sentence each, generated from the measured numbers."""
+    tables: Sequence[StudyTable]
     figure: "Figure"
     settings: Mapping[str, Any]
     seconds: float = 0.0
 
     @property
     def command(self) -> str:
-        """What to type to see the same numbers again."""
+        """The command that reproduces the numbers."""
         quick = " --quick" if self.settings.get("quick") else ""
         seed = f" --seed {self.settings['seed']}" if self.settings.get("seed") else ""
         return f"regard lab {self.name}{quick}{seed}"
 
     @property
-    def time(self) -> str:
-        """How long it took, as a person says it."""
+    def duration(self) -> str:
+        """How long the study took, formatted."""
         return format_duration(self.seconds) if self.seconds >= 1 else "less than a second"
 
     def to_json(self) -> dict[str, Any]:
-        """All but the figure, as JSON knows it."""
-        from regard.explanation.templates import embed
+        """Returns everything but the figure as JSON values; numbers that are not finite become null."""
+        from regard.explanation.html import embed_json
 
         tables = [vars(table) for table in self.tables]
         values = {key: value for key, value in vars(self).items() if key != "figure"}
-        return json.loads(embed({**values, "tables": tables, "command": self.command, "version": version()}))
+        return json.loads(embed_json({**values, "tables": tables, "command": self.command, "version": version()}))
 
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write a picture, a page that stands alone and the numbers as JSON; returns where they are.
+        """Write the figure as PNG, a self-contained HTML page and the numbers as JSON; returns the three paths.
 
-        All three are made before the first takes its place, so whoever
-        interrupts leaves nothing half-written.
+        The files are complete before the first one is moved into place, so an
+        interrupted write leaves nothing half-written.
         """
-        from regard.explanation.figure_page import write_figure_page
-        from regard.lab.drawing import to_png
+        from regard.explanation.report.summary import write_figure_page
+        from regard.lab.drawing import render_png
 
         folder = Path(folder)
         names = [f"{self.name}.{ending}" for ending in ("png", "html", "json")]
-        picture = to_png(self.figure)
+        png = render_png(self.figure)
         numbers = json.dumps(self.to_json(), ensure_ascii=False, indent=2) + "\n"
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{self.name}.", dir=folder) as place:
-            unfinished = [Path(place) / name for name in names]
-            unfinished[0].write_bytes(picture)
+        with TemporaryDirectory(prefix=f".{self.name}.", dir=folder) as temporary:
+            unfinished = [Path(temporary) / name for name in names]
+            unfinished[0].write_bytes(png)
             write_figure_page(
                 unfinished[1],
                 self.figure,
                 title=self.title,
-                claim=self.claim,
+                claim=self.question,
                 findings=self.findings,
                 tables=[
-                    {"name": table.name, "columns": table.columns, "rows": table.texts(), "note": table.note}
+                    {"name": table.name, "columns": table.columns, "rows": table.formatted_rows(), "note": table.note}
                     for table in self.tables
                 ],
-                settings=[(name.replace("_", " "), say_setting(value)) for name, value in self.settings.items()],
+                settings=[(name.replace("_", " "), _format_setting(value)) for name, value in self.settings.items()],
                 command=self.command,
-                time=self.time,
+                time=self.duration,
             )
             unfinished[2].write_text(numbers, encoding="utf-8")
             for path in unfinished:
@@ -106,22 +111,50 @@ class Study:
         return [folder / name for name in names]
 
 
-def say(cell: Cell) -> str:
-    """A cell of a table as a person reads it.
+@dataclass(frozen=True, kw_only=True)
+class StudyEntry:
+    """A study as it is registered: what `regard lab` lists, without the modules that run it."""
+
+    name: str
+    """What `regard lab` calls it, such as `scaling-factor`."""
+    title: str
+    question: str
+    """What it measures, as one question."""
+    function: str
+    """Where the function `(*, quick, seed) -> Study` is, such as `regard.lab.softmax.temperature:study_softmax`."""
+
+    def study(self, *, quick: bool, seed: int) -> Study:
+        """Import the study's modules and run it."""
+        return pkgutil.resolve_name(self.function)(quick=quick, seed=seed)
+
+    def result(self, sizes: Any, sections: Sequence[StudySection], figure: "Figure", **settings: Any) -> Study:
+        """Returns the results of this study; its settings are the fields of the dataclass `sizes`, and `settings`."""
+        return Study(
+            name=self.name, title=self.title, question=self.question, figure=figure,
+            findings=[finding for findings, _ in sections for finding in findings],
+            tables=[table for _, tables in sections for table in tables],
+            settings={**asdict(sizes), **settings},
+        )  # fmt: skip
+
+
+def format_cell(cell: StudyCell) -> str:
+    """Format a cell of a table; an interval gets as many decimals as its width warrants, at least two.
 
     Example:
-        >>> say(0.123456), say(0.5), say(0.99999), say((0.5, 0.25, 1.0)), say(float("inf")), say(None)
-        ('0.1235', '0.5', '1.000', '0.50 [0.25, 1.00]', '∞', '-')
-        >>> say((0.0042, 0.0031, 0.0053))
-        '0.0042 [0.0031, 0.0053]'
+        >>> format_cell(0.123456), format_cell(0.5), format_cell(0.99999), format_cell(float("inf")), format_cell(None)
+        ('0.1235', '0.5', '1.000', '∞', '-')
+        >>> format_cell((0.5, 0.25, 1.0)), format_cell((0.0042, 0.0031, 0.0053))
+        ('0.50 [0.25, 1.00]', '0.0042 [0.0031, 0.0053]')
     """
     match cell:
         case None:
             return "-"
         case str() | int():
             return str(cell)
-        case tuple():
-            return say_around(*cell)
+        case (middle, low, high):
+            width = high - low
+            digits = 2 if not 0 < width < 0.1 else min(9, 1 - math.floor(math.log10(width)))
+            return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
         case _ if math.isnan(cell):
             return "-"
         case _ if math.isinf(cell):
@@ -132,19 +165,11 @@ def say(cell: Cell) -> str:
             return short if float(short) == cell else f"{cell:#.4g}".rstrip(".")
 
 
-def say_around(middle: float, low: float, high: float) -> str:
-    """A number and the ends around it, to as many digits as the ends are known: two at least behind the point."""
-    width = high - low
-    digits = 2 if not 0 < width < 0.1 else min(9, 1 - math.floor(math.log10(width)))
-    return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
-
-
-def say_setting(value: Any) -> str:
-    """A setting as a person reads it."""
+def _format_setting(value: Any) -> str:
     match value:
         case bool():
             return "yes" if value else "no"
         case list() | tuple():
-            return ", ".join(map(say_setting, value))
+            return ", ".join(map(_format_setting, value))
         case _:
-            return say(value)
+            return format_cell(value)

@@ -1,20 +1,20 @@
-"""Convolutional sequence to sequence: what is near is seen by convolution, the source by attention.
+"""Convolutional sequence to sequence learning: gated convolutions, and attention to the source.
 
 Gehring et al., "Convolutional Sequence to Sequence Learning" (2017). https://arxiv.org/abs/1705.03122
 Dauphin et al., "Language Modeling with Gated Convolutional Networks" (2016). https://arxiv.org/abs/1612.08083
 
-A position knows its own sequence only as far as the windows of all layers
-together reach; in the decoder every layer looks at the whole source. Leave out
-the encoder and it is a causal convolutional language model, leave out the
-decoder and it is a convolutional encoder.
+The receptive field of a position within its own sequence is the sum of the windows
+of all layers; in the decoder every layer attends to the whole source. Without its
+encoder it is a causal convolutional language model, without its decoder a
+convolutional encoder.
 
-Dimensions: see `regard.nn.attention`; `vocab` counts the tokens.
+Dimensions: see `regard.nn.attention`; `vocab` tokens.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,51 +22,39 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.models.protocols import Memory, State
-from regard.nn.attention import Lookup, Retrieval
-from regard.nn.cache import Seen
-from regard.nn.convolution import GatedConvolution, History
+from regard.models.base import SequenceModel
+from regard.models.family import EncoderDecoderConfig, Family, ModelConfig, Preset, make_lookup
+from regard.models.protocols import DecoderState, EncoderOutput
+from regard.nn.convolution import ConvolutionCache, GatedConvolution
 from regard.nn.dropout import Dropout
+from regard.nn.kv_cache import CrossAttentionKV
 from regard.nn.masks import padding_mask
 from regard.nn.norms import make_norm
 from regard.nn.positions import Learned, Sinusoidal
 from regard.nn.similarity import SimilarityName, make_similarity
-from regard.settings import Settings
 
 AddedPositions = Literal["sinusoidal", "learned", "none"]
-"""Those added to the embeddings: a convolution has no scores to bias, and nothing to turn."""
+"""Positions that are added to the embeddings; the others change the scores of self-attention."""
 
 
-class ConvolutionalConfig(Settings):
-    """The shape of a convolutional network."""
+class ConvolutionalConfig(EncoderDecoderConfig):
+    """The settings of a convolutional network."""
 
-    family: Literal["convolutional"] = "convolutional"
-    num_layers: int = Field(default=6, ge=0)
-    """Blocks in the encoder, and in the decoder."""
-    encoder_layers: int | None = Field(default=None, ge=0)
-    """Blocks in the encoder, where it is not num_layers; 0 leaves the encoder out."""
-    decoder_layers: int | None = Field(default=None, ge=0)
-    """Blocks in the decoder, where it is not num_layers; 0 leaves the decoder out."""
-    model_dim: int = Field(default=512, ge=1)
-    """Width of the residual stream."""
+    family: str = "convolutional"
     kernel_size: int = Field(default=5, ge=1)
-    """Places in a window: around a position in the encoder, up to it in the decoder."""
+    """Inputs of a window: centered at a position in the encoder, up to it in the decoder."""
     dilation_growth: int = Field(default=1, ge=1)
-    """In layer i, counted from 0, the places of a window stand dilation_growth**i positions apart; 1 leaves no gaps."""
+    """In layer i, counted from 0, the inputs of a window are dilation_growth**i positions apart; 1 for no dilation."""
     similarity: SimilarityName = "scaled-dot"
     """dot (as in the paper), scaled-dot, bilinear, additive, cosine, gaussian, mahalanobis or latent."""
-    retrieval: Retrieval = "soft"
-    """soft: average the values by their weights; hard: take the one with the best score."""
-    attention_temperature: float = Field(default=1.0, gt=0.0)
-    """Divides the scores of attention: nearer to 0, nearer to hard retrieval."""
     positions: AddedPositions = "sinusoidal"
     """sinusoidal, learned (as in the paper) or none."""
     position_base: float = Field(default=10_000.0, gt=1.0)
     """The base L of sinusoidal positions."""
     context_length: int = Field(default=1024, ge=1)
-    """The most positions a sequence may have where positions are learned."""
+    """The longest sequence, where positions are learned."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """On the embeddings and on what each sub-layer adds to the residual stream."""
+    """Dropout on the embeddings and on the output of each sub-layer."""
     tie_embeddings: bool = True
     """Use the token embedding, transposed, as the output projection."""
 
@@ -74,11 +62,11 @@ class ConvolutionalConfig(Settings):
     def _fits_together(self) -> "ConvolutionalConfig":
         if self.encoder_depth and self.kernel_size % 2 == 0:
             raise ConfigError(
-                "the encoder's window is centred and needs an odd kernel_size, "
-                f"got {self.kernel_size=} with encoder_layers={self.encoder_depth}"
+                "kernel_size must be odd for the centered windows of the encoder, "
+                f"got kernel_size={self.kernel_size!r} with encoder_layers={self.encoder_depth}"
             )
         if self.positions == "sinusoidal" and self.model_dim % 2:
-            raise ConfigError(f"sinusoidal positions need an even model_dim, got {self.model_dim=}")
+            raise ConfigError(f"sinusoidal positions need an even model_dim, got model_dim={self.model_dim!r}")
         if self.encoder_depth + self.decoder_depth == 0:
             raise ConfigError(
                 "a convolutional network needs layers in its encoder or in its decoder, got none in either"
@@ -86,54 +74,51 @@ class ConvolutionalConfig(Settings):
         return self
 
     @property
-    def encoder_depth(self) -> int:
-        return self.num_layers if self.encoder_layers is None else self.encoder_layers
+    def max_source_positions(self) -> int | None:
+        return self.context_length if self.encoder_depth and self.positions == "learned" else None
 
     @property
-    def decoder_depth(self) -> int:
-        return self.num_layers if self.decoder_layers is None else self.decoder_layers
+    def max_target_positions(self) -> int | None:
+        return self.context_length if self.decoder_depth and self.positions == "learned" else None
 
 
 @dataclass
 class ConvolutionalState:
-    """Each decoder block's newest inputs, its view of the encoder's output, and each row's positions so far.
+    """The newest inputs of each decoder block, the keys and values of its attention, and the length of each row.
 
-    Its size does not grow, so it has slots as well.
+    Its size does not grow, so it is also a `StaticState`.
     """
 
-    histories: list[History]
-    seen: list[Seen] | None
+    caches: list[ConvolutionCache]
+    cross_kvs: list[CrossAttentionKV] | None
     lengths: Int[Tensor, " batch"]
 
     def select(self, rows: Int[Tensor, " chosen"]) -> "ConvolutionalState":
-        seen = None if self.seen is None else [each.select(rows) for each in self.seen]
-        histories = [history.select(rows) for history in self.histories]
-        return ConvolutionalState(histories, seen, self.lengths.index_select(0, rows))
+        cross_kvs = self.cross_kvs and [kv.select(rows) for kv in self.cross_kvs]
+        caches = [cache.select(rows) for cache in self.caches]
+        return ConvolutionalState(caches, cross_kvs, self.lengths.index_select(0, rows))
 
-    def put(self, slot: int, state: State) -> None:
+    def put(self, rows: Int[Tensor, " chosen"], state: DecoderState) -> None:
         assert isinstance(state, ConvolutionalState)
-        for own, new in zip(self.histories, state.histories, strict=True):
-            own.inputs[slot] = new.inputs[0]
-        self.lengths[slot] = state.lengths[0]
-        for seen, new in zip(self.seen or (), state.seen or (), strict=True):
-            seen.put(slot, new)
+        for own, new in zip(self.caches, state.caches, strict=True):
+            own.inputs[rows] = new.inputs
+        self.lengths[rows] = state.lengths
+        for own, new in zip(self.cross_kvs or (), state.cross_kvs or (), strict=True):
+            own.put(rows, new)
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
-        for history in self.histories:
-            history.inputs.copy_(history.inputs.index_select(0, rows))
+        for cache in self.caches:
+            cache.inputs.copy_(cache.inputs.index_select(0, rows))
         self.lengths.copy_(self.lengths.index_select(0, rows))
 
 
-class Convolutional(nn.Module):
-    """Token ids in, scores for the next token out.
+class Convolutional(SequenceModel[ConvolutionalConfig]):
+    """Token ids in, logits for the next token out."""
 
-    Both sides share one vocabulary and one table of embeddings.
-    """
+    Config: ClassVar[type[ModelConfig]] = ConvolutionalConfig
 
-    def __init__(self, config: ConvolutionalConfig, vocab_size: int) -> None:
-        super().__init__()
-        self.config = config
-        self.embedding = nn.Embedding(vocab_size, config.model_dim)
+    def __init__(self, config: ConvolutionalConfig, vocab_size: int, *, source_vocab_size: int | None = None) -> None:
+        super().__init__(config, vocab_size, source_vocab_size=source_vocab_size)
         has_encoder, has_decoder = config.encoder_depth > 0, config.decoder_depth > 0
         self.encoder = ConvolutionalStack(config, config.encoder_depth) if has_encoder else None
         self.decoder = (
@@ -146,85 +131,77 @@ class Convolutional(nn.Module):
         if self.output is not None and config.tie_embeddings:
             self.output.weight = self.embedding.weight
 
-    def forward(
-        self,
-        target: Int[Tensor, "batch time"],
-        source: Int[Tensor, "batch source"] | None = None,
-        lengths: Int[Tensor, " batch"] | None = None,
-    ) -> Float[Tensor, "batch time vocab"]:
-        """The scores after each prefix of `target`, given `source` where there is an encoder."""
-        return self.decode(target, None if source is None else self.encode(source, lengths))
-
     def encode(
         self,
         source: Int[Tensor, "batch time"],
         lengths: Int[Tensor, " batch"] | None = None,
         *,
-        added: Float[Tensor, "batch time model"] | None = None,
-    ) -> Memory:
-        assert self.encoder is not None, "this convolutional network has no encoder"
+        segments: Int[Tensor, "batch time"] | None = None,
+        extra_embeddings: Float[Tensor, "batch time model"] | None = None,
+        documents: Int[Tensor, "batch time"] | None = None,
+    ) -> EncoderOutput:
+        self.require_documents(documents)
+        if self.encoder is None:
+            return self.encode_causally(source, lengths, extra_embeddings, documents)
         mask = None if lengths is None else padding_mask(lengths, source.size(1))
-        x = self._embed(source)
-        x = x if added is None else x + added.to(x.dtype)
-        return Memory(self.encoder(x, None if mask is None else mask[:, 0, 0]), mask)
+        x = self._embed(source, self.source_embedding or self.embedding)
+        x = x if extra_embeddings is None else x + extra_embeddings.to(x.dtype)
+        return EncoderOutput(self.encoder(x, None if mask is None else mask[:, 0, 0]), mask)
 
-    def decode(
-        self, target: Int[Tensor, "batch time"], memory: Memory | None = None
-    ) -> Float[Tensor, "batch time vocab"]:
-        return self.scores(self.states(target, memory))
-
-    def states(
+    def hidden_states(
         self,
-        target: Int[Tensor, "batch time"],
-        memory: Memory | None = None,
+        tokens: Int[Tensor, "batch time"],
+        encoder_output: EncoderOutput | None = None,
         *,
         documents: Int[Tensor, "batch time"] | None = None,
     ) -> Float[Tensor, "batch time model"]:
-        assert documents is None, "a window of neighbours knows no documents"
-        # Padding needs no mask here: it stands behind the end, where a causal window cannot reach.
+        self.require_documents(documents)
+        self.require_source(encoder_output is not None)
+        # Padding needs no mask here: it follows the end, and a causal window does not reach it.
         decoder = self._decoder()
-        return decoder(self._embed(target), seen=decoder.see(memory))
+        return decoder(self._embed(tokens, self.embedding), cross_kvs=decoder.project_memory(encoder_output))
 
-    def scores(self, states: Float[Tensor, "*batch model"]) -> Float[Tensor, "*batch vocab"]:
-        assert self.output is not None
-        return self.output(states)
-
-    def start(self, memory: Memory | None = None, *, batch_size: int = 1) -> ConvolutionalState:
+    def initial_state(self, encoder_output: EncoderOutput | None = None, *, batch_size: int = 1) -> ConvolutionalState:
+        self.require_source(encoder_output is not None)
         decoder = self._decoder()
-        if memory is None:
+        if encoder_output is None:
             like = self.embedding.weight.new_empty(batch_size, 0, self.config.model_dim)
         else:
-            like = memory.states
+            like = encoder_output.hidden_states
         lengths = torch.zeros(like.size(0), dtype=torch.long, device=like.device)
-        return ConvolutionalState(decoder.start(like), decoder.see(memory), lengths)
+        return ConvolutionalState(decoder.initial_caches(like), decoder.project_memory(encoder_output), lengths)
 
-    def slots(self, num_slots: int, capacity: int, *, source_length: int = 0) -> ConvolutionalState:
-        state = self.start(batch_size=num_slots)
+    def static_state(self, num_slots: int, capacity: int, *, source_length: int = 0) -> ConvolutionalState:
+        weight = self.embedding.weight
+        lengths = torch.zeros(num_slots, dtype=torch.long, device=weight.device)
+        caches = self._decoder().initial_caches(weight.new_empty(num_slots, 0, self.config.model_dim))
+        cross_kvs = None
         if source_length:
-            k = self.embedding.weight.new_zeros(num_slots, 1, source_length, self.config.model_dim)
+            k = weight.new_zeros(num_slots, 1, source_length, self.config.model_dim)
             mask = torch.zeros(num_slots, 1, 1, source_length, dtype=torch.bool, device=k.device)
-            state.seen = [Seen(k.clone(), k.clone(), mask.clone()) for _ in state.histories]
-        return state
+            cross_kvs = [CrossAttentionKV(k.clone(), k.clone(), mask.clone()) for _ in caches]
+        return ConvolutionalState(caches, cross_kvs, lengths)
 
     def step(
-        self, tokens: Int[Tensor, "batch new"], state: State
+        self, tokens: Int[Tensor, "batch new"], state: DecoderState
     ) -> tuple[Float[Tensor, "batch new vocab"], ConvolutionalState]:
         assert isinstance(state, ConvolutionalState)
-        states = self._decoder()(self._embed(tokens), seen=state.seen, histories=state.histories, lengths=state.lengths)
+        x = self._embed(tokens, self.embedding)
+        hidden_states = self._decoder()(x, cross_kvs=state.cross_kvs, caches=state.caches, lengths=state.lengths)
         state.lengths.add_(tokens.size(1))
-        return self.scores(states), state
+        return self.logits(hidden_states), state
 
-    def _embed(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time model"]:
-        # Scaled, so that a table small enough to be the output projection is large enough to be read.
-        return self.embedding(tokens) * math.sqrt(self.config.model_dim)
+    def _embed(self, tokens: Int[Tensor, "batch time"], embedding: nn.Embedding) -> Float[Tensor, "batch time model"]:
+        # Scaled, because the weights of a tied output projection are too small for an input.
+        return embedding(tokens) * math.sqrt(self.config.model_dim)
 
     def _decoder(self) -> "ConvolutionalStack":
-        assert self.decoder is not None, "this convolutional network has no decoder"
+        assert isinstance(self.decoder, ConvolutionalStack)
         return self.decoder
 
 
 class ConvolutionalStack(nn.Module):
-    """Blocks one upon another, each with the dilation of its layer, above the positions they share."""
+    """A stack of blocks, each with the dilation of its layer, and their position encoding."""
 
     def __init__(
         self,
@@ -236,7 +213,7 @@ class ConvolutionalStack(nn.Module):
     ) -> None:
         super().__init__()
         self.context_length = config.context_length
-        self.positions = make_positions(config)
+        self.positions = _make_positions(config)
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             ConvolutionalBlock(
@@ -255,25 +232,26 @@ class ConvolutionalStack(nn.Module):
         x: Float[Tensor, "batch time model"],
         mask: Bool[Tensor, "batch time"] | None = None,
         *,
-        seen: Sequence[Seen] | None = None,
-        histories: Sequence[History] | None = None,
+        cross_kvs: Sequence[CrossAttentionKV] | None = None,
+        caches: Sequence[ConvolutionCache] | None = None,
         lengths: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch time model"]:
-        """The states of the last block; with `histories`, `x` holds each row's positions behind its `lengths` only."""
-        x = self.dropout(self._placed(x, lengths))
-        for index, block in enumerate(self.blocks):
-            x = block(x, mask, seen=seen[index] if seen else None, history=histories[index] if histories else None)
+        """Return the hidden states of the last block; with `caches`, `x` are the positions from `lengths` on."""
+        x = self.dropout(self._add_positions(x, lengths))
+        for i, block in enumerate(self.blocks):
+            cross_kv, cache = cross_kvs[i] if cross_kvs else None, caches[i] if caches else None
+            x = block(x, mask, cross_kv=cross_kv, cache=cache)
         return self.final_norm(x)
 
-    def see(self, memory: Memory | None) -> list[Seen] | None:
-        """The encoder's output as each block's attention sees it, computed once."""
-        return None if memory is None else [block.see(memory) for block in self._blocks()]
+    def project_memory(self, encoder_output: EncoderOutput | None) -> list[CrossAttentionKV] | None:
+        """Compute the keys and values of the encoder's output for each block."""
+        return None if encoder_output is None else [block.project_memory(encoder_output) for block in self._blocks()]
 
-    def start(self, like: Float[Tensor, "batch time model"]) -> list[History]:
-        """What each block remembers before the first position."""
-        return [block.convolution.start(like) for block in self._blocks()]
+    def initial_caches(self, like: Float[Tensor, "batch time model"]) -> list[ConvolutionCache]:
+        """Return the cache of each block before the first position."""
+        return [block.convolution.initial_cache(like) for block in self._blocks()]
 
-    def _placed(
+    def _add_positions(
         self, x: Float[Tensor, "batch time model"], lengths: Int[Tensor, " batch"] | None
     ) -> Float[Tensor, "batch time model"]:
         if self.positions is None:
@@ -285,21 +263,22 @@ class ConvolutionalStack(nn.Module):
             end = x.size(1) if lengths is None else int(lengths.max()) + x.size(1)
             if end > self.context_length:
                 raise ConfigError(
-                    f"learned positions reach to context_length={self.context_length}, the sequence has {end} positions"
+                    f"positions are learned up to context_length={self.context_length}, "
+                    f"the sequence has {end} positions"
                 )
-        return x + self.positions(positions, positions).added.to(x.dtype)
+        return x + self.positions(positions, positions).embeddings.to(x.dtype)
 
     def _blocks(self) -> "list[ConvolutionalBlock]":
         return [block for block in self.blocks if isinstance(block, ConvolutionalBlock)]
 
 
 class ConvolutionalBlock(nn.Module):
-    """A gated convolution, then a look at the encoder's output where there is one.
+    """A gated convolution, then attention to the encoder's output where there is one.
 
-    Each sees the residual stream normalised, and adds to it. The paper scales
-    each sum by sqrt(1/2) instead and draws the weights to match (sections 3.4
-    and 3.5). With Adam at ordinary rates that form took two to four times as
-    many steps to learn to reverse strings.
+    Each is applied to the normalized residual stream and added to it. The paper
+    instead scales each sum by sqrt(1/2) and initializes the weights accordingly
+    (sections 3.4 and 3.5). With Adam at ordinary learning rates that form took two to
+    four times as many steps to learn to reverse strings.
     """
 
     def __init__(
@@ -317,49 +296,46 @@ class ConvolutionalBlock(nn.Module):
         x: Float[Tensor, "batch time model"],
         mask: Bool[Tensor, "batch time"] | None = None,
         *,
-        seen: Seen | None = None,
-        history: History | None = None,
+        cross_kv: CrossAttentionKV | None = None,
+        cache: ConvolutionCache | None = None,
     ) -> Float[Tensor, "batch time model"]:
-        x = x + self.dropout(self.convolution(self.convolution_norm(x), mask, history))
+        x = x + self.dropout(self.convolution(self.convolution_norm(x), mask, cache))
         if self.cross_attention is not None and self.cross_attention_norm is not None:
-            assert seen is not None, "there is cross-attention, but nothing to be seen by it"
-            x = x + self.dropout(self.cross_attention(self.cross_attention_norm(x), seen))
+            assert cross_kv is not None, "the model checks that there is a source"
+            x = x + self.dropout(self.cross_attention(self.cross_attention_norm(x), cross_kv))
         return x
 
-    def see(self, memory: Memory) -> Seen:
-        """An encoder's output, made ready for this block's attention."""
-        assert self.cross_attention is not None, "this block has no cross-attention"
-        return self.cross_attention.see(memory)
+    def project_memory(self, encoder_output: EncoderOutput) -> CrossAttentionKV:
+        """Compute the keys and values of an encoder's output for the attention of this block."""
+        assert self.cross_attention is not None, "the model checks that it has an encoder"
+        return self.cross_attention.project_memory(encoder_output)
 
 
 class MultiStepAttention(nn.Module):
-    """One of the looks that the decoder takes at the source, one in each block (Gehring et al., section 3.3).
+    """The attention of one decoder block to the source (Gehring et al., section 3.3).
 
-    Only the queries are projected (equation 1). Keys and values both are the
-    encoder's states as they are: these are normalised sums to which the
-    embeddings belong already, which equation 2 adds to the values.
+    Only the queries are projected (equation 1). Keys and values are both the
+    encoder's hidden states: these are normalized sums that contain the embeddings,
+    which equation 2 adds to the values.
     """
 
     def __init__(self, config: ConvolutionalConfig) -> None:
         super().__init__()
         self.query = nn.Linear(config.model_dim, config.model_dim)
-        self.lookup = Lookup(
-            make_similarity(config.similarity, config.model_dim, 1),
-            temperature=config.attention_temperature,
-            retrieval=config.retrieval,
-        )
+        self.lookup = make_lookup(config, make_similarity(config.similarity, config.model_dim, 1))
 
-    def forward(self, x: Float[Tensor, "batch query model"], seen: Seen) -> Float[Tensor, "batch query model"]:
-        return self.lookup(self.query(x)[:, None], seen.k, seen.v, seen.mask)[:, 0]
+    def forward(
+        self, x: Float[Tensor, "batch query model"], kv: CrossAttentionKV
+    ) -> Float[Tensor, "batch query model"]:
+        return self.lookup(self.query(x)[:, None], kv.k, kv.v, kv.mask)[:, 0]
 
-    def see(self, memory: Memory) -> Seen:
-        """An encoder's output as keys and values of one head."""
-        states = memory.states[:, None]
-        return Seen(self.lookup.prepare(states), states, memory.mask)
+    def project_memory(self, encoder_output: EncoderOutput) -> CrossAttentionKV:
+        """Return an encoder's output as the keys and values of one head."""
+        hidden_states = encoder_output.hidden_states[:, None]
+        return CrossAttentionKV(self.lookup.prepare(hidden_states), hidden_states, encoder_output.mask)
 
 
-def make_positions(config: ConvolutionalConfig) -> Sinusoidal | Learned | None:
-    """The module that tells the positions of a stack apart, or None."""
+def _make_positions(config: ConvolutionalConfig) -> Sinusoidal | Learned | None:
     match config.positions:
         case "sinusoidal":
             return Sinusoidal(config.model_dim, base=config.position_base)
@@ -370,7 +346,7 @@ def make_positions(config: ConvolutionalConfig) -> Sinusoidal | Learned | None:
 
 
 def _initialize(module: nn.Module) -> None:
-    """Glorot's uniform weights, zero biases; embeddings of length about one, and positions as long as those scaled."""
+    """Glorot-uniform weights, zero biases, embeddings of length about one, and positions of the scale of embeddings."""
     match module:
         case nn.Linear():
             nn.init.xavier_uniform_(module.weight)
@@ -380,3 +356,21 @@ def _initialize(module: nn.Module) -> None:
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
         case Learned():
             nn.init.normal_(module.table.weight)
+
+
+class ConvolutionalFamily(Family):
+    """Gated convolutional networks."""
+
+    name: ClassVar[str] = "convolutional"
+    Config: ClassVar[type[ModelConfig]] = ConvolutionalConfig
+    Model: ClassVar[type[nn.Module]] = Convolutional
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "convolution": Preset(
+            {
+                "tiny": {"num_layers": 3, "model_dim": 128},
+                "small": {"num_layers": 6, "model_dim": 256, "dropout": 0.3},
+                "base": {"num_layers": 8, "model_dim": 512},
+                "big": {"num_layers": 8, "model_dim": 1024, "dropout": 0.3},
+            }
+        )
+    }

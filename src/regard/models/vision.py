@@ -1,100 +1,103 @@
-"""The Vision Transformer: a picture is a sequence of patches.
+"""The Vision Transformer: an image is a sequence of patches.
 
 Dosovitskiy et al., "An Image is Worth 16x16 Words: Transformers for Image
 Recognition at Scale" (2020), section 3.1. https://arxiv.org/abs/2010.11929
 
-What tokens are to a Transformer's encoder, the projections of flattened patches
-are to this one; the encoder itself, with all its switches, is the same. Before
-the patches stands a learned vector, whose state speaks for the whole picture.
+The encoder is that of a Transformer; instead of token embeddings it reads linear
+projections of the flattened patches. A learned vector is prepended, whose last
+hidden state represents the whole image.
 
-Dimensions: see `regard.nn.attention`; `channels`, `height` and `width` of a
-picture, `patches` of it, `numbers` of a patch, `outputs` scores.
+Dimensions: see `regard.nn.attention`; `channels`, `height` and `width` of an image,
+its `patches`, `numbers` of a patch, `outputs` logits.
 """
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
+from pydantic import Field
 from torch import Tensor, nn
 
-from regard.data.config import PictureConfig
+from regard.data.formats.images import ImageConfig
 from regard.errors import ConfigError
-from regard.models.families import AnyConfig
-from regard.models.heads import HeadConfig, Pool, ScoringHead, pooled
-from regard.models.protocols import Memory
-from regard.models.transformer import Stack, initialize
-from regard.models.transformer_config import TransformerConfig
+from regard.models.family import Family, InputKind, ModelConfig, Preset
+from regard.models.protocols import EncoderOutput
+from regard.models.transformer.config import TransformerConfig
+from regard.models.transformer.model import TransformerStack, initialize_transformer
 
-_BRIGHTEST = 255
+_LARGEST_PIXEL = 255
+
+
+class VisionTransformerConfig(TransformerConfig):
+    """The settings of a Vision Transformer: those of a Transformer's encoder."""
+
+    family: str = "vision"
+    can_isolate_documents: ClassVar[bool] = False
+    input_kind: ClassVar[InputKind] = "pixels"
+    decoder_layers: int | None = Field(default=0, ge=0, le=0)
+    """Always 0: there is no decoder."""
 
 
 class VisionTransformer(nn.Module):
-    """Pixels in, states of the whole picture and of each of its patches out."""
+    """An `Encoder` of pixels: the hidden states of the whole image and of each of its patches."""
 
-    def __init__(self, config: TransformerConfig, picture: PictureConfig) -> None:
+    def __init__(self, config: TransformerConfig, image: ImageConfig) -> None:
         super().__init__()
-        # Pictures have one size, so positions need not reach further than over it.
-        config = config.changed(context_length=picture.num_positions)
-        self.config, self.picture = config, picture
-        self.embedding = nn.Linear(picture.patch_dim, config.model_dim)
+        # All images have the same size, which is the number of learned positions.
+        config = config.changed(context_length=image.num_positions)
+        self.config, self.image = config, image
+        self.embedding = nn.Linear(image.patch_dim, config.model_dim)
         self.start = nn.Parameter(torch.zeros(config.model_dim))
-        self.encoder = Stack(config, config.encoder_depth)
-        initialize(self, config)
+        self.encoder = TransformerStack(config, config.encoder_depth)
+        initialize_transformer(self, config)
 
-    def encode(self, pixels: UInt8[Tensor, "batch channels height width"]) -> Memory:
-        x = self.embedding(patches(self.normalized(pixels), self.picture.patch_size))
+    @classmethod
+    def from_preset(cls, name: str, *, image: ImageConfig | None = None, **settings: Any) -> "VisionTransformer":
+        """Return a new model with the settings of a preset, some of them replaced by `settings`."""
+        from regard.models.presets import find_preset
+
+        config = VisionTransformerConfig.read({**find_preset(name, "base")[1], **settings})
+        return cls(config, image or ImageConfig())
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
+
+    def encode(
+        self,
+        source: UInt8[Tensor, "batch channels height width"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        segments: Int[Tensor, "batch time"] | None = None,
+        extra_embeddings: Float[Tensor, "batch time model"] | None = None,
+        documents: Int[Tensor, "batch time"] | None = None,
+    ) -> EncoderOutput:
+        """Return the hidden states of pixels of 0 to 255; the other arguments are for sequences of tokens."""
+        if any(part is not None for part in (lengths, extra_embeddings, documents)):
+            raise ConfigError(
+                "lengths, extra_embeddings and documents are for sequences of tokens, this model reads pixels"
+            )
+        x = self.embedding(patches(self.normalize(source), self.image.patch_size))
         start = self.start.to(x.dtype).expand(x.size(0), 1, -1)
-        return Memory(self.encoder(torch.cat([start, x], dim=1)), None)
+        return EncoderOutput(self.encoder(torch.cat([start, x], dim=1)), None)
 
-    def normalized(
+    def normalize(
         self, pixels: UInt8[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch channels height width"]:
-        """The numbers that the model reads: about 0, and about as large as 1."""
+        """Return the pixels, scaled to 0..1, minus the mean and divided by the standard deviation of each channel."""
         weight = self.embedding.weight
-        x = pixels.to(torch.promote_types(weight.dtype, torch.float32)) / _BRIGHTEST
-        num_channels = self.picture.channels
-        centers, spreads = (
-            numbers * num_channels if len(numbers) == 1 else numbers
-            for numbers in (self.picture.center, self.picture.spread)
+        x = pixels.to(torch.promote_types(weight.dtype, torch.float32)) / _LARGEST_PIXEL
+        num_channels = self.image.channels
+        means, stds = (
+            numbers * num_channels if len(numbers) == 1 else numbers for numbers in (self.image.mean, self.image.std)
         )
-        channels = [
-            (channel - center) / spread
-            for channel, center, spread in zip(x.unbind(dim=1), centers, spreads, strict=True)
-        ]
+        channels = [(channel - mean) / std for channel, mean, std in zip(x.unbind(dim=1), means, stds, strict=True)]
         return torch.stack(channels, dim=1).to(weight.dtype)
 
 
-class PictureClassifier(nn.Module):
-    """Pixels in, a score for each label out; without labels it is a body to be fine-tuned."""
-
-    def __init__(self, config: TransformerConfig, picture: PictureConfig, head: HeadConfig, num_outputs: int) -> None:
-        super().__init__()
-        self.body = VisionTransformer(config, picture)
-        self.pooling = Pool(config.model_dim, head.pooling or "first")
-        self.head = (
-            ScoringHead(config.model_dim, num_outputs, dropout=head.dropout, is_hidden=head.hidden)
-            if num_outputs
-            else None
-        )
-
-    def forward(self, pixels: UInt8[Tensor, "batch channels height width"]) -> Float[Tensor, "batch outputs"]:
-        assert self.head is not None, "this model knows no labels"
-        return self.head(self.embed(pixels))
-
-    def embed(self, pixels: UInt8[Tensor, "batch channels height width"]) -> Float[Tensor, "batch model"]:
-        """The vector of each picture."""
-        return pooled(self.pooling, self.body.encode(pixels))
-
-
-def require_reader(config: AnyConfig) -> TransformerConfig:
-    """The settings, if they are those of a model that can read pictures."""
-    if not isinstance(config, TransformerConfig):
-        raise ConfigError(f"pictures are read by a Transformer, such as vit-tiny, got model.family={config.family}")
-    if not config.encoder_depth:
-        raise ConfigError("pictures are read by an encoder, such as vit-tiny, and this model has none")
-    return config
-
-
 def patches(x: Float[Tensor, "batch channels height width"], patch_size: int) -> Float[Tensor, "batch patches numbers"]:
-    """Squares of a picture, row by row, each with its numbers channel by channel.
+    """Return the square patches of images, row by row, each flattened channel by channel.
 
     Example:
         >>> patches(torch.arange(16.0).view(1, 1, 4, 4), 2)[0].tolist()[1]
@@ -102,3 +105,42 @@ def patches(x: Float[Tensor, "batch channels height width"], patch_size: int) ->
     """
     squares = x.unflatten(3, (-1, patch_size)).unflatten(2, (-1, patch_size))
     return squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+class VisionFamily(Family):
+    """Vision Transformers. `base` and `big` are ViT-Base and ViT-Large of Dosovitskiy et al. (2020), table 1."""
+
+    name: ClassVar[str] = "vision"
+    Config: ClassVar[type[ModelConfig]] = VisionTransformerConfig
+    Model: ClassVar[type[nn.Module]] = VisionTransformer
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "vit": Preset(
+            {
+                "tiny": {"num_layers": 4, "model_dim": 128, "num_heads": 4, "feedforward_dim": 512},
+                "small": {"num_layers": 12, "model_dim": 384, "num_heads": 6, "feedforward_dim": 1536},
+                "base": {"num_layers": 12, "model_dim": 768, "num_heads": 12, "feedforward_dim": 3072},
+                "big": {"num_layers": 24, "model_dim": 1024, "num_heads": 16, "feedforward_dim": 4096},
+            },
+            {
+                "decoder_layers": 0,
+                "block": "pre-norm",
+                "positions": "learned",
+                "activation": "gelu",
+                "scale_embeddings": False,
+                "initialization": "gpt2",
+            },
+        )
+    }
+
+    def build(
+        self,
+        config: TransformerConfig,
+        *,
+        vocab_size: int,
+        source_vocab_size: int | None = None,
+        image: ImageConfig | None = None,
+    ) -> nn.Module:
+        return VisionTransformer(config, image or ImageConfig())
+
+    def decoder_only(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        raise ConfigError("a model of images has no decoder")

@@ -1,13 +1,13 @@
-"""One layer of a Transformer, in the orders that its parts can stand in.
+"""One layer of a Transformer, in the orders in which its sub-layers can be combined.
 
     post-norm   norm(x + f(x)) for each sub-layer f           Vaswani et al. (2017), section 3.1
     pre-norm    x + f(norm(x)) for each sub-layer f           Xiong et al. (2020), arXiv 2002.04745
     parallel    x + f(n) + g(n) + h(n) with n = norm(x)       Wang & Komatsuzaki, GPT-J (2021)
 
-Each can do without its residual sum, and without a feed-forward network. The
-simplified block of He & Hofmann (2023), arXiv 2311.01906, section 4.3, is the
-parallel one without residual sum over shaped attention: the sub-layers are
-summed, each with a learned gain.
+The residual sum and the feed-forward network are optional. The simplified block
+of He & Hofmann (2023), arXiv 2311.01906, section 4.3, is the parallel order
+without residual sum and with shaped attention: the outputs of the sub-layers are
+summed, each multiplied by a learned gain.
 
 Dimensions: see `regard.nn.attention`.
 """
@@ -19,22 +19,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.nn.attention import Mask
-from regard.nn.cache import Cache, Seen
+from regard.errors import ConfigError
+from regard.nn.attention import Mask, MultiHeadAttention
 from regard.nn.dropout import Dropout
 from regard.nn.feedforward import FeedForward
-from regard.nn.multihead import MultiHeadAttention
-from regard.nn.positions import Placement
+from regard.nn.kv_cache import CrossAttentionKV, KVCache, StaticKVCache
+from regard.nn.positions import PositionEncoding
 
 BlockOrder = Literal["pre-norm", "post-norm", "parallel"]
 SubLayer = Callable[[Tensor], Tensor]
 
 _SMALL_GAIN = 0.1
-"""Of what stands beside shaped attention, so that a deep model starts out near the identity."""
+"""Initial gain of the sub-layers beside shaped attention, so that a deep model is near the identity at first."""
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention where there is something seen, feed-forward where there is one."""
+    """Self-attention, then cross-attention and a feed-forward network where the block has them."""
 
     def __init__(
         self,
@@ -64,44 +64,46 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "batch query model"],
         mask: Mask | None = None,
-        placement: Placement | None = None,
+        positions: PositionEncoding | None = None,
         *,
-        seen: Seen | None = None,
-        cache: Cache | None = None,
+        cross_kv: CrossAttentionKV | None = None,
+        cache: KVCache | StaticKVCache | None = None,
     ) -> Float[Tensor, "batch query model"]:
-        def look_around(y: Tensor) -> Tensor:
-            return self.attention(y, mask=mask, placement=placement, cache=cache)
+        """Return the output of the block; `cross_kv` is what `project_memory` returned, where there is cross-attention.
 
-        layers: list[SubLayer | None] = [look_around]
-        cross = self.cross_attention
-        if cross is not None:
-            layers.append(None if seen is None else lambda y: cross.look(y, seen.k, seen.v, seen.mask))
-        else:
-            assert seen is None, "there is something seen, but no cross-attention to see it by"
+        Raises:
+            ConfigError: If the block has cross-attention and `cross_kv` is missing, or the other way round.
+        """
+        if (self.cross_attention is None) != (cross_kv is None):
+            has, got = ("no", "one") if self.cross_attention is None else ("a", "none")
+            raise ConfigError(
+                f"a block must be given an encoder output if it has cross-attention: has {has}, got {got}"
+            )
+        layers: list[SubLayer] = [lambda y: self.attention(y, mask=mask, positions=positions, cache=cache)]
+        if (cross := self.cross_attention) is not None and cross_kv is not None:
+            layers.append(lambda y: cross.cross_attend(y, cross_kv))
         if self.feedforward is not None:
             layers.append(self.feedforward)
-        return self._side_by_side(x, layers) if self.order == "parallel" else self._one_by_one(x, layers)
+        return self._parallel(x, layers) if self.order == "parallel" else self._sequential(x, layers)
 
-    def see(self, memory: Float[Tensor, "batch key model"], mask: Mask | None) -> Seen:
-        """An encoder's output, made ready for this block's cross-attention."""
-        assert self.cross_attention is not None, "this block has no cross-attention"
-        return Seen(*self.cross_attention.keys_values(memory), mask)
+    def project_memory(self, memory: Float[Tensor, "batch key model"], mask: Mask | None) -> CrossAttentionKV:
+        """Compute the keys and values of an encoder's output for the cross-attention of this block."""
+        assert self.cross_attention is not None, "the model checks that it has an encoder"
+        return self.cross_attention.project_memory(memory, mask)
 
-    def _one_by_one(self, x: Tensor, layers: Sequence[SubLayer | None]) -> Tensor:
+    def _sequential(self, x: Tensor, layers: Sequence[SubLayer]) -> Tensor:
         norms = (self.attention_norm, self.cross_attention_norm, self.feedforward_norm)
         for layer, norm in zip(layers, (norm for norm in norms if norm is not None), strict=True):
-            if layer is None:
-                continue
             y = self.dropout(layer(norm(x) if self.order == "pre-norm" else x))
             y = x + y if self.has_residual else y
             x = norm(y) if self.order == "post-norm" else y
         return x
 
-    def _side_by_side(self, x: Tensor, layers: Sequence[SubLayer | None]) -> Tensor:
+    def _parallel(self, x: Tensor, layers: Sequence[SubLayer]) -> Tensor:
         n = self.norm(x)
         if self.gains is None:
-            parts = [layer(n) for layer in layers if layer is not None]
+            parts = [layer(n) for layer in layers]
         else:
-            parts = [gain * layer(n) for gain, layer in zip(self.gains, layers, strict=True) if layer is not None]
+            parts = [gain * layer(n) for gain, layer in zip(self.gains, layers, strict=True)]
         y = self.dropout(torch.stack(parts).sum(dim=0))
         return x + y if self.has_residual else y

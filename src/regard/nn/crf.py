@@ -1,22 +1,22 @@
-r"""A linear-chain conditional random field: tags that know of their neighbours.
+r"""A linear-chain conditional random field: the tags of a sequence are scored jointly.
 
 Lafferty et al., "Conditional Random Fields: Probabilistic Models for Segmenting and Labeling Sequence Data" (2001).
 https://repository.upenn.edu/cis_papers/159
 Lample et al., "Neural Architectures for Named Entity Recognition" (2016), section 2.2. https://arxiv.org/abs/1603.01360
 
-With $P_{t,y}$ the score that a network gives tag $y$ at position $t$, and $A$, $a$, $b$ learned scores of a tag behind
-another, of the first tag and of the last,
+With $P_{t,y}$ the logit of tag $y$ at position $t$, and $A$, $a$, $b$ learned scores of transitions between tags, of
+the first tag and of the last,
 
 $$ s(y) = a_{y_1} + \sum_{t=1}^T P_{t, y_t} + \sum_{t=2}^T A_{y_{t-1}, y_t} + b_{y_T}, \qquad
    p(y) = e^{s(y)} \Big/ \sum_{y'} e^{s(y')} $$
 
-The sum over all sequences of tags, of which there are exponentially many, takes one pass: what ends in a tag at a
-position follows from what ends in each tag at the position before.
+The sum over the exponentially many sequences of tags is computed in one pass by the forward algorithm: the sum over
+the prefixes that end in a tag follows from the sums at the position before.
 
 Dimensions:
     batch, time     sequences, and their positions
-    tags            what a position can be
-    before, after   tags side by side, or the boundary, which stands last
+    tags            tags of a position
+    before, after   consecutive tags; the last index is the boundary of the sequence
 """
 
 from collections.abc import Callable, Sequence
@@ -29,31 +29,31 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 
 _IMPOSSIBLE = -1e6
-"""The score of a forbidden step where sums over paths are made: its exponential is zero, and a gradient through it is
-too, where -inf would have made it NaN."""
+"""Score of a forbidden transition in sums over paths. Its exponential is zero, and so is its gradient, which would be
+NaN for -inf."""
 
 
-class Path(NamedTuple):
-    """A sequence of tags, by number, and its score."""
+class TagPath(NamedTuple):
+    """A sequence of tag indices and its score."""
 
     tags: list[int]
     score: float
-    """The $s(y)$ above. Less the `log_partition` of its row it is the logarithm of the path's probability."""
+    """The $s(y)$ above; minus the `log_partition` of its row it is the log-probability of the path."""
 
 
 class ConditionalRandomField(nn.Module):
-    """Scores of neighbouring tags, and what follows from them and the scores of each position by itself.
+    """Learned transition scores, and the likelihood and the best path that follow from them and from logits.
 
-    All scores start at zero, where the tags of a row are independent and have the
-    softmax of their scores as probabilities. Everything is computed in float32 at
-    least, whatever the scores come in: sums over paths need the digits.
+    All scores are initialized to zero, for which the tags of a row are independent
+    with the softmax of their logits as probabilities. Sums over paths are computed
+    in float32 or more, whatever the dtype of the logits.
 
-    `lengths` are at least 1; without them no row is padded. What stands in padded
-    positions changes nothing, tags outside the vocabulary included.
+    `lengths` are at least 1; without them no row is padded. Logits and tags of
+    padded positions have no effect, also if the tags are out of range.
 
     Args:
-        num_tags: How many tags there are.
-        allowed: Which tag may follow which: see `allowed_steps`. Without it, any.
+        num_tags: Number of tags.
+        allowed: Mask of the transitions that may occur, see `transition_mask`; by default all.
     """
 
     def __init__(self, num_tags: int, *, allowed: Bool[Tensor, "before after"] | None = None) -> None:
@@ -67,118 +67,84 @@ class ConditionalRandomField(nn.Module):
         self.starts = nn.Parameter(torch.zeros(num_tags))
         self.ends = nn.Parameter(torch.zeros(num_tags))
         self.allowed: Tensor | None
-        # It follows from the tags, so it is no part of what is saved.
+        # Not saved with the weights: it follows from the tags.
         self.register_buffer("allowed", allowed, persistent=False)
 
     def log_likelihood(
         self,
-        scores: Float[Tensor, "batch time tags"],
+        logits: Float[Tensor, "batch time tags"],
         tags: Int[Tensor, "batch time"],
         lengths: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, " batch"]:
-        """The log-probability of each row's tags, all together.
+        """Return the log-probability of the tags of each row.
 
-        Tags that are forbidden have one so far below zero that it cannot be overlooked;
-        to find out before, look whether `allowed` has each step.
+        For tags with a forbidden transition it is about -1e6.
         """
-        return self._path_score(scores, tags, lengths) - self.log_partition(scores, lengths)
+        return self._path_score(logits, tags, lengths) - self.log_partition(logits, lengths)
 
     def log_partition(
-        self, scores: Float[Tensor, "batch time tags"], lengths: Int[Tensor, " batch"] | None = None
+        self, logits: Float[Tensor, "batch time tags"], lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, " batch"]:
-        r"""For each row $\ln \sum_y e^{s(y)}$, over all sequences of tags."""
-        *_, last = self._forward_scores(scores, lengths)
-        _, _, ends = self._step_scores(scores, _IMPOSSIBLE)
-        return (last + ends).logsumexp(dim=1)
+        r"""Return $\ln \sum_y e^{s(y)}$ over all sequences of tags, for each row.
 
-    @torch.no_grad()
-    def marginals(
-        self, scores: Float[Tensor, "batch time tags"], lengths: Int[Tensor, " batch"] | None = None
-    ) -> Float[Tensor, "batch time tags"]:
-        """The probability of each tag at each position, all that may stand around it taken together; 0 in padding.
-
-        By forward-backward: the sum over all beginnings that end in the tag, times
-        that over all continuations.
+        Its gradient by the logits are the marginal probabilities of the tags.
         """
-        forward = torch.stack(self._forward_scores(scores, lengths), dim=1)
-        backward = torch.stack(self._backward_scores(scores, lengths), dim=1)
-        return (forward + backward).softmax(dim=2) * _is_real(scores, lengths)[:, :, None]
+        starts, transitions, ends = self._transition_scores(logits, _IMPOSSIBLE)
+        logits, is_real = logits.to(starts.dtype), _is_real(logits, lengths)
+        sums = starts + logits[:, 0]
+        for time in range(1, logits.size(1)):
+            extended = (sums[:, :, None] + transitions).logsumexp(dim=1) + logits[:, time]
+            sums = extended.where(is_real[:, time, None], sums)
+        return (sums + ends).logsumexp(dim=1)
 
     @torch.no_grad()
     def viterbi(
-        self, scores: Float[Tensor, "batch time tags"], lengths: Int[Tensor, " batch"] | None = None
-    ) -> list[Path]:
-        """The most probable sequence of tags of each row, without a forbidden step.
+        self, logits: Float[Tensor, "batch time tags"], lengths: Int[Tensor, " batch"] | None = None
+    ) -> list[TagPath]:
+        """Return the most probable sequence of tags of each row, without forbidden transitions.
 
-        Where every sequence is forbidden, the score is -inf and the tags mean nothing.
+        Where every sequence is forbidden, the score is -inf and the tags are arbitrary.
         """
-        starts, transitions, ends = self._step_scores(scores, -torch.inf)
-        scores, is_real = scores.to(starts.dtype), _is_real(scores, lengths)
-        unmoved = torch.arange(scores.size(2), device=scores.device).expand(scores.size(0), -1)
-        best, came_from = starts + scores[:, 0], [unmoved]
-        for time in range(1, scores.size(1)):
-            reached, before = (best[:, :, None] + transitions).max(dim=1)
+        starts, transitions, ends = self._transition_scores(logits, -torch.inf)
+        logits, is_real = logits.to(starts.dtype), _is_real(logits, lengths)
+        same = torch.arange(logits.size(2), device=logits.device).expand(logits.size(0), -1)
+        best, predecessors = starts + logits[:, 0], [same]
+        for time in range(1, logits.size(1)):
+            extended, before = (best[:, :, None] + transitions).max(dim=1)
             here = is_real[:, time, None]
-            best = (reached + scores[:, time]).where(here, best)
-            came_from.append(before.where(here, unmoved))
+            best = (extended + logits[:, time]).where(here, best)
+            predecessors.append(before.where(here, same))
         best_scores, tag = (best + ends).max(dim=1)
         backwards = []
-        for before in reversed(came_from):
+        for before in reversed(predecessors):
             backwards.append(tag)
             tag = before.gather(1, tag[:, None])[:, 0]
         paths = torch.stack(backwards[::-1], dim=1).tolist()
         return [
-            Path(path[:length], score)
+            TagPath(path[:length], score)
             for path, length, score in zip(paths, is_real.sum(1).tolist(), best_scores.tolist(), strict=True)
         ]
 
     def _path_score(
         self,
-        scores: Float[Tensor, "batch time tags"],
+        logits: Float[Tensor, "batch time tags"],
         tags: Int[Tensor, "batch time"],
         lengths: Int[Tensor, " batch"] | None,
     ) -> Float[Tensor, " batch"]:
-        starts, transitions, ends = self._step_scores(scores, _IMPOSSIBLE)
-        is_real = _is_real(scores, lengths)
+        starts, transitions, ends = self._transition_scores(logits, _IMPOSSIBLE)
+        is_real = _is_real(logits, lengths)
         tags = tags.where(is_real, 0)
-        emitted = scores.to(starts.dtype).gather(2, tags[:, :, None])[:, :, 0]
+        emitted = logits.to(starts.dtype).gather(2, tags[:, :, None])[:, :, 0]
         stepped = transitions[tags[:, :-1], tags[:, 1:]]
         last = tags.gather(1, is_real.sum(1, keepdim=True) - 1)[:, 0]
         within = emitted.where(is_real, 0.0).sum(1) + stepped.where(is_real[:, 1:], 0.0).sum(1)
         return starts[tags[:, 0]] + within + ends[last]
 
-    def _forward_scores(
-        self, scores: Float[Tensor, "batch time tags"], lengths: Int[Tensor, " batch"] | None
-    ) -> list[Float[Tensor, "batch tags"]]:
-        """For each position the logarithm of the sum over all beginnings that end there, by their last tag.
-
-        In padding it stays as it was at the end of the row.
-        """
-        starts, transitions, _ = self._step_scores(scores, _IMPOSSIBLE)
-        scores, is_real = scores.to(starts.dtype), _is_real(scores, lengths)
-        sums = [starts + scores[:, 0]]
-        for time in range(1, scores.size(1)):
-            reached = (sums[-1][:, :, None] + transitions).logsumexp(dim=1) + scores[:, time]
-            sums.append(reached.where(is_real[:, time, None], sums[-1]))
-        return sums
-
-    def _backward_scores(
-        self, scores: Float[Tensor, "batch time tags"], lengths: Int[Tensor, " batch"] | None
-    ) -> list[Float[Tensor, "batch tags"]]:
-        """For each position the logarithm of the sum over all that may follow, by the tag it follows."""
-        _, transitions, ends = self._step_scores(scores, _IMPOSSIBLE)
-        scores, is_real = scores.to(ends.dtype), _is_real(scores, lengths)
-        sums = [ends.expand(scores.size(0), -1)]
-        for time in reversed(range(1, scores.size(1))):
-            follows = (transitions + (sums[-1] + scores[:, time])[:, None, :]).logsumexp(dim=2)
-            sums.append(follows.where(is_real[:, time, None], sums[-1]))
-        return sums[::-1]
-
-    def _step_scores(
-        self, scores: Float[Tensor, "batch time tags"], forbidden: float
+    def _transition_scores(
+        self, logits: Float[Tensor, "batch time tags"], forbidden: float
     ) -> tuple[Float[Tensor, " tags"], Float[Tensor, "tags tags"], Float[Tensor, " tags"]]:
-        """Of the first tag, of a tag behind another, and of the last, in the precision to compute in."""
-        dtype = torch.promote_types(scores.dtype, torch.float32)
+        """Return the scores of the first tag, of each transition and of the last tag, in the dtype to compute in."""
+        dtype = torch.promote_types(logits.dtype, torch.float32)
         starts, transitions, ends = (x.to(dtype) for x in (self.starts, self.transitions, self.ends))
         if self.allowed is None:
             return starts, transitions, ends
@@ -189,13 +155,13 @@ class ConditionalRandomField(nn.Module):
         )
 
 
-def allowed_steps(
+def transition_mask(
     tags: Sequence[str], may_follow: Callable[[str | None, str | None], bool]
 ) -> Bool[Tensor, "before after"]:
-    """Which tag may stand behind which, by a rule for two of them; None is the boundary of a sequence.
+    """Return which tag may follow which, by a rule for two tags; None is the boundary of a sequence.
 
     Example:
-        >>> allowed_steps(["O", "B", "I"], lambda before, after: after != "I" or before in ("B", "I")).int().tolist()
+        >>> transition_mask(["O", "B", "I"], lambda before, after: after != "I" or before in ("B", "I")).int().tolist()
         [[1, 1, 0, 1], [1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 1]]
     """
     names = [*tags, None]
@@ -203,9 +169,9 @@ def allowed_steps(
 
 
 def _is_real(
-    scores: Float[Tensor, "batch time tags"], lengths: Int[Tensor, " batch"] | None
+    logits: Float[Tensor, "batch time tags"], lengths: Int[Tensor, " batch"] | None
 ) -> Bool[Tensor, "batch time"]:
-    """True where a row has not ended."""
+    """Return the mask of the positions before the end of each row."""
     if lengths is None:
-        return torch.ones(scores.shape[:2], dtype=torch.bool, device=scores.device)
-    return torch.arange(scores.size(1), device=scores.device) < lengths[:, None]
+        return torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+    return torch.arange(logits.size(1), device=logits.device) < lengths[:, None]

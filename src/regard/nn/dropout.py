@@ -1,9 +1,9 @@
-"""Dropout: in training each number is set to zero with some probability, and the others are enlarged to make up.
+"""Dropout: in training each number is set to zero with probability p, and the others are divided by 1 - p.
 
 Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting" (2014).
 https://jmlr.org/papers/v15/srivastava14a.html
-Gal & Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent Neural Networks" (2016), for masks that
-hold for a whole sequence, and for whole words. https://arxiv.org/abs/1512.05287
+Gal & Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent Neural Networks" (2016), for masks
+shared by all positions of a sequence, and for whole tokens. https://arxiv.org/abs/1512.05287
 
 Dimensions: `batch` sequences, `time` positions, `model` width.
 """
@@ -18,10 +18,10 @@ _LOWEST = -(1 << 15)
 
 
 class Dropout(nn.Module):
-    """`nn.Dropout`, with a third of its time on a CPU.
+    """`nn.Dropout` that takes a third of its time on a CPU.
 
-    There the time goes into random numbers, and a number of 64 random bits
-    decides about four places, 16 bits each: `probability` is rounded to a
+    Most of that time is spent on random numbers. Here one 64-bit random integer
+    decides about four elements, 16 bits each: `probability` is rounded to a
     multiple of 1/65536.
     """
 
@@ -45,10 +45,10 @@ class Dropout(nn.Module):
 
 
 class LockedDropout(nn.Module):
-    """Dropout that drops the same numbers at all positions of a sequence, and others in each sequence.
+    """Variational dropout: one mask for all positions of a sequence, another for each sequence.
 
-    A state that is carried on cannot learn to see through it, as it can where each
-    position draws anew: what is dropped once is not to be had a position later.
+    With a new mask at each position a recurrent state could recover a dropped
+    number from the position before; here it stays dropped.
     """
 
     def __init__(self, probability: float = 0.0) -> None:
@@ -62,25 +62,24 @@ class LockedDropout(nn.Module):
 
 
 class TokenDropout(nn.Module):
-    """Dropout of whole tokens of the vocabulary: one that is dropped reads as zeros wherever it stands in the batch.
+    """Dropout of whole tokens: the embedding of a dropped token is zero at each of its occurrences in the batch.
 
     Gal & Ghahramani (2016), section 4.2; Merity et al. (2017), section 4.3, arXiv 1708.02182.
     """
 
-    def __init__(self, vocab_size: int, probability: float = 0.0) -> None:
+    def __init__(self, probability: float = 0.0) -> None:
         super().__init__()
-        self.vocab_size = vocab_size
         self.dropout = Dropout(probability)
 
     def forward(
-        self, x: Float[Tensor, "batch time model"], tokens: Int[Tensor, "batch time"]
+        self, x: Float[Tensor, "batch time model"], tokens: Int[Tensor, "batch time"], vocab_size: int
     ) -> Float[Tensor, "batch time model"]:
-        """The embeddings `x` of `tokens`, less those that are dropped."""
+        """Return the embeddings `x` of `tokens`, with zeros for the dropped tokens."""
         if not self.training or self.dropout.probability == 0.0:
             return x
-        return x * self.dropout(x.new_ones(self.vocab_size, 1))[tokens]
+        return x * self.dropout(x.new_ones(vocab_size, 1))[tokens]
 
 
 def make_dropout(probability: float, *, is_locked: bool) -> Dropout | LockedDropout:
-    """Dropout of either kind."""
+    """Return `LockedDropout` or `Dropout`."""
     return LockedDropout(probability) if is_locked else Dropout(probability)

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward network: the same small network at each position.
+"""The position-wise feed-forward network: one network applied to each position.
 
 Vaswani et al. (2017), section 3.3, equation 2: `W2 relu(W1 x)`.
 Hendrycks & Gimpel, "Gaussian Error Linear Units" (2016), exact and by tanh. https://arxiv.org/abs/1606.08415
@@ -18,19 +18,19 @@ Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "squared-relu", "swigl
 
 
 def squared_relu(x: Tensor) -> Tensor:
-    """max(0, x)^2, smooth at zero and sparse like ReLU."""
+    """Return max(0, x)^2, which is differentiable at zero and sparse like ReLU."""
     return F.relu(x).square()
 
 
-_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+FUSED_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu-tanh": partial(F.gelu, approximate="tanh"),
     "squared-relu": squared_relu,
     "swiglu": F.silu,
 }
-"""Those that the kernels of decoding know as well."""
-_OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
+"""Activations that the fused decoding kernels implement as well."""
+_OTHER_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "geglu": F.gelu,
     "geglu-tanh": partial(F.gelu, approximate="tanh"),
@@ -39,18 +39,18 @@ _GATED = ("swiglu", "geglu", "geglu-tanh")
 
 
 class FeedForward(nn.Module):
-    """Widen, bend, narrow: `output(activation(input(x)))`.
+    """Two linear layers with an activation between them: `output(activation(input(x)))`.
 
     With `swiglu` a second projection gates the first: `output(silu(gate(x)) * input(x))`,
-    and the layer has half as many weights again at the same `feedforward_dim`; `geglu` has
-    gelu for silu, and `geglu-tanh` its approximation.
+    which has 1.5 times as many weights at the same `feedforward_dim`. `geglu` uses GELU
+    instead of SiLU, `geglu-tanh` its tanh approximation.
     """
 
     def __init__(
         self, model_dim: int, feedforward_dim: int, *, activation: Activation = "relu", bias: bool = True
     ) -> None:
         super().__init__()
-        self.activation = (_FUNCTIONS | _OTHERS)[activation]
+        self.activation = (FUSED_ACTIVATIONS | _OTHER_ACTIVATIONS)[activation]
         self.input = nn.Linear(model_dim, feedforward_dim, bias=bias)
         self.gate = nn.Linear(model_dim, feedforward_dim, bias=bias) if activation in _GATED else None
         self.output = nn.Linear(feedforward_dim, model_dim, bias=bias)

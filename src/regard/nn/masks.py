@@ -1,4 +1,4 @@
-"""Masks: True where a query may look.
+"""Masks: True where a query may attend.
 
 Dimensions: see `regard.nn.attention`.
 """
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def causal_mask(num_queries: int, num_keys: int, device: torch.device | None = None) -> Bool[Tensor, "1 1 query key"]:
-    """Each query sees the keys up to its own position.
+    """Return the mask in which each query attends to the keys up to its own position.
 
     The queries are the *last* positions of the keys: with a cache there are
     more keys than queries.
@@ -23,7 +23,7 @@ def causal_mask(num_queries: int, num_keys: int, device: torch.device | None = N
 
 
 def padding_mask(lengths: Int[Tensor, " batch"], num_keys: int) -> Bool[Tensor, "batch 1 1 key"]:
-    """Nobody looks at the positions behind the end of a sequence.
+    """Return the mask that excludes the positions after the end of each sequence.
 
     Example:
         >>> padding_mask(torch.tensor([1, 3]), 3).int()[:, 0, 0].tolist()
@@ -34,7 +34,7 @@ def padding_mask(lengths: Int[Tensor, " batch"], num_keys: int) -> Bool[Tensor, 
 
 
 def document_mask(documents: Int[Tensor, "batch time"]) -> Bool[Tensor, "batch 1 time time"]:
-    """Each position sees those of its own document up to itself, where several documents share a row.
+    """Return the causal mask within each document, where a row contains several documents.
 
     Example:
         >>> document_mask(torch.tensor([[0, 0, 1]])).int()[0, 0].tolist()
@@ -44,14 +44,14 @@ def document_mask(documents: Int[Tensor, "batch time"]) -> Bool[Tensor, "batch 1
     return same & causal_mask(documents.size(1), documents.size(1), documents.device)
 
 
-def places_within(documents: Int[Tensor, "batch time"]) -> Int[Tensor, "batch time"]:
-    """Each position counted from the start of its document, of which a row holds one behind the other.
+def positions_in_document(documents: Int[Tensor, "batch time"]) -> Int[Tensor, "batch time"]:
+    """Return each position counted from the start of its document; the documents of a row are consecutive.
 
     Example:
-        >>> places_within(torch.tensor([[4, 4, 4, 5, 5]])).tolist()
+        >>> positions_in_document(torch.tensor([[4, 4, 4, 5, 5]])).tolist()
         [[0, 1, 2, 0, 1]]
     """
-    places = torch.arange(documents.size(1), device=documents.device).expand_as(documents)
+    positions = torch.arange(documents.size(1), device=documents.device).expand_as(documents)
     is_first = torch.ones_like(documents, dtype=torch.bool)
     is_first[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return places - places.where(is_first, 0).cummax(dim=1).values
+    return positions - positions.where(is_first, 0).cummax(dim=1).values

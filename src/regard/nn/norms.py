@@ -1,13 +1,13 @@
-"""Normalisation of the residual stream.
+"""Normalization of the residual stream.
 
 Ba et al., "Layer Normalization" (2016). https://arxiv.org/abs/1607.06450
 Zhang & Sennrich, "Root Mean Square Layer Normalization" (2019). https://arxiv.org/abs/1910.07467
 
     LayerNorm   g * (x - mean(x)) / sqrt(var(x) + eps) + b      gain g and bias b are learned
-    RMSNorm     g * x / sqrt(mean(x^2) + eps)                   no centring, no bias
+    RMSNorm     g * x / sqrt(mean(x^2) + eps)                   no centering, no bias
 
-What comes out has the precision of what goes in, also under autocast, which
-would have both in float32: the kernels sum in float32 anyway, and half of the
+The output has the dtype of the input, also under autocast, which would compute
+both in float32: the kernels accumulate in float32 in any case, and half of the
 time of a norm is reading and writing.
 """
 
@@ -24,7 +24,7 @@ _EPSILON = 1e-5
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer normalisation, in the precision of its input."""
+    """Layer normalization in the dtype of its input."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not torch.is_autocast_enabled(input.device.type):
@@ -35,7 +35,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """Normalisation by the root mean square, in the precision of its input."""
+    """Normalization by the root mean square in the dtype of its input."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not torch.is_autocast_enabled(x.device.type):
@@ -46,7 +46,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 def make_norm(norm: Norm, model_dim: int, *, epsilon: float = _EPSILON) -> nn.Module:
-    """A fresh normalisation layer over vectors of `model_dim` numbers."""
+    """Return a new normalization layer for vectors of width `model_dim`."""
     match norm:
         case "layer":
             return LayerNorm(model_dim, eps=epsilon)

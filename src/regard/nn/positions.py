@@ -1,18 +1,18 @@
-"""Telling positions apart: attention alone sees a set, not a sequence.
+"""Position encodings: attention by itself does not depend on the order of its inputs.
 
     sinusoidal  sines and cosines added to the embeddings    Vaswani et al. (2017), section 3.5
     learned     one vector for each position, added          Gehring et al. (2017), arXiv 1705.03122
-    rotary      queries and keys turned by their position    Su et al. (2021), arXiv 2104.09864
+    rotary      queries and keys rotated by their position   Su et al. (2021), arXiv 2104.09864
     relative    a learned bias for each distance and head    Raffel et al. (2020), arXiv 1910.10683, section 2.1
     alibi       a fixed, linear penalty on distance          Press et al. (2022), arXiv 2108.12409
-    shaw        a learned vector for each distance, which    Shaw et al. (2018), arXiv 1803.02155
-                the queries meet beside the keys
+    shaw        a learned vector for each distance, added    Shaw et al. (2018), arXiv 1803.02155
+                to the keys
 
-Each scheme is a module that says, for the positions of the queries and of the
-keys, what is to be added, turned or biased: a `Placement`. The positions are
-those of all rows of a batch, or, in two dimensions, each row's own.
+Each scheme is a module that returns, for the positions of the queries and of the
+keys, a `PositionEncoding`: embeddings, a rotation or a bias. The positions are
+the same for all rows of a batch or, in two dimensions, given for each row.
 
-Dimensions: see `regard.nn.attention`; `*rows` is nothing, or the batch.
+Dimensions: see `regard.nn.attention`; `*rows` is empty, or the batch.
 """
 
 import math
@@ -27,7 +27,7 @@ from regard.errors import ConfigError
 Positions = Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "shaw", "none"]
 
 _SLOW_TURNS, _FAST_TURNS = 1.0, 4.0
-"""Of a plane in the positions that a model was first trained for: up to where, and from where on, it is left alone."""
+"""Turns of a plane within the original context: below the first it is stretched fully, above the second not at all."""
 
 
 class Rotation(NamedTuple):
@@ -37,27 +37,27 @@ class Rotation(NamedTuple):
     sine: Float[Tensor, "*rows time half"]
 
 
-class Placement(NamedTuple):
-    """What a scheme has to say about some positions; what it has not is None."""
+class PositionEncoding(NamedTuple):
+    """The encoding of some positions; what a scheme does not use is None."""
 
-    added: Float[Tensor, "*rows query model"] | None = None
+    embeddings: Float[Tensor, "*rows query model"] | None = None
     rotation: Rotation | None = None
     bias: Float[Tensor, "*rows heads query key"] | None = None
     relative_keys: Float[Tensor, "*rows query key head"] | None = None
 
     def bias_for(self, q: Float[Tensor, "batch heads query head"]) -> Float[Tensor, "#batch heads query key"] | None:
-        """What is to be added to the scores of these queries."""
+        """Return what is added to the attention scores of these queries."""
         bias = self.bias[None] if self.bias is not None and self.bias.dim() == 3 else self.bias
         if self.relative_keys is None:
             return bias
         relative_keys = self.relative_keys.to(q.dtype)
         rows = "b" if relative_keys.dim() == 4 else ""
-        met = torch.einsum(f"bhqd,{rows}qkd->bhqk", q, relative_keys) / math.sqrt(q.size(-1))
-        return met if bias is None else met + bias
+        scores = torch.einsum(f"bhqd,{rows}qkd->bhqk", q, relative_keys) / math.sqrt(q.size(-1))
+        return scores if bias is None else scores + bias
 
 
 class Sinusoidal(nn.Module):
-    r"""Sines and cosines of geometrically growing wavelengths, added to the embeddings.
+    r"""Sines and cosines of geometrically increasing wavelengths, added to the embeddings.
 
     $$ P_{t,2i} = \sin(t / L^{2i/d}), \quad P_{t,2i+1} = \cos(t / L^{2i/d}) $$
 
@@ -71,9 +71,9 @@ class Sinusoidal(nn.Module):
 
     def forward(
         self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
-    ) -> Placement:
+    ) -> PositionEncoding:
         angles = _angles(query_positions, self.model_dim, self.base)
-        return Placement(added=torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2))
+        return PositionEncoding(embeddings=torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2))
 
 
 class Learned(nn.Module):
@@ -85,21 +85,22 @@ class Learned(nn.Module):
 
     def forward(
         self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
-    ) -> Placement:
-        return Placement(added=self.table(query_positions))
+    ) -> PositionEncoding:
+        return PositionEncoding(embeddings=self.table(query_positions))
 
 
 class Rotary(nn.Module):
-    r"""Queries and keys turned by angles that grow with their position.
+    r"""Queries and keys rotated by angles proportional to their position.
 
-    Coordinates $i$ and $i + d/2$ of a head form a plane; position $t$ turns it
-    by $t / L^{2i/d}$. The score of a query and a key then depends on how far
-    apart they are, never on where they stand.
+    Coordinates $i$ and $i + d/2$ of a head form a plane; position $t$ rotates it
+    by $t / L^{2i/d}$. The score of a query and a key then depends on their
+    distance and not on their absolute positions.
 
-    A `stretch` lets a model read further than the `stretch_from` positions that
-    it was first trained for: planes that do not turn once in them turn that many
-    times slower, those that turn four times as fast as ever, and those between in
-    between (Dubey et al., "The Llama 3 Herd of Models", 2024, arXiv 2407.21783).
+    A `stretch` extends a model beyond the `stretch_from` positions of its original
+    training context: planes that make less than one turn within it rotate that many
+    times slower, planes that make more than four are unchanged, and those between
+    are interpolated (Dubey et al., "The Llama 3 Herd of Models", 2024, arXiv
+    2407.21783).
     """
 
     def __init__(
@@ -112,14 +113,14 @@ class Rotary(nn.Module):
 
     def forward(
         self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
-    ) -> Placement:
+    ) -> PositionEncoding:
         angles = _angles(query_positions, self.head_dim, self.base)
         if self.stretch != 1.0:
             angles = angles * self._speeds(angles)
-        return Placement(rotation=Rotation(angles.cos(), angles.sin()))
+        return PositionEncoding(rotation=Rotation(angles.cos(), angles.sin()))
 
     def _speeds(self, like: Float[Tensor, "*rows time half"]) -> Float[Tensor, " half"]:
-        """How fast each plane turns, as a share of what it would without a stretch."""
+        """Return the rotation speed of each plane relative to that without a stretch."""
         exponents = torch.arange(0, self.head_dim, 2, device=like.device) / self.head_dim
         num_turns = self.stretch_from / (2 * math.pi * self.base**exponents)
         kept = ((num_turns - _SLOW_TURNS) / (_FAST_TURNS - _SLOW_TURNS)).clamp(0.0, 1.0)
@@ -127,11 +128,11 @@ class Rotary(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """A learned number for each head and each bucket of distances, added to the scores.
+    """A learned bias for each head and each bucket of distances, added to the scores.
 
-    Short distances have a bucket each; longer ones share buckets that widen
+    Short distances have one bucket each; longer ones share buckets that widen
     with the logarithm of the distance, up to `max_distance`, beyond which all
-    are one. Where attention is causal, the future needs no buckets.
+    share one. With causal attention there are no buckets for later positions.
     """
 
     def __init__(
@@ -143,12 +144,12 @@ class RelativeBias(nn.Module):
 
     def forward(
         self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
-    ) -> Placement:
+    ) -> PositionEncoding:
         buckets = self.bucket(_offsets(query_positions, key_positions))
-        return Placement(bias=self.table(buckets).movedim(-1, -3))
+        return PositionEncoding(bias=self.table(buckets).movedim(-1, -3))
 
     def bucket(self, offset: Int[Tensor, "*rows query key"]) -> Int[Tensor, "*rows query key"]:
-        """The bucket of each offset, key position minus query position."""
+        """Return the bucket of each offset, key position minus query position."""
         num_buckets = self.num_buckets
         if self.is_causal:
             first, distance = torch.zeros_like(offset), (-offset).clamp(min=0)
@@ -162,11 +163,11 @@ class RelativeBias(nn.Module):
 
 
 class ALiBi(nn.Module):
-    """A penalty on distance, linear, steeper for some heads than for others; nothing is learned.
+    """A linear penalty on distance with a fixed slope for each head; it has no parameters.
 
-    With n heads, n a power of two, head h of 1..n is penalised by 2^(-8h/n) for
-    each position of distance. Other counts interleave the slopes of the powers
-    of two below and above, as the authors' code does.
+    With n heads, n a power of two, head h of 1..n is penalized by 2^(-8h/n) per
+    position of distance. Other counts interleave the slopes of the powers of two
+    below and above, as the authors' code does.
     """
 
     def __init__(self, num_heads: int) -> None:
@@ -175,17 +176,18 @@ class ALiBi(nn.Module):
 
     def forward(
         self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
-    ) -> Placement:
+    ) -> PositionEncoding:
         distance = _offsets(query_positions, key_positions).abs()
         slopes = torch.tensor(alibi_slopes(self.num_heads), device=distance.device)
-        return Placement(bias=-slopes[:, None, None] * distance[..., None, :, :])
+        return PositionEncoding(bias=-slopes[:, None, None] * distance[..., None, :, :])
 
 
 class RelativeKeys(nn.Module):
-    """A learned vector for each distance up to `max_distance`, beyond which all are one, shared by the heads.
+    """A learned vector for each distance, clipped at `max_distance`, shared by the heads.
 
-    The score of a query and a key gains the inner product of the query and the
-    vector of their distance (Shaw et al., equation 5; their values have none here).
+    The inner product of the query and the vector of its distance to the key is
+    added to their score (Shaw et al., equation 5; their vectors for the values are
+    not implemented).
     """
 
     def __init__(self, head_dim: int, *, max_distance: int = 16) -> None:
@@ -195,15 +197,15 @@ class RelativeKeys(nn.Module):
 
     def forward(
         self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
-    ) -> Placement:
+    ) -> PositionEncoding:
         offset = _offsets(query_positions, key_positions)
-        return Placement(
+        return PositionEncoding(
             relative_keys=self.table(offset.clamp(-self.max_distance, self.max_distance) + self.max_distance)
         )
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
-    """The steepness of each head's penalty.
+    """Return the slope of each head's penalty.
 
     Example:
         >>> alibi_slopes(4)
@@ -216,8 +218,8 @@ def alibi_slopes(num_heads: int) -> list[float]:
 
 
 def rotate(x: Float[Tensor, "batch heads time head"], rotation: Rotation) -> Float[Tensor, "batch heads time head"]:
-    """Turn each plane (i, i + head/2) of `x` by its position's angle."""
-    # One more dimension in front of the positions: every head turns alike.
+    """Rotate each plane (i, i + head/2) of `x` by the angle of its position."""
+    # One more dimension in front of the positions: the rotation is the same for every head.
     cosine, sine = (torch.cat([part, part], dim=-1).to(x.dtype).unsqueeze(-3) for part in rotation)
     first, second = x.chunk(2, dim=-1)
     return torch.addcmul(x * cosine, torch.cat([-second, first], dim=-1), sine)
@@ -230,11 +232,11 @@ def _offsets(
 
 
 def _angles(positions: Int[Tensor, "*rows time"], dim: int, base: float) -> Float[Tensor, "*rows time half"]:
-    # Default precision, whatever the weights' is: in bfloat16 position 257 would equal 256.
+    # In the default dtype, not that of the weights: in bfloat16 position 257 would equal 256.
     exponents = torch.arange(0, dim, 2, device=positions.device) / dim
     return positions[..., None] / base**exponents
 
 
 def _require_even(name: str, value: int) -> None:
     if value % 2:
-        raise ConfigError(f"{name} must be even for positions that come in pairs, got {value}")
+        raise ConfigError(f"{name} must be even for sinusoidal and rotary positions, got {value}")

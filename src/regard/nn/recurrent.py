@@ -1,4 +1,4 @@
-r"""Recurrent networks: a state that is carried from position to position.
+r"""Recurrent networks: rnn, gru and lstm, in layers and in one or two directions.
 
 Elman, "Finding Structure in Time" (1990).
     rnn    $h_t = \mathrm{act}(W x_t + b + U h_{t-1} + c)$
@@ -10,13 +10,12 @@ Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder" (2014). 
 Hochreiter & Schmidhuber, "Long Short-Term Memory" (1997); Gers et al. (2000) for the forget gate.
     lstm   $i_t, f_t, o_t = \sigma(\dots)$, $g_t = \tanh(\dots)$; $C_t = f_t C_{t-1} + i_t g_t$; $h_t = o_t \tanh(C_t)$
 
-where each $\dots$ is $W x_t + b + U h_{t-1} + c$ with weights of its own.
-`unroll` below is these lines, step by step, and is the specification;
-`RecurrentStack` runs PyTorch's fused kernels on the same weights, and a test
-holds the two equal.
+where each $\dots$ is $W x_t + b + U h_{t-1} + c$ with its own weights. `unroll`
+below is the specification: these lines, step by step. `RecurrentStack` runs
+PyTorch's fused kernels on the same weights; a test compares the two.
 
 Dimensions: `batch` sequences, `time` positions, `input` and `hidden` widths,
-`directions` of a layer, one or two, `width` what they make side by side.
+`directions` of a layer, one or two, `width` of their concatenated outputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from regard.nn.dropout import Dropout, LockedDropout
-from regard.nn.half import HalfPrecision
+from regard.nn.precision import HalfPrecision
 
 Cell = Literal["rnn", "gru", "lstm"]
 CellActivation = Literal["tanh", "relu"]
@@ -36,9 +35,9 @@ InitialState = Literal["zero", "learned"]
 CellState = tuple[Float[Tensor, "batch hidden"], ...]
 """The state of one layer in one direction: h, and for an LSTM also C."""
 LayerHidden = tuple[Float[Tensor, "directions batch _"], ...]
-"""The state of one layer: the same, the directions side by side."""
+"""The state of one layer: the same, stacked over the directions."""
 Hidden = tuple[LayerHidden, ...]
-"""The state of a stack: that of each layer. Layers may differ in width."""
+"""The states of the layers of a stack, which may differ in width."""
 
 _NUM_GATES: dict[Cell, int] = {"rnn": 1, "gru": 3, "lstm": 4}
 
@@ -50,7 +49,7 @@ def cell_step(
     from_hidden: Float[Tensor, "batch gates"],
     state: CellState,
 ) -> CellState:
-    """One step of one layer, for all gates' `W x + b` and `U h + c`, side by side in PyTorch's order."""
+    """Return the state after one step of one layer, from `W x + b` and `U h + c` of all gates in PyTorch's order."""
     h = state[0]
     if cell == "rnn":
         total = from_input + from_hidden
@@ -60,16 +59,16 @@ def cell_step(
         reset, update = (x[0] + u[0]).sigmoid(), (x[1] + u[1]).sigmoid()
         new = (x[2] + reset * u[2]).tanh()
         return ((1 - update) * new + update * h,)
-    admit, forget, output = ((x[gate] + u[gate]).sigmoid() for gate in (0, 1, 3))
-    inner = forget * state[1] + admit * (x[2] + u[2]).tanh()
-    return (output * inner.tanh(), inner)
+    i, f, o = ((x[gate] + u[gate]).sigmoid() for gate in (0, 1, 3))
+    cell_state = f * state[1] + i * (x[2] + u[2]).tanh()
+    return (o * cell_state.tanh(), cell_state)
 
 
 class RecurrentStack(nn.Module):
-    """Recurrent layers one upon another, forwards or in both directions; `hidden_dims` has the width of each.
+    """A stack of recurrent layers; `hidden_dims` are the widths of their states.
 
-    With two directions each has that many numbers, and a position's state is both
-    side by side. `dropout` stands between the layers.
+    In a bidirectional stack each direction has that width, and the outputs of both
+    are concatenated. `dropout` is applied between the layers.
     """
 
     def __init__(
@@ -101,9 +100,9 @@ class RecurrentStack(nn.Module):
         )
         self.dropout = Dropout() if dropout is None else dropout
 
-    def initial(self, batch_size: int) -> Hidden:
-        """The state before the first position."""
-        return tuple(layer.initial(batch_size) for layer in self.layers if isinstance(layer, RecurrentLayer))
+    def initial_state(self, batch_size: int) -> Hidden:
+        """Return the state before the first position."""
+        return tuple(layer.initial_state(batch_size) for layer in self.layers if isinstance(layer, RecurrentLayer))
 
     def forward(
         self,
@@ -111,12 +110,12 @@ class RecurrentStack(nn.Module):
         lengths: Int[Tensor, " batch"] | None = None,
         state: Hidden | None = None,
     ) -> tuple[Float[Tensor, "batch time width"], Hidden]:
-        """The top layer's state at each position, and all layers' state behind the last.
+        """Return the hidden states of the last layer at each position, and the state of all layers after the last one.
 
-        Positions at and behind `lengths` are padding: they are never read, and
-        their states are zero.
+        Positions from `lengths` on are padding: they are not read, and their hidden
+        states are zero.
         """
-        hidden = self.initial(x.size(0)) if state is None else state
+        hidden = self.initial_state(x.size(0)) if state is None else state
         lengths = None if lengths is None else lengths.cpu()
         last: list[LayerHidden] = []
         for number, (layer, start) in enumerate(zip(self.layers, hidden, strict=True)):
@@ -126,13 +125,13 @@ class RecurrentStack(nn.Module):
 
 
 class RecurrentLayer(nn.Module):
-    """One layer of a stack, all positions of which are one call of PyTorch's fused kernel.
+    """One recurrent layer: one call of PyTorch's fused kernel for all positions.
 
-    Recurrent matrices start orthogonal, so that gradients neither vanish nor
-    explode at once, and an LSTM starts out remembering.
+    Recurrent matrices are initialized orthogonal, against vanishing and exploding
+    gradients, and the bias of an LSTM's forget gate to one.
 
-    `weight_dropout` is for the recurrent matrices $U$: in training some of their
-    numbers are zero, the same at all positions and in all sequences of a call. Wan
+    `weight_dropout` applies to the recurrent matrices $U$: in training some of their
+    entries are zero, the same ones at all positions and in all sequences of a call. Wan
     et al., "Regularization of Neural Networks using DropConnect" (2013); Merity et
     al., "Regularizing and Optimizing LSTM Language Models" (2017), section 2.
     https://arxiv.org/abs/1708.02182
@@ -167,8 +166,8 @@ class RecurrentLayer(nn.Module):
         self.start = nn.Parameter(start) if initial_state == "learned" else None
         self._initialize()
 
-    def initial(self, batch_size: int) -> LayerHidden:
-        """The state before the first position."""
+    def initial_state(self, batch_size: int) -> LayerHidden:
+        """Return the state before the first position."""
         if self.start is not None:
             return tuple(self.start.expand(-1, -1, batch_size, -1).contiguous())
         zeros = next(self.kernel.parameters()).new_zeros(self.num_directions, batch_size, self.hidden_dim)
@@ -177,9 +176,9 @@ class RecurrentLayer(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch time input"], state: LayerHidden, lengths: Int[Tensor, " batch"] | None = None
     ) -> tuple[Float[Tensor, "batch time width"], LayerHidden]:
-        """The state at each position, and behind the last; `lengths` are on the CPU."""
+        """Return the hidden states at each position, and the state after the last one; `lengths` are on the CPU."""
         weights, is_half = self._weights(), self._is_half(x, lengths)
-        # Autocast by itself would have cuDNN compute in float16 with gradients as they are, small ones of which vanish.
+        # Autocast by itself would run cuDNN in float16 with unscaled gradients, of which small ones underflow.
         with torch.autocast(x.device.type, enabled=False):
             if not is_half:
                 x, state = x.to(weights[0].dtype), tuple(part.to(weights[0].dtype) for part in state)
@@ -188,15 +187,15 @@ class RecurrentLayer(nn.Module):
                 states, *last = self._run(x, state, weights)
                 return states, tuple(last)
             half = HalfPrecision()
-            x, *inner = half.enter(x, *state, in_one_piece(weights))
-            states, *last = half.leave(*self._run(x, tuple(inner[:-1]), parts_of(inner[-1], weights)))
+            x, *inner = half.enter(x, *state, flatten_weights(weights))
+            states, *last = half.leave(*self._run(x, tuple(inner[:-1]), split_weights(inner[-1], weights)))
             return states, tuple(last)
 
     def _is_half(self, x: Tensor, lengths: Tensor | None) -> bool:
-        """Whether to compute in float16 under autocast.
+        """Return whether to compute in float16 under autocast.
 
-        That is for cuDNN's persistent kernels, which hold the weights from position
-        to position, where PyTorch takes them: a layer of these shapes.
+        It is worthwhile where PyTorch selects cuDNN's persistent kernels, which keep the
+        weights in registers from position to position.
         """
         if not (x.is_cuda and torch.is_autocast_enabled("cuda")) or lengths is not None:
             return False
@@ -206,7 +205,7 @@ class RecurrentLayer(nn.Module):
     def _run(
         self, x: Tensor, state: LayerHidden, weights: list[Tensor], batch_sizes: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """PyTorch's kernel on these weights: no dropout of its own, for cuDNN's would wait for the device."""
+        """Run PyTorch's kernel on these weights, without its own dropout: cuDNN's synchronizes with the device."""
         function, is_bidirectional = _FUSED[self.cell, self.activation], self.num_directions == 2
         inner = state if self.cell == "lstm" else state[0]
         if batch_sizes is None:
@@ -216,24 +215,24 @@ class RecurrentLayer(nn.Module):
     def _run_packed(
         self, x: Tensor, state: LayerHidden, weights: list[Tensor], lengths: Tensor
     ) -> tuple[Tensor, LayerHidden]:
-        """The same, past the padding: the rows stand in the order of their lengths meanwhile."""
+        """Run the kernel on packed sequences, with the rows sorted by length, so that padding is not read."""
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        rows, places = packed.sorted_indices, packed.unsorted_indices
-        assert rows is not None
-        assert places is not None
-        ordered = tuple(part.index_select(1, rows) for part in state)
+        order, inverse = packed.sorted_indices, packed.unsorted_indices
+        assert order is not None
+        assert inverse is not None
+        ordered = tuple(part.index_select(1, order) for part in state)
         data, *last = self._run(packed.data, ordered, weights, packed.batch_sizes)
-        packed = PackedSequence(data, packed.batch_sizes, rows, places)
+        packed = PackedSequence(data, packed.batch_sizes, order, inverse)
         states, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))
-        return states, tuple(part.index_select(1, places) for part in last)
+        return states, tuple(part.index_select(1, inverse) for part in last)
 
     def _weights(self) -> list[Tensor]:
-        """In the kernel's order, as they are or with dropped recurrent matrices."""
+        """Return the weights in the kernel's order, in training with dropout on the recurrent matrices."""
         weights: dict[str, Tensor] = dict(self.kernel.named_parameters())
         if not self.training or self.weight_dropout.probability == 0.0:
             return list(weights.values())
         dropped = [self.weight_dropout(w) if name.startswith("weight_hh") else w for name, w in weights.items()]
-        return parts_of(in_one_piece(dropped), dropped) if dropped[0].is_cuda else dropped
+        return split_weights(flatten_weights(dropped), dropped) if dropped[0].is_cuda else dropped
 
     def _initialize(self) -> None:
         gates = _NUM_GATES[self.cell]
@@ -242,29 +241,28 @@ class RecurrentLayer(nn.Module):
                 nn.init.zeros_(parameter)
                 if self.cell == "lstm" and name.startswith("bias_hh"):
                     with torch.no_grad():
-                        parameter.chunk(gates)[1].fill_(1.0)  # the forget gate starts open
+                        parameter.chunk(gates)[1].fill_(1.0)  # the forget gate
             else:
                 for part in parameter.detach().chunk(gates):
                     nn.init.orthogonal_(part) if name.startswith("weight_hh") else nn.init.xavier_uniform_(part)
 
 
 def _has_persistent_kernel(batch_size: int, input_dim: int, hidden_dim: int) -> bool:
-    """Whether PyTorch asks cuDNN for one, which it does for float16 alone."""
+    """Return whether PyTorch selects cuDNN's persistent kernel, which it does in float16 only."""
     fits = batch_size % 8 == 0 and input_dim % 128 == 0 and hidden_dim % 128 == 0
     return fits and batch_size <= 128 and hidden_dim <= 1024
 
 
-def in_one_piece(weights: Sequence[Tensor]) -> Float[Tensor, " numbers"]:
-    """A layer's weights one behind the other, matrices before biases, as cuDNN has them."""
+def flatten_weights(weights: Sequence[Tensor]) -> Float[Tensor, " numbers"]:
+    """Return the weights of a layer in one tensor, matrices before biases, in the layout of cuDNN."""
     return torch.cat([weights[number].flatten() for number in _order(weights)])
 
 
-def parts_of(piece: Float[Tensor, " numbers"], weights: Sequence[Tensor]) -> list[Tensor]:
-    """What `in_one_piece` joined: views of `piece`, shaped as `weights` are."""
+def split_weights(flat: Float[Tensor, " numbers"], weights: Sequence[Tensor]) -> list[Tensor]:
+    """Return views of `flat`, the result of `flatten_weights`, with the shapes of `weights`."""
     order = _order(weights)
-    parts = piece.split([weights[number].numel() for number in order])
-    placed = dict(zip(order, parts, strict=True))
-    return [placed[number].view_as(weight) for number, weight in enumerate(weights)]
+    parts = dict(zip(order, flat.split([weights[number].numel() for number in order]), strict=True))
+    return [parts[number].view_as(weight) for number, weight in enumerate(weights)]
 
 
 def _order(weights: Sequence[Tensor]) -> list[int]:
@@ -274,8 +272,8 @@ def _order(weights: Sequence[Tensor]) -> list[int]:
 def unroll(
     stack: RecurrentStack, x: Float[Tensor, "batch time input"], state: Hidden | None = None
 ) -> tuple[Float[Tensor, "batch time width"], Hidden]:
-    """What `stack` computes, written out: layer by layer, direction by direction, step by step; no dropout."""
-    initial = stack.initial(x.size(0)) if state is None else state
+    """Compute what `stack` computes, without dropout, layer by layer, direction by direction and step by step."""
+    initial = stack.initial_state(x.size(0)) if state is None else state
     last: list[LayerHidden] = []
     for layer, start in zip(stack.layers, initial, strict=True):
         assert isinstance(layer, RecurrentLayer)

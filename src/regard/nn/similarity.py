@@ -1,4 +1,4 @@
-r"""How well a query fits a key: the functions that attention can score by.
+r"""Similarities: the functions by which attention scores a key for a query.
 
     dot          $q \cdot k$                                            Luong et al. (2015), arXiv 1508.04025
     scaled-dot   $q \cdot k / \sqrt d$                                  Vaswani et al. (2017), arXiv 1706.03762
@@ -9,15 +9,15 @@ r"""How well a query fits a key: the functions that attention can score by.
     mahalanobis  $-(q - k)^\top M (q - k) / 2 \sqrt d$, $M$ learned     Mahalanobis (1936)
     latent       $\log \sum_c p(c \mid q) \exp(s_c(q, k))$              a mixture over latent components
 
-A score is the logarithm of a kernel: softmax over the keys makes the kernels
-sum to one. The factor $\sqrt d$ keeps scores of random vectors of length
-$\sqrt d$ at a size where softmax still has a slope.
+A score is the logarithm of a kernel: softmax over the keys normalizes the kernels
+to sum to one. The factor $\sqrt d$ keeps the scores of random vectors of length
+$\sqrt d$ in the range where softmax has a useful gradient.
 
-A similarity is two functions: `prepare` does once what depends on the keys
-alone, and calling it scores queries against prepared keys.
+A similarity has two functions: `prepare` computes once what depends on the keys
+alone, and `forward` scores queries against prepared keys.
 
 Dimensions: see `regard.nn.attention`; `shared` counts the key/value heads,
-each of which has parameters of its own.
+each of which has its own parameters.
 """
 
 import math
@@ -35,10 +35,10 @@ Scores = Float[Tensor, "batch heads query key"]
 
 
 class Similarity(nn.Module):
-    """Queries and prepared keys in, scores out."""
+    """Scores each pair of a query and a prepared key."""
 
     def prepare(self, k: Keys) -> Keys:
-        """What the scores need of the keys; computed once for keys that are looked at again and again."""
+        """Return what `forward` needs of the keys; computed once for keys that are used in several steps."""
         return k
 
     def forward(self, q: Queries, k: Keys) -> Scores:
@@ -57,7 +57,7 @@ class DotProduct(Similarity):
 
 
 class Bilinear(Similarity):
-    """A learned matrix between query and key; it starts as the scaled inner product."""
+    """A learned matrix between query and key, initialized to the scaled inner product."""
 
     def __init__(self, head_dim: int, num_heads: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Bilinear(Similarity):
 
 
 class Additive(Similarity):
-    """A small network with one hidden layer, as wide as a head."""
+    """A network with one hidden layer of the width of a head."""
 
     def __init__(self, head_dim: int, num_heads: int) -> None:
         super().__init__()
@@ -84,13 +84,13 @@ class Additive(Similarity):
 
     def forward(self, q: Queries, k: Keys) -> Scores:
         weight, output = (_for_each_query_head(part[None], q)[0] for part in (self.query, self.output))
-        # One hidden layer for each pair of a query and a key.
+        # batch heads query key head: a hidden layer for each pair.
         hidden = ((q @ weight)[:, :, :, None] + _for_each_query_head(k, q)[:, :, None]).tanh()
         return (hidden @ output[:, None]).squeeze(-1)
 
 
 class Cosine(Similarity):
-    """The angle alone counts; its learned factor starts at 10, since a cosine never exceeds 1."""
+    """The cosine of the angle times a learned factor, initialized to 10 because a cosine never exceeds 1."""
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Mahalanobis(Similarity):
     r"""A Gaussian kernel under a learned metric $M = L L^\top$.
 
     $L$ is triangular and its diagonal an exponential, so that $M$ is positive
-    definite whatever is learned. It starts as the identity.
+    definite for any parameters. It is initialized to the identity.
     """
 
     def __init__(self, head_dim: int, num_heads: int) -> None:
@@ -138,12 +138,12 @@ class Mahalanobis(Similarity):
 
 
 class Latent(Similarity):
-    r"""What fits depends on a latent choice that the query makes, and that is summed out.
+    r"""A mixture of weighted inner products, whose latent component is chosen by the query and summed out.
 
     $$ \log \sum_c p(c \mid q) \exp(q^\top \mathrm{diag}(w_c)\, k / \sqrt d), \qquad
        p(c \mid q) = \mathrm{softmax}_c(g_c \cdot q) $$
 
-    Each of the components weighs the coordinates in its own way.
+    Each component $c$ has its own weights $w_c$ of the coordinates.
     """
 
     def __init__(self, head_dim: int, num_heads: int, num_components: int = 4) -> None:
@@ -160,7 +160,7 @@ class Latent(Similarity):
 
 
 def make_similarity(name: SimilarityName, head_dim: int, num_heads: int) -> Similarity:
-    """The similarity of that name, for keys of `num_heads` heads of width `head_dim`."""
+    """Return the similarity of that name, for keys of `num_heads` heads of width `head_dim`."""
     match name:
         case "dot":
             return DotProduct()
@@ -181,11 +181,11 @@ def make_similarity(name: SimilarityName, head_dim: int, num_heads: int) -> Simi
 
 
 def _for_each_query_head(x: Float[Tensor, "rows shared *rest"], q: Queries) -> Float[Tensor, "rows heads *rest"]:
-    """Each key/value head as often as there are query heads that share it."""
+    """Repeat each key/value head for the query heads that share it."""
     return x if x.size(1) == q.size(1) else x.repeat_interleave(q.size(1) // x.size(1), dim=1)
 
 
 def _uniform(num_heads: int, width: int, height: int) -> Float[Tensor, "shared width height"]:
-    """Glorot's weights for each head."""
+    """Glorot-uniform weights for each head."""
     bound = math.sqrt(6 / (width + height))
     return cast(Tensor, torch.empty(num_heads, width, height).uniform_(-bound, bound))

@@ -1,4 +1,4 @@
-"""Several runs with LoRA on one base, whose weights are in memory once."""
+"""Several runs with LoRA that share the weights of one base in memory."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,14 @@ from regard.errors import CheckpointError, ConfigError, RunError
 from regard.runs.run import Run
 
 _SHOWN = 12
-"""Digits of a hash that a message shows."""
+"""Digits of a hash in messages."""
 
 
 def load_adapters(paths: Sequence[str | os.PathLike[str]], *, device: str = "auto") -> dict[str, Run]:
-    """Runs with LoRA that were trained on one base, by the names of their folders.
+    """Load runs with LoRA that were trained on one base, by the names of their folders.
 
-    Each is a run like any other, with its own task, head and labels, and says what it says when it is loaded alone; but
-    what is frozen is the same memory in all of them. Nothing has to be switched from one to the next.
+    Each is a run like any other, with its own task, head and labels, and the same predictions as when it is loaded
+    alone; but all of them share the memory of the frozen weights.
 
     Example:
         runs = regard.load_adapters(["runs/tone", "runs/topic"])
@@ -31,7 +31,7 @@ def load_adapters(paths: Sequence[str | os.PathLike[str]], *, device: str = "aut
     for run in runs:
         model = run.unmerged()
         _share(model, held)
-        # A copy made ready to write would hold the frozen weights once more.
+        # A copy that is prepared for inference would have the frozen weights again.
         run.model = run.inference_model = model
     return dict(zip(_names(runs), runs, strict=True))
 
@@ -41,30 +41,30 @@ def _require_one_base(runs: Sequence[Run]) -> None:
     for run in runs:
         tuned = run.settings.finetune
         if tuned is None or not tuned.is_adapter:
-            raise RunError(f"runs that share a base were trained with LoRA, but {run.path} holds all its weights")
+            raise RunError(f"runs that share a base must be trained with LoRA, and {run.path} has all its weights")
         assert first is not None, "it comes first"
         if tuned.base_hash != first.base_hash:
             raise CheckpointError(
-                f"runs that are loaded together have one base, but {runs[0].path} was trained on weights "
+                f"runs that are loaded together must have one base, but {runs[0].path} was trained on weights "
                 f"{first.base_hash[:_SHOWN]}, {run.path} on {tuned.base_hash[:_SHOWN]}"
             )
         if tuned.lora.bits != first.lora.bits:
             raise ConfigError(
-                "runs that are loaded together have frozen weights of as many bits, got "
+                "runs that are loaded together must have frozen weights of the same number of bits, got "
                 f"finetune.lora.bits={first.lora.bits} in {runs[0].path} and {tuned.lora.bits} in {run.path}"
             )
 
 
 def _share(model: nn.Module, held: dict[str, Tensor]) -> None:
-    """Put the frozen tensors that are held already in the place of the model's own, and hold its others."""
-    body = model.get_submodule("body") if hasattr(model, "body") else model
+    """Replace the model's frozen tensors by those already in `held`, and add the others to it."""
+    body = dict(model.named_children()).get("body", model)
     for place, name, tensor in list(_frozen(body)):
-        key = f"{place}.{name}".replace(".base.", ".")  # an adapted layer holds what it corrects as its `base`
+        key = f"{place}.{name}".replace(".base.", ".")  # the original layer of an adapted one is its `base`
         setattr(body.get_submodule(place), name, held.setdefault(key, tensor))
 
 
 def _frozen(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    """What does not learn, tied tensors as often as they are named: the layer, the name there, and the tensor."""
+    """Frozen tensors, tied ones once for each name: the layer, the name in it, and the tensor."""
     parameters = (each for each in model.named_parameters(remove_duplicate=False) if not each[1].requires_grad)
     for named, tensor in (*parameters, *model.named_buffers(remove_duplicate=False)):
         place, _, name = named.rpartition(".")
@@ -72,9 +72,9 @@ def _frozen(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Those of the folders, or, where two are called alike, their paths."""
+    """The names of the folders, or their paths where two names are equal."""
     names = [run.path.absolute().name for run in runs]
     names = names if len(set(names)) == len(names) else [str(Path(run.path)) for run in runs]
     if len(set(names)) < len(names):
-        raise ConfigError(f"runs are loaded once, got {', '.join(names)}")
+        raise ConfigError(f"each run can be loaded once, got {', '.join(names)}")
     return names

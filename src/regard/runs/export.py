@@ -1,42 +1,65 @@
-"""A run's model in the formats of others."""
+"""Exporting the model of a run to the formats of other libraries."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from regard.interop.exporting import Exported, Format, export, require_place
-from regard.interop.gguf_writing import NumberType
-from regard.interop.trained import Trained
+from torch import nn
+
+from regard.data.codecs.text import TextCodec
+from regard.errors import ConfigError
+from regard.interop.exporting import ExportedModel, ExportFormat, check_destination, write_export
+from regard.interop.gguf.writing import NumberType
+from regard.interop.model import ExportableModel
 from regard.logging import log_info
 from regard.runs.run import Run
+from regard.tasks.task import Task
+from regard.training.settings import ResolvedSettings
 
 
 def export_model(
     run: str | os.PathLike[str] | Run,
     out: str | os.PathLike[str],
     *,
-    to: Format,
+    to: ExportFormat,
     number_type: NumberType | None = None,
     overwrite: bool = False,
-) -> Exported:
-    """Write the model of a run for others to load, read it back, and say how far its scores are off.
+) -> ExportedModel:
+    """Write the model of a run in another format, read it back, and compare its outputs with those of the model.
 
     Args:
-        run: A run folder, or a run. The corrections of one with LoRA are merged into the weights, unless they are
-            what is written.
-        out: The folder to make; of gguf a file.
-        to: hf, gguf, onnx, ctranslate2, or peft, which has the adapter alone.
-        number_type: Of gguf, how matrices are written: F32, F16 or Q8_0; unset, F16.
+        run: A run folder, or a run. A LoRA adapter is merged into the weights, unless `to` is peft.
+        out: The folder to create; for gguf a file.
+        to: hf, gguf, onnx, ctranslate2, or peft, which has only the adapter.
+        number_type: For gguf, the type of matrices: F32, F16 or Q8_0; by default F16.
         overwrite: Replace an export in `out`.
     """
-    require_place(Path(out), to=to, number_type=number_type, overwrite=overwrite)
+    check_destination(Path(out), to=to, number_type=number_type, overwrite=overwrite)
     found = Run(run.path if isinstance(run, Run) else run, device="cpu")
-    trained = Trained(
-        name=found.path.name,
-        settings=found.settings,
-        tokenizer=found.tokenizer,
-        model=(found.unmerged() if to == "peft" else found.model).float(),
-        chat_template=found.folder.read_chat_template(),
+    model = (found.unmerged() if to == "peft" else found.model).float()
+    template = found.folder.read_chat_template()
+    exportable = exportable_model(found.settings, found.task, model, chat_template=template)
+    exported = write_export(exportable, Path(out), to=to, number_type=number_type, overwrite=overwrite)
+    log_info(str(exported))
+    return exported
+
+
+def exportable_model(
+    settings: ResolvedSettings, task: Task[Any], model: nn.Module, *, chat_template: str | None = None
+) -> ExportableModel:
+    """The model of a run as exporters take it."""
+    tuned, codec, head = settings.finetune, task.codecs.get("text"), settings.head
+    spec = task.export_spec()
+    if not isinstance(codec, TextCodec):
+        raise ConfigError(f"a model for {task.description} cannot be exported: it has no tokenizer")
+    return ExportableModel(
+        model=model,
+        config=settings.model,
+        tokenizer=codec.tokenizer,
+        spec=replace(spec, pooling=head.pooling, has_hidden_layer=head.hidden_layer),
+        build=lambda config: task.build(config, head),
+        chat_template=chat_template,
+        lora=tuned.lora if tuned is not None and tuned.is_adapter else None,
+        base_name=None if tuned is None else Path(tuned.base).name,
     )
-    made = export(trained, Path(out), to=to, number_type=number_type, overwrite=overwrite)
-    log_info(str(made))
-    return made

@@ -1,130 +1,132 @@
-"""From a model that was trained on something else and a few labels to a run."""
+"""Fine-tuning: from the model of a run folder, imported or trained, and some rows to a run."""
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regard.data.preparation import Prepared
+from regard.data.prepare import Prepared
 from regard.data.sources import IN_MEMORY, Rows
-from regard.data.store import TokenStore
-from regard.errors import ConfigError, DataError
+from regard.errors import DataError
 from regard.logging import format_duration, log_info
-from regard.models.families import longest_sequence
-from regard.runs.launch import begin, find_hardware, fresh_name, make_trainer, paths_or_rows
-from regard.runs.run import Run
+from regard.models.family import find_family
+from regard.runs.folder import RunFolder
+from regard.runs.run import Run, split_paths_and_rows
+from regard.runs.train import Data, given_values, make_trainer, new_run_path, start, with_task
 from regard.settings import merge
-from regard.tasks import find_task, guess_task
+from regard.tasks.registry import find_task, make_task
+from regard.tasks.text import TextSettings
 from regard.training.checkpoints import hash_of
-from regard.training.finetuning import Method, usual_rate
-from regard.training.folder import RunFolder
+from regard.training.defaults import resolve
+from regard.training.finetuning import Method
 from regard.training.loop import Trainer
-from regard.training.resolution import resolve
-from regard.training.settings import RunSettings
+from regard.training.settings import DraftSettings, ResolvedSettings
 
-_LEAST_STEPS, _MOST_EPOCHS, _FEWEST_EPOCHS = 300, 30.0, 3.0
-_WARMUP = 0.06
-_FEW_ROWS, _RATE_FOR_FEW = 1_000, 1 / 3
-"""A run on fewer rows has so few steps that the usual peak forgets more than they teach: it has a third of it."""
-_CONTRAST_FOR_FEW = 1.0
-"""And the pairs of its rows are as good a teacher as the rows."""
-_LOOKS_PER_RUN, _FEWEST_TO_CHOOSE_BY = 12, 100
-_DEFAULTS: dict[str, Any] = {
-    "optimizer": "adamw",
-    "schedule": "linear",
-    "label_smoothing": 0.0,
-    "beta2": 0.999,
-    "weight_decay": 0.01,
-    "average": 0.0,
-    "patience": 0,
-}
+_MOST_TOKENS = 512
+"""Texts are truncated to this length, or to what the base can read."""
 
 
 def finetune(
     base: str | os.PathLike[str],
-    data: str | os.PathLike[str] | list[str] | Rows | None = None,
+    data: Data | None = None,
     *,
     out: str | os.PathLike[str] | None = None,
     task: str | None = None,
     method: Method = "all",
+    columns: Sequence[str] | None = None,
+    minutes: float | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    seed: int | None = None,
+    device: str | None = None,
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     show_progress: bool = True,
 ) -> Run:
-    """Go on from the model of a run folder, imported or trained, on data of one's own.
+    """Fine-tune the model of a run folder, imported or trained.
 
     Args:
-        base: The run folder to go on from.
+        base: The run folder of the base.
         data: A file, several, a folder, or rows in memory.
-        out: The run folder; unset, a fresh one under `runs/`.
-        task: classification, regression and so on; unset, it is read off the data.
-        method: What moves: all, head, top or lora.
-        settings: Any setting, nested as in `run.toml`.
+        out: The run folder; unset, a new one under `runs/`.
+        task: The name of a task; unset, it is detected from the data.
+        method: Which weights are trained: all, head, top or lora.
+        columns: The columns to use, by name or by position from 1.
+        minutes: The budget in minutes.
+        steps: The budget in steps.
+        epochs: The budget in passes over the training rows.
+        seed: Another seed gives another run.
+        device: auto, cpu, cuda or cuda:N.
+        settings: Any setting, nested as in `run.toml`; the arguments above take precedence.
         overwrite: Replace the run in `out`.
-        show_progress: Show a progress line on stderr.
+        show_progress: Show a progress bar on stderr.
     """
-    paths, rows = paths_or_rows(data)
+    paths, rows = split_paths_and_rows(data)
     if not paths and rows is None:
-        raise DataError("no data to fine-tune on: name a file, a folder, or hand in rows")
-    folder = RunFolder(out if out is not None else fresh_name(paths))
+        raise DataError("no data to fine-tune on: name a file or a folder, or pass rows")
+    folder = RunFolder(out if out is not None else new_run_path(paths))
     folder.require_vacant(overwrite=overwrite)
-    given = merge(dict(settings or {}), {"data": {"train": paths or [IN_MEMORY]}})
-    prepared, resolved, trainer = set_up(Path(base), given, task=task, method=method, rows=rows)
-    _forecast(trainer, prepared)
-    return begin(folder, prepared, resolved, trainer, show_progress)
+    values = merge(
+        settings or {},
+        given_values(
+            data={"train": paths or [IN_MEMORY], "columns": None if columns is None else list(columns)},
+            train={"minutes": minutes, "max_steps": steps, "max_epochs": epochs, "seed": seed, "device": device},
+            task={"name": task},
+        ),
+    )
+    prepared, resolved, trainer = set_up_finetuning(Path(base), values, method=method, rows=rows)
+    _report_cost(trainer)
+    tuned = resolved.finetune
+    assert tuned is not None, "fine-tuning has a base"
+    relative = os.path.relpath(Path(base).absolute(), folder.path.absolute())
+    resolved = resolved.changed(finetune={**tuned.model_dump(), "base": relative})
+    return start(folder, prepared, resolved, trainer, overwrite=overwrite, show_progress=show_progress)
 
 
-def set_up(
-    base: Path, given: Mapping[str, Any], *, task: str | None, method: Method, rows: Rows | None = None
-) -> tuple[Prepared, RunSettings, Trainer]:
-    """Data, settings without gaps, and a trainer whose model has the weights of its base."""
-    data, settings = prepare(base, given, task=task, method=method, rows=rows)
-    settings = resolve(_with_defaults(settings, data), data)
-    return data, settings, make_trainer(settings, data)
+def set_up_finetuning(
+    base: Path, values: Mapping[str, Any], *, method: Method, rows: Rows | None = None
+) -> tuple[Prepared, ResolvedSettings, Trainer]:
+    """Prepared data, resolved settings, and a trainer whose model has the weights of its base."""
+    data, settings = prepare_finetuning(base, values, method=method, rows=rows)
+    resolved = resolve(settings, data)
+    return data, resolved, make_trainer(resolved, data)
 
 
-def prepare(
-    base: Path, given: Mapping[str, Any], *, task: str | None = None, method: Method = "all", rows: Rows | None = None
-) -> tuple[Prepared, RunSettings]:
-    """The data, cut into tokens as its base has them, and the settings as far as they do not depend on it."""
+def prepare_finetuning(
+    base: Path, values: Mapping[str, Any], *, method: Method = "all", rows: Rows | None = None
+) -> tuple[Prepared, DraftSettings]:
+    """The data, encoded by the codecs of the base, and the settings as far as they do not depend on it."""
     folder = RunFolder(base)
     before = folder.read_settings()
-    config = RunSettings.read({"data": given.get("data", {})}).data
-    name = task or given.get("task") or guess_task(config, rows)
-    values = merge(_from_base(before, folder, name, method), {**given, "task": name})
-    settings = RunSettings.read(values)
-    found = find_task(settings.task)
-    log_info(f"task {found.name}: {found.description}")
-    return found.prepare(settings.data, rows), settings
+    values = with_task(values, rows)
+    task = find_task(values["task"]["name"])
+    given = merge(_from_base(before, folder, task, method), values)
+    settings = DraftSettings.read({**{name: {} for name in ("head", "train", "data")}, **given})
+    return make_task(settings.task).prepare(settings.data, rows), settings
 
 
-def _from_base(before: RunSettings, folder: RunFolder, task: str, method: Method) -> dict[str, Any]:
+def _from_base(before: ResolvedSettings, folder: RunFolder, task: Any, method: Method) -> dict[str, Any]:
+    """The settings that a run inherits from its base."""
     model = before.model.model_dump()
-    if task not in ("language", "translation") and before.model.encoder_depth:
-        model["decoder_layers"] = 0
-    if task == "translation" and not (before.model.encoder_depth and before.model.decoder_depth):
-        raise ConfigError(f"translation needs an encoder and a decoder, which {folder.path} has not")
-    if task == "language" and before.model.encoder_depth:
-        raise ConfigError(f"a language model is a decoder alone, {folder.path} has an encoder")
-    if (task == "recognition") != (before.task == "recognition"):
-        raise ConfigError(
-            f"the data is for {task}, and {folder.path} for {before.task}: only one of them reads pictures"
-        )
-    if task == "masked" and folder.read_tokenizer().mask is None:
-        raise ConfigError(f"masked training needs a token that stands for hidden ones, which {folder.path} has not")
-    limit = longest_sequence(before.model)
-    pictures = {"picture": before.data.picture.model_dump()} if task == "recognition" else {}
+    if task.architecture == "encoder" and before.model.encoder_depth:
+        model = find_family(before.model.family).encoder_only(model)
+    base_task = make_task(before.task, folder.read_codecs(before))
+    task.check_base(base_task, before.model, str(folder.path))
+    own: dict[str, Any] = {}
+    if issubclass(task.Settings, TextSettings):
+        limit = before.model.max_positions
+        tokenizer = next(name for name in ("text", "source") if name in base_task.codecs)
+        own["tokenizer"] = str(folder.codecs_path / f"{tokenizer}.json")
+        own |= {} if limit is None else {"max_length": min(_MOST_TOKENS, limit)}
+    if "image" in task.Settings.model_fields:
+        own["image"] = before.task.model_dump()["image"]
     return {
         "preset": before.preset,
         "model": model,
-        "data": {
-            "tokenizer": str(folder.tokenizer_path),
-            **({} if limit is None else {"max_length": min(512, limit)}),
-            **pictures,
-        },
+        "task": own,
         "finetune": {
             "base": str(folder.path.absolute()),
             "base_hash": hash_of(folder.model_path),
@@ -133,59 +135,37 @@ def _from_base(before: RunSettings, folder: RunFolder, task: str, method: Method
     }
 
 
-def _with_defaults(settings: RunSettings, data: Prepared) -> RunSettings:
-    """What suits a model that knows much already: small steps, few passes."""
-    train, tuned = settings.train, settings.finetune
-    assert tuned is not None, "a base is named before"
-    set_by_user = train.model_fields_set
-    changes = {name: value for name, value in _DEFAULTS.items() if name not in set_by_user}
-    is_few = isinstance(data.train, TokenStore) and len(data.train) < _FEW_ROWS
-    if train.learning_rate is None:
-        rate = usual_rate(settings.model.model_dim, tuned.method) * (_RATE_FOR_FEW if is_few else 1.0)
-        changes["learning_rate"] = float(f"{rate:.2g}")
-    has_one_label = settings.task == "classification" and settings.data.label_separator is None
-    if "contrast" not in set_by_user and has_one_label and is_few:
-        changes["contrast"] = _CONTRAST_FOR_FEW
-    train = train.changed(**changes)
-    settings = settings.changed(train=train)
-    hardware = find_hardware(settings)
-    usual_batch = 1_024 if hardware.device.type == "cpu" else 4_096
-    train = train.changed(batch_tokens=train.batch_tokens or usual_batch)
-    assert train.batch_tokens is not None
-    batches = find_task(settings.task).batches(data, settings.data, batch_tokens=train.batch_tokens, seed=train.seed)
-    if train.max_steps is None and train.max_epochs is None and train.minutes is None:
-        epochs = min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _LEAST_STEPS / batches.per_epoch))
-        train = train.changed(max_steps=max(1, round(epochs * batches.per_epoch / train.accumulate)))
-    steps = train.max_steps or round((train.max_epochs or 3.0) * batches.per_epoch)
-    if train.warmup_steps is None:
-        train = train.changed(warmup_steps=max(1, round(_WARMUP * steps)))
-    if "evaluate_every" not in set_by_user:
-        # The weights with the best look are kept: a choice that so few rows make is luck, so they have one look.
-        is_luck = isinstance(data.valid, TokenStore) and len(data.valid) < _FEWEST_TO_CHOOSE_BY
-        train = train.changed(evaluate_every=steps if is_luck else max(10, steps // _LOOKS_PER_RUN))
-    return settings.changed(train=train)
-
-
-def _forecast(trainer: Trainer, data: Prepared) -> None:
-    """Say what is to move, and what that will take, by reading one batch."""
+def _report_cost(trainer: Trainer) -> None:
+    """Log the number of trainable parameters, and the expected memory and time, measured on one batch."""
     parameters = list(trainer.model.parameters())
     total = sum(parameter.numel() for parameter in parameters)
-    moving = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-    kept = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    trainable = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    stored = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
     saved = 0
 
-    def note(tensor: torch.Tensor) -> torch.Tensor:
+    def count(tensor: torch.Tensor) -> torch.Tensor:
         nonlocal saved
         saved += tensor.numel() * tensor.element_size()
         return tensor
 
     batch = trainer.batches.batch(0)
     before = time.perf_counter()
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        trainer.updater.rehearse(batch)
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        trainer.updater.dry_run(batch)
     seconds = time.perf_counter() - before
-    memory = kept + 12 * moving + saved
+    memory = stored + 12 * trainable + saved
     steps = trainer.config.max_steps
-    share = f"{moving:,} of {total:,} parameters move ({100 * moving / total:.2g} %)"
-    hint = f", about {format_duration(steps * seconds)} for {steps:,} steps" if steps else ""
-    log_info(f"{share}; expected: {memory / 2**20:,.0f} MiB of memory{hint}")
+    share = f"trainable parameters: {trainable:,} of {total:,} ({format_percent(trainable / total)})"
+    expected = f", about {format_duration(steps * seconds)} for {steps:,} steps" if steps else ""
+    log_info(f"{share}; expected: {memory / 2**20:,.0f} MiB of memory{expected}")
+
+
+def format_percent(share: float) -> str:
+    """A share as a percentage with two significant digits.
+
+    Example:
+        >>> format_percent(1.0), format_percent(0.0145), format_percent(0.2)
+        ('100 %', '1.5 %', '20 %')
+    """
+    percent = 100 * share
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"

@@ -1,13 +1,13 @@
-"""A run in use: what one can do with a trained model, from Python as from the command line."""
+"""A run in use: what can be done with a trained model, from Python as from the command line."""
 
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -15,34 +15,37 @@ from numpy.typing import NDArray
 from torch import nn
 
 from regard.adapters.lora import merge_lora
-from regard.data.config import DataConfig
-from regard.data.files import plain_name
+from regard.data.codecs.text import TextCodec
+from regard.data.formats.files import uncompressed_name
+from regard.data.settings import DataConfig
 from regard.data.sources import Rows
 from regard.errors import CheckpointError, ConfigError, DataError, DeviceError, RunError
+from regard.evaluation.examples import Examples
 from regard.evaluation.scores import Score
-from regard.explanation.highlights import Highlights, Judgement
-from regard.explanation.maps import AttentionMaps
-from regard.explanation.record import explain_pair, explain_reading, explain_text
+from regard.explanation.attention import (
+    AttentionMaps,
+    causal_attention_maps,
+    cross_attention_maps,
+    encoder_attention_maps,
+    model_attention_maps,
+)
+from regard.explanation.attribution import Attribution, Highlights
+from regard.explanation.report import certificate_summary, update_certificate
 from regard.generation.config import GenerationConfig
-from regard.generation.inference import ready
 from regard.logging import log_info, log_warning, progress_bar
+from regard.nn.inference import prepare_for_inference
+from regard.runs.folder import RunFolder
 from regard.selection.bounds import DELTA
 from regard.selection.certificate import Certificate
-from regard.selection.ledger import FILE, openings
-from regard.selection.neighbours import look_around
+from regard.selection.ledger import FILE, openings_in
 from regard.selection.sealed import rows_digest, without_sealed
-from regard.tasks import find_task
-from regard.tasks.aspects import Aspects
-from regard.tasks.blanks import has_blank
-from regard.tasks.embedding import Embedding, embed_texts
-from regard.tasks.language import score_text
-from regard.tasks.masked import Masked
-from regard.tasks.recognition import embed_pictures
-from regard.tasks.task import Likelihoods, Prediction, Task, Writer
+from regard.selection.siblings import read_ledgers
+from regard.tasks.registry import make_task
+from regard.tasks.task import EvaluationData, Likelihoods, Prediction, Predictor, Task, TextScore
 from regard.text.chat import Chat
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints import (
-    Undrawn,
+    SkipInit,
     copy_weights,
     load_checkpoint,
     load_weights,
@@ -51,19 +54,32 @@ from regard.training.checkpoints import (
     trained_weights,
 )
 from regard.training.finetuning import adapt, base_weights
-from regard.training.folder import RunFolder
 from regard.training.precision import choose_hardware, find_device, threads
-from regard.training.settings import RunSettings
+from regard.training.settings import ResolvedSettings
 
-_ROWS_AT_ONCE, _BATCH_TOKENS = 256, 8_192
-_EXPLAINED = ("translation", "language")
-"""Tasks that are explained while they answer."""
-_READING = ("classification", "regression", "tagging", "answering", "masked", "embedding")
-"""Tasks whose models have a body that reads; its attention is drawn on request."""
-_KEPT_WRITERS = 8
-"""Ways of writing that are kept ready: a server may be asked for any number of them."""
+_ROWS_AT_ONCE = 256
+_MOST_PREDICTORS = 8
+"""Predictors that are kept, by their generation settings: a server may be asked for any number of them."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-"""What stands in a string for a byte that is not UTF-8."""
+"""How Python represents a byte that is not UTF-8."""
+
+Output = str | dict[str, str]
+"""The output for an input; for aspect sentiment without a named aspect, a label for each aspect."""
+AnyPaths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+class GenerationOptions(TypedDict, total=False):
+    """Options of generation, which override the run's `[generate]` settings."""
+
+    beam_size: int
+    length_penalty: float
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    max_tokens: int | None
+    seed: int
+    quantization: Literal["int8"] | None
 
 
 @dataclass(frozen=True)
@@ -72,17 +88,34 @@ class Evaluation:
 
     scores: dict[str, Score]
     headline: str
+    """The name of the score that heads reports."""
     rows: list[tuple[str, ...]]
-    outputs: list[str]
+    predictions: list[Prediction]
     likelihoods: Likelihoods
+    examples: Examples
+
+    @property
+    def outputs(self) -> list[str]:
+        return [prediction.output for prediction in self.predictions]
 
     def to_json(self) -> dict[str, Any]:
-        """Each score under its name, and how many rows there were."""
+        """Each score under its name, and the number of rows."""
         return {**{name: score.to_json() for name, score in self.scores.items()}, "rows": len(self.rows)}
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One dictionary for each score, for `pandas.DataFrame`."""
+        return [
+            {"metric": name, "value": score.value, "low": score.interval and score.interval[0],
+             "high": score.interval and score.interval[1], "rows": len(self.rows)}
+            for name, score in self.scores.items()
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.scores.values()))
 
 
 class Run:
-    """A folder with a trained model, ready to predict, to be judged and to be looked into.
+    """A folder with a trained model, to predict, evaluate, explain and serve.
 
     Example:
         run = regard.load("runs/dates")
@@ -91,15 +124,46 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str], *, device: str = "auto") -> None:
         self.folder = RunFolder(path)
-        self.settings: RunSettings = self.folder.read_settings()
-        self.tokenizer: Tokenizer = self.folder.read_tokenizer()
-        self.task: Task = find_task(self.settings.task)
+        self.settings: ResolvedSettings = self.folder.read_settings()
+        self.task: Task[Any] = make_task(self.settings.task, self.folder.read_codecs(self.settings))
         self.device: torch.device = find_device(device)
-        self._writers: dict[GenerationConfig, Writer] = {}
+        self._predictors: dict[GenerationConfig, Predictor] = {}
+
+    def __repr__(self) -> str:
+        facts = [f"task={self.task.name!r}", f"model={self.settings.preset!r}"]
+        if report := self.last_report():
+            facts.append(f"{report['headline']}={report['scores'][report['headline']]['value']:.4g}")
+        return f"Run({str(self.path)!r}, {', '.join(facts)})"
+
+    def _repr_html_(self) -> str:
+        """The table that notebooks show."""
+        rows = {"task": self.task.name, "model": self.settings.preset, "folder": str(self.path)}
+        report = self.last_report()
+        for name, score in (report["scores"] if report else {}).items():
+            if isinstance(score, Mapping):
+                interval = "" if score["interval"] is None else " [{:.4g}, {:.4g}]".format(*score["interval"])
+                rows[name] = f"{score['value']:.4g}{interval}"
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{name}</th><td>{value}</td></tr>" for name, value in rows.items()
+        )
+        return f"<table>{cells}</table>"
+
+    def last_report(self) -> dict[str, Any] | None:
+        """The newest line of the ledger that a report was written for."""
+        reports = [line for line in self.folder.read_ledger() if line["event"] == "report"]
+        return reports[-1] if reports else None
 
     @property
     def path(self) -> Path:
         return self.folder.path
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the inputs."""
+        codec = self.task.codecs.get("source", self.task.codecs.get("text"))
+        if not isinstance(codec, TextCodec):
+            raise RunError(f"{self.path} is for {self.task.description}, and has no tokenizer")
+        return codec.tokenizer
 
     @cached_property
     def model(self) -> nn.Module:
@@ -109,300 +173,297 @@ class Run:
         return model
 
     def unmerged(self) -> nn.Module:
-        """The same model anew, with low-rank corrections beside the weights that they correct, where it has some."""
+        """A new copy of the model; with LoRA, its low-rank updates are separate from the weights."""
         settings = self.settings
-        with Undrawn():
-            model = self.task.build_model(settings.model, self.tokenizer, data=settings.data, head=settings.head)
+        with SkipInit():
+            model = self.task.build(settings.model, settings.head)
         tuned = settings.finetune
         if tuned is not None and tuned.is_adapter:
-            adapt(model, tuned, base_weights(tuned))
+            adapt(model, tuned, base_weights(tuned, self.path))
             copy_weights(trained_weights(model), self._weights())
         else:
             load_weights(model, self._weights())
         return model.to(self.device).eval()
 
-    def predict(self, inputs: str | Sequence[str], *, aspect: str | None = None, **options: Any) -> Any:
-        """The model's output for an input, or the list of outputs for a list of inputs.
+    @overload
+    def predict(  # pyright: ignore[reportOverlappingOverload]  a string is a sequence of strings
+        self, inputs: str, *, aspect: str | None = None, **options: Unpack[GenerationOptions]
+    ) -> Output: ...
 
-        Where aspects are judged and none is named, the output is a label for each aspect. Options are those of
-        `GenerationConfig`: beam_size, temperature, top_p and so on.
+    @overload
+    def predict(
+        self, inputs: Sequence[str], *, aspect: str | None = None, **options: Unpack[GenerationOptions]
+    ) -> list[Output]: ...
+
+    def predict(
+        self, inputs: str | Sequence[str], *, aspect: str | None = None, **options: Unpack[GenerationOptions]
+    ) -> Output | list[Output]:
+        """The output for an input, or the list of outputs for a list of inputs.
+
+        Args:
+            inputs: One input or several; the parts of a pair are separated by a tab.
+            aspect: For aspect sentiment: the aspect; unset, the output is a label for each aspect.
+            options: Options of generation, such as `beam_size=4`.
         """
         if isinstance(inputs, str):
             return self.predict([inputs], aspect=aspect, **options)[0]
-        answers = self.answers(inputs, aspect=aspect, **options)
-        if self.task.name == Aspects.name and aspect is None:
-            return [{str(each.aspect): each.output for each in some} for some in answers]
-        return [some[0].output for some in answers]
+        grouped = self.predict_grouped(inputs, aspect=aspect, **options)
+        return [
+            some[0].output if len(some) == 1 and (aspect is not None or some[0].aspect is None)
+            else {str(each.aspect): each.output for each in some}
+            for some in grouped
+        ]  # fmt: skip
 
-    def predictions(self, inputs: Sequence[str], *, aspect: str | None = None, **options: Any) -> list[Prediction]:
-        """The outputs with what else is known of them; several for an input where no aspect is named."""
-        return [prediction for some in self.answers(inputs, aspect=aspect, **options) for prediction in some]
+    def predict_full(
+        self, inputs: Sequence[str], *, aspect: str | None = None, **options: Unpack[GenerationOptions]
+    ) -> list[Prediction]:
+        """Predictions with scores and probabilities; several for an input where no aspect is named."""
+        grouped = self.predict_grouped(inputs, aspect=aspect, **options)
+        return [prediction for some in grouped for prediction in some]
 
-    def answers(self, inputs: Sequence[str], *, aspect: str | None = None, **options: Any) -> list[list[Prediction]]:
-        """For each input what the model makes of it: one prediction, or one for each aspect."""
+    def predict_grouped(
+        self, inputs: Sequence[str], *, aspect: str | None = None, **options: Unpack[GenerationOptions]
+    ) -> list[list[Prediction]]:
+        """The predictions of each input: one, or one for each aspect."""
         config = self.generation(**options)
-        self._require_text(inputs)
-        questions = [self._questions(text, aspect) for text in inputs]
-        found = iter(self.answered([question for some in questions for question in some], config))
-        return [list(islice(found, len(some))) for some in questions]
+        self._check_inputs(inputs)
+        expanded = [self.task.expand_input(text, aspect) for text in inputs]
+        found = iter(self._predict([text for some in expanded for text in some], config))
+        return [list(islice(found, len(some))) for some in expanded]
 
-    def _questions(self, text: str, aspect: str | None) -> list[str]:
-        """What is asked about an input: it alone, but for the aspects of a text."""
-        if isinstance(self.task, Aspects):
-            return self.task.questions(text, aspect, self.settings.data)
-        if aspect is not None:
-            raise RunError(f"only a run for aspects can be asked for one: {self.path} was trained for {self.task.name}")
-        return [text]
-
-    def answered(self, inputs: Sequence[str], config: GenerationConfig) -> list[Prediction]:
+    def _predict(self, inputs: Sequence[str], config: GenerationConfig) -> list[Prediction]:
         chunks = [inputs[start : start + _ROWS_AT_ONCE] for start in range(0, len(inputs), _ROWS_AT_ONCE)]
         bar = progress_bar(chunks, "predicting", total=len(chunks)) if len(chunks) > 1 else chunks
-        with threads(1):  # a step of decoding is too little work to share out
-            return [prediction for chunk in bar for prediction in self.writer(config)(chunk)]
+        with threads(1):  # a decoding step is too little work to be shared by threads
+            return [prediction for chunk in bar for prediction in self.predictor(config)(chunk)]
 
-    def generation(self, **options: Any) -> GenerationConfig:
-        """The run's way of writing, with some options changed."""
-        values = {**self.settings.generate.model_dump(), **options}
-        return GenerationConfig.read(values, section="generate")
+    def generation(self, **options: Unpack[GenerationOptions]) -> GenerationConfig:
+        """The run's generation settings with some options changed."""
+        return GenerationConfig.read({**self.settings.generate.model_dump(), **options}, section="generate")
 
     def evaluate(
         self,
-        data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+        data: AnyPaths | Rows | None = None,
         *,
-        rows: Rows | None = None,
         stride: int | None = None,
-        **options: Any,
+        log: bool = True,
+        **options: Unpack[GenerationOptions],
     ) -> Evaluation:
-        """Score the model on a file (or rows) of the training file's kind; unset, on the validation rows.
+        """Score the model on a file or on rows; unset, on the validation rows.
 
-        Running text is read in windows that start `stride` tokens apart; unset, side by side.
+        Args:
+            data: A file of the training file's kind, two aligned ones, or rows in memory.
+            stride: For running text: the distance between evaluation windows; unset, they do not overlap.
+            log: Whether the evaluation is recorded in the ledger.
+            options: Options of generation.
         """
-        if data is None and rows is None:
-            return self._evaluate(self.folder.read_held_out("valid"), "valid", stride=stride, **options)
-        evaluation = self._evaluate(self._read(data, rows), None, stride=stride, **options)
-        self._note_file(data, evaluation, **options, **({} if stride is None else {"stride": stride}))
+        if data is None:
+            rows, name = self.folder.read_held_out("valid"), "valid" if log else None
+            return self._evaluate(rows, name, stride=stride, **options)
+        paths, rows = split_paths_and_rows(data)
+        evaluation = self._evaluate(self._read(paths, rows), None, stride=stride, **options)
+        if log:
+            self._log_file(paths, evaluation, **options, **({} if stride is None else {"stride": stride}))
         return evaluation
 
-    def judge(self, rows: list[tuple[str, ...]], **options: Any) -> Evaluation:
-        """Score the model on rows in the form that a run folder holds them back in; that is not written down."""
+    def evaluate_rows(self, rows: list[tuple[str, ...]], **options: Unpack[GenerationOptions]) -> Evaluation:
+        """Score the model on rows as a run folder stores them, without recording it in the ledger."""
         return self._evaluate(rows, None, **options)
 
-    def test(self, *, why: str = "test", **options: Any) -> Evaluation:
-        """Open the sealed test set and score the model on its rows; both are written down, and `why`."""
-        before, others = len(openings(self.folder.read_looks())), look_around(self.path).openers
-        rows = self.folder.open_test(why, self.hypothesis(**options))
+    def test(self, *, reason: str = "test", **options: Unpack[GenerationOptions]) -> Evaluation:
+        """Open the sealed test set and score the model on it; both are recorded in the ledger."""
+        before, others = len(openings_in(self.folder.read_ledger())), read_ledgers(self.path).opened_by
+        rows = self.folder.open_test(reason, self.candidate(**options))
         if before:
             log_warning(
-                f"the test set was opened {before} time(s) before, and now once more: "
-                "a choice made in between spoils the score, and the certificate says so"
+                f"the test set has been opened {before} time(s) before: if a choice was made since, the score is "
+                "biased, and the certificate says so"
             )
         elif others:
             log_warning(
-                f"{others[0]} beside it has opened the same test rows: "
-                "to keep the better of them is a choice by these rows, and the certificate says so"
+                f"{others[0]} has opened the same test rows: keeping the better of the two runs is a choice by these "
+                "rows, and the certificate says so"
             )
-        return self._evaluate(rows, "test", **options)
+        evaluation = self._evaluate(rows, "test", **options)
+        update_certificate(self.folder.report_path, certificate_summary(self.certificate()))
+        return evaluation
 
     def certificate(self, metric: str | None = None, *, delta: float = DELTA) -> Certificate:
-        """What can be promised of the headline score, or of another, and whether the test set is sealed."""
+        """Confidence bounds on the headline score or another, and whether the test set is sealed."""
         return self.folder.certificate(metric, delta=delta)
 
-    def note(
-        self, role: str, what: str, evaluation: Evaluation, *, about: Mapping[str, Any] | None = None, **options: Any
+    def record(
+        self, role: str, event: str, evaluation: Evaluation, *, about: Mapping[str, Any] | None = None, **options: Any
     ) -> None:
-        """Write to the ledger what was seen of a set; `about` is what else is to be known of the set."""
+        """Record an evaluation in the ledger; `about` is what else is recorded about the set."""
         found, more = evaluation.to_json(), {"rows": len(evaluation.rows), "headline": evaluation.headline}
-        self.folder.ledger.add(role, what, self.hypothesis(**options), found, **more, **(about or {}))
+        self.folder.ledger.add(role, event, self.candidate(**options), found, **more, **(about or {}))
 
-    def _note_file(self, data: Any, evaluation: Evaluation, **options: Any) -> None:
-        """Write down a look at rows from elsewhere, and say where they have judged more than this."""
-        paths = [] if data is None else [data] if isinstance(data, str | os.PathLike) else list(data)
+    def _log_file(self, paths: Sequence[str], evaluation: Evaluation, **options: Any) -> None:
+        """Record an evaluation on other rows, and report how many candidates these rows have evaluated."""
         name, digest = ", ".join(Path(path).name for path in paths) or "memory", rows_digest(evaluation.rows)
         try:
-            self.note(FILE, "evaluation", evaluation, about={"name": name, "hash": digest}, **options)
+            self.record(FILE, "evaluation", evaluation, about={"name": name, "hash": digest}, **options)
         except DeviceError as error:
-            log_warning(f"this look is not written down: {error}")
+            log_warning(f"the evaluation is not recorded in the ledger: {error}")
             return
-        if (count := look_around(self.path).num_by_file[digest]) > 1:
-            log_info(f"these rows have judged {count:,} hypotheses here: to keep the best is a choice by them")
+        if (count := read_ledgers(self.path).num_by_file[digest]) > 1:
+            log_info(f"{count:,} candidates have been evaluated on these rows: the best of them is chosen by the rows")
 
-    def hypothesis(self, **options: Any) -> str:
-        """What is judged when this run is: its weights, by their step, and how they are asked if not as usual."""
+    def candidate(self, **options: Any) -> str:
+        """What is evaluated: the weights, by their step, and generation options that differ from the settings."""
         step = note_of(self.folder.model_path).get("step", 0)
         return ", ".join([f"step {step}", *(f"{name} {value}" for name, value in sorted(options.items()))])
 
     def highlights(self, text: str, *, aspect: str | None = None) -> Highlights:
-        """Of a run for aspects: which words of `text` mattered for `aspect`, or for each."""
-        if self.task.name != Aspects.name:
-            raise RunError(f"words are weighed where aspects are judged, {self.path} is for {self.task.name}")
-        return highlighted(self.predictions([text], aspect=aspect))
+        """For aspect sentiment: the weight of each word of `text` for `aspect`, or for each aspect."""
+        if self.task.attention_kind != "words":
+            raise RunError(f"{self.path} is for {self.task.description}, which has no word weights")
+        return highlights_of(self.predict_full([text], aspect=aspect))
 
-    def attention(self, text: str, **options: Any) -> AttentionMaps:
-        """Who looked at whom while the model answered `text`, or read it."""
+    def attention(self, text: str, **options: Unpack[GenerationOptions]) -> AttentionMaps:
+        """The attention maps of the model for `text` and its output."""
         model: Any = self.model
-        if self.task.name not in (*_EXPLAINED, *_READING):
-            raise RunError(f"maps of attention are drawn where text is read, {self.path} is for {self.task.name}")
-        if self.task.name in _READING:
-            return explain_reading(model.body, self.tokenizer, text, partial(self._read_once, text))
-        if not self.task.has_answers:
-            self._require_text([text])
-            return explain_text(model, self.tokenizer, text)
-        return explain_pair(model, self.tokenizer, text, self.predict(text, **options))
+        kind = self.task.attention_kind
+        if kind is None or kind == "words":
+            raise RunError(f"{self.path} is for {self.task.description}, which has no attention maps of text")
+        if kind == "encoder":
+            self._check_inputs([text])
+            return encoder_attention_maps(model.body, self.tokenizer, text, lambda: self.task.output_for(model, text))
+        if kind == "causal":
+            self._check_inputs([text])
+            return causal_attention_maps(model, self.tokenizer, text)
+        output = str(self.predict(text, **options))
+        return cross_attention_maps(model, self.task.target_tokenizer, text, output, source_tokenizer=self.tokenizer)
 
-    def _read_once(self, text: str) -> str:
-        """What the model says of a text; of one that it only has a vector for, that it is one."""
-        self._require_text([text])
-        if self.task.name == Embedding.name or (self.task.name == Masked.name and not has_blank(text)):
-            vector = embed_texts(self.model, self.tokenizer, [text], self.settings.data)[0]
-            return f"a vector of {len(vector)} numbers"
-        writer = self.task.writer(self.model, self.tokenizer, self.generation(), self.settings.data)
-        return writer([text])[0].output
-
-    def generate(self, prompt: str = "", **options: Any) -> str:
-        """What may come behind `prompt`; for a seed always the same. Options are those of `GenerationConfig`."""
+    def generate(self, prompt: str = "", **options: Unpack[GenerationOptions]) -> str:
+        """The continuation of `prompt`, for a seed always the same."""
         return "".join(self.stream(prompt, **options))
 
-    def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
-        """What `generate` gives, piece by piece as it is written."""
-        self._require_language("generate")
+    def stream(self, prompt: str = "", **options: Unpack[GenerationOptions]) -> Iterator[str]:
+        """What `generate` returns, piece by piece."""
         if prompt:
-            self._require_text([prompt])
-        config = self.generation(**options)
-        if config.beam_size > 1:
-            raise ConfigError(f"beam search knows its text only at the end: it cannot stream, got {config.beam_size=}")
-        writer: Any = self.writer(config)
+            self._check_inputs([prompt])
+        predictor = self._streaming_predictor("generate", options)
         with threads(1):
-            yield from writer.stream(prompt)
+            yield from predictor.stream(prompt)
 
-    def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Any) -> Iterator[str]:
-        """What the model answers to a conversation, or to one question, piece by piece as it is written.
+    def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Unpack[GenerationOptions]) -> Iterator[str]:
+        """The model's answer to a conversation, or to one question, piece by piece.
 
-        Messages have a `role`, such as system, user or assistant, and `content`; the model's own chat template puts
-        them together.
+        Messages have a `role`, such as system, user or assistant, and `content`; they are formatted by the model's
+        chat template.
         """
-        self._require_language("chat")
+        predictor = self._streaming_predictor("chat", options)
         template = self.folder.read_chat_template()
         if template is None:
-            raise RunError(
-                f"{self.path} has no chat template: it was not trained to answer, and can only go on from a prompt"
-            )
+            raise RunError(f"{self.path} has no chat template: it can only continue a prompt")
         conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         tokens = Chat(template, self.tokenizer).encode(conversation)
-        writer: Any = self.writer(self.generation(**options))
         with threads(1):
-            yield from writer.answer(tokens)
+            yield from predictor.stream_tokens(tokens)
 
-    def embed(self, texts: str | Sequence[str]) -> NDArray[np.float32]:
-        """A vector of length 1 for a text, or a row for each of a list of them: products of two are cosines.
+    def _streaming_predictor(self, verb: str, options: GenerationOptions) -> Any:
+        config = self.generation(**options)
+        if config.beam_size > 1:
+            raise ConfigError(
+                f"beam search cannot stream: its output is known only at the end, got beam_size={config.beam_size!r}"
+            )
+        predictor: Any = self.predictor(config)
+        if not self.task.server_schema([]).streams:
+            raise RunError(f"{verb} is for language models, and {self.path} is for {self.task.description}")
+        return predictor
 
-        A model for recognition takes paths of pictures in the place of texts.
+    def embed(self, inputs: str | Sequence[str]) -> NDArray[np.float32]:
+        """A vector of length 1 for an input, or a row for each of several: products are cosines.
+
+        Inputs of a model for images are paths.
         """
-        if isinstance(texts, str):
-            return self.embed([texts])[0]
-        self._require_text(texts)
-        if self.task.name == "recognition":
-            model: Any = self.model
-            return embed_pictures(model, texts, self.settings.data)
-        return embed_texts(self.model, self.tokenizer, texts, self.settings.data)
+        if isinstance(inputs, str):
+            return self.embed([inputs])[0]
+        self._check_inputs(inputs)
+        return self.task.embed(self.model, inputs)
 
-    def score(self, texts: str | Sequence[str]) -> Any:
-        """How probable the model holds a text from its beginning to its end, token by token; or a list of them."""
-        self._require_language("score")
+    @overload
+    def score(self, texts: str) -> TextScore: ...  # pyright: ignore[reportOverlappingOverload]  as above
+
+    @overload
+    def score(self, texts: Sequence[str]) -> list[TextScore]: ...
+
+    def score(self, texts: str | Sequence[str]) -> TextScore | list[TextScore]:
+        """The log-probability of a text, or of each of several, token by token."""
         if isinstance(texts, str):
             return self.score([texts])[0]
-        self._require_text(texts)
-        model: Any = self.model
-        return [score_text(model, self.tokenizer, text) for text in texts]
+        self._check_inputs(texts)
+        return [self.task.score_text(self.model, text) for text in texts]
 
-    def writer(self, config: GenerationConfig) -> Writer:
-        """What writes in this way; it is kept for the next time."""
-        writer = self._writers.pop(config, None)
-        if writer is None:
-            writer = self.task.writer(self.inference_model, self.tokenizer, config, self.settings.data)
-        for oldest in list(self._writers)[: 1 - _KEPT_WRITERS]:
-            del self._writers[oldest]
-        self._writers[config] = writer
-        return writer
+    def predictor(self, config: GenerationConfig) -> Predictor:
+        """The predictor for these generation settings; it is kept for the next call."""
+        predictor = self._predictors.pop(config, None)
+        if predictor is None:
+            predictor = self.task.predictor(self.inference_model, config)
+        for oldest in list(self._predictors)[: 1 - _MOST_PREDICTORS]:
+            del self._predictors[oldest]
+        self._predictors[config] = predictor
+        return predictor
 
     @cached_property
     def inference_model(self) -> Any:
-        """The model made ready to write: on a GPU in the precision that it was trained in."""
+        """The model prepared for inference: on a GPU in the precision of training."""
         hardware = choose_hardware(str(self.device), self.settings.train.precision, self.settings.model.model_dim)
-        return ready(self.model, hardware.precision if self.device.type == "cuda" else "float32")
+        return prepare_for_inference(self.model, hardware.precision if self.device.type == "cuda" else "float32")
 
-    def _require_language(self, verb: str) -> None:
-        if self.task.name != "language":
-            raise RunError(f"only a language model can {verb}: {self.path} was trained for {self.task.name}")
-
-    def _require_text(self, inputs: Sequence[str]) -> None:
+    def _check_inputs(self, inputs: Sequence[str]) -> None:
         for number, text in enumerate(inputs, start=1):
             if not text.strip():
-                raise DataError(f"input {number} is empty: there is nothing to go by")
+                raise DataError(f"input {number} is empty")
             if _LONE_SURROGATE.search(text):
                 raise DataError(f"input {number} is not UTF-8: {text!r}")
-        if unknown := self.tokenizer.count_unknown(self.tokenizer.encode(inputs)):
-            log_warning(f"{unknown:,} tokens of the input are unknown to the vocabulary")
+        if self.task.tokenizer_kind and (count := self.tokenizer.count_unknown(self.tokenizer.encode(inputs))):
+            log_warning(f"{count:,} tokens of the input are not in the vocabulary")
 
     def _evaluate(
         self, rows: list[tuple[str, ...]], role: str | None, *, stride: int | None = None, **options: Any
     ) -> Evaluation:
         if not rows:
             raise DataError("there are no rows to evaluate on")
-        config = self.settings.data if stride is None else self.settings.data.changed(stride=stride)
-        if stride is not None and not 1 <= stride <= (config.window or 0):
-            raise ConfigError(f"stride must lie in 1 to the window of {config.window} tokens, got {stride}")
-        questions = [self.task.question(row) for row in rows] if self.task.has_answers else []
-        predictions = self.predictions(questions, **options) if questions else []
-        outputs = [prediction.output for prediction in predictions]
-        likelihoods = self._likelihoods(rows, config)
-        scores = self.task.scores(rows, predictions, likelihoods, config)
-        by_name, headline = {score.name: score for score in scores}, self.task.headline(rows)
-        headline = headline if headline in by_name else scores[0].name  # of several labels a row there is no accuracy
-        result = Evaluation(by_name, headline, rows, outputs, likelihoods)
+        task = self.task if stride is None else self.task.with_stride(stride)
+        inputs = [task.input_of(row) for row in rows] if task.has_targets else []
+        predictions = self.predict_full(inputs, **options) if inputs else []
+        likelihoods = task.likelihoods(self.model, task.row_batches(rows), self.device)
+        data = EvaluationData(rows, predictions, likelihoods)
+        scores = {score.name: score for score in task.scores(data)}
+        result = Evaluation(scores, task.headline(rows), rows, predictions, likelihoods, task.examples(data))
         if role is not None:
-            self.note(role, "evaluation", result, **options)
+            self.record(role, "evaluation", result, **options)
         return result
 
-    def _likelihoods(self, rows: list[tuple[str, ...]], config: DataConfig) -> Likelihoods:
-        batches = self.task.rows_as_batches(rows, self.tokenizer, config)
-        return self.task.negative_log_likelihoods(self.model, batches, self.device)
-
-    def _read(self, data: Any, rows: Rows | None) -> list[tuple[str, ...]]:
+    def _read(self, paths: list[str], rows: Rows | None) -> list[tuple[str, ...]]:
         own = self.settings.data
-        paths = [] if data is None else [str(p) for p in ([data] if isinstance(data, str | os.PathLike) else data)]
-        endings = {Path(plain_name(Path(name))).suffix for name in (*paths[:1], *own.train[:1])}
-        is_alike = bool(paths and own.train) and len(endings) == 1
+        suffixes = {Path(uncompressed_name(Path(name))).suffix for name in (*paths[:1], *own.train[:1])}
+        is_alike = bool(paths and own.train) and len(suffixes) == 1
         config = DataConfig(
             train=paths,
             columns=own.columns,
             format=own.format if is_alike else None,
             header=own.header if is_alike else None,
             skip_bad=own.skip_bad,
-            documents=own.documents,
-            tokenizer=own.tokenizer,
-            label_separator=own.label_separator,
-            ignored_labels=own.ignored_labels,
-            picture=own.picture,
-            max_length=own.max_length,
             split_seed=own.split_seed + 1,  # of a built-in data set, rows that were not trained on
         )
         found, content_hash = self.task.read(config, rows)
-        found = self._unsealed(found)
-        assert self.settings.record is not None, "a run folder has a record"
-        if rows is None and content_hash in self.settings.record.data_hash:
-            log_warning("these are the rows the model was trained on: the scores say nothing about new ones")
+        found = self._without_sealed(found)
+        if rows is None and content_hash == self.folder.read_provenance().data_hash.partition("+")[0]:
+            log_warning("the model was trained on these rows: the scores do not measure generalization")
         return found
 
-    def _unsealed(self, rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-        """The rows that are not of the sealed test set, which only its test opens."""
-        marks = self.folder.test_marks()
-        kept = [tuple(row) for row in without_sealed(rows, marks)]
+    def _without_sealed(self, rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """The rows that are not of the sealed test set, which only `test` opens."""
+        fingerprints = self.folder.test_fingerprints()
+        kept = [tuple(row) for row in without_sealed(rows, fingerprints)]
         if rows and not kept:
-            raise RunError("these rows are the sealed test set of the run: its test opens them, and writes that down")
+            raise RunError("these rows are the sealed test set of the run: its test opens them, and records that")
         if len(kept) < len(rows):
-            log_warning(
-                f"{len(rows) - len(kept):,} of {len(rows):,} rows are of the sealed test set, and were left out"
-            )
+            log_warning(f"{len(rows) - len(kept):,} of {len(rows):,} rows are of the sealed test set, and are left out")
         return kept
 
     def _weights(self) -> dict[str, torch.Tensor]:
@@ -412,21 +473,63 @@ class Run:
             found = load_checkpoint(self.folder.checkpoints)
             if found is None:
                 raise
-            log_warning(f"{error}; using the newest whole checkpoint, of step {found[1]['step']}")
+            log_warning(f"{error}; using the newest complete checkpoint, of step {found[1]['step']}")
             tensors = found[0]
-            part = "average:" if any(name.startswith("average:") for name in tensors) else "model:"
+            part = "ema:" if any(name.startswith("ema:") for name in tensors) else "model:"
             return {name.removeprefix(part): t for name, t in tensors.items() if name.startswith(part)}
 
 
 def load(path: str | os.PathLike[str], *, device: str = "auto") -> Run:
-    """The run in a folder."""
+    """Load the run in a folder."""
     return Run(path, device=device)
 
 
-def highlighted(predictions: Sequence[Prediction], wanted: str | None = None) -> Highlights:
-    """Predictions about the aspects of one text, as a reader should see them."""
-    judgements = [
-        Judgement(str(each.aspect), each.output, each.probabilities or {}, each.weights or [], wanted)
+def attention_maps(
+    run_or_model: "Run | str | os.PathLike[str] | nn.Module",
+    text: str,
+    *,
+    tokenizer: Tokenizer | None = None,
+    target: str | None = None,
+    **options: Unpack[GenerationOptions],
+) -> AttentionMaps:
+    """The attention maps of a run, of the run in a folder, or of a model, for `text`.
+
+    Args:
+        run_or_model: A run or its folder; or an encoder-decoder, a decoder or an encoder.
+        text: An input; for a decoder alone, the text that it reads.
+        tokenizer: For a model: the one that it was trained with.
+        target: For an encoder-decoder without a run: the output whose attention is recorded.
+        options: For a run: how the output is generated.
+
+    Example:
+        regard.attention_maps("runs/dates", "4 March 2025").save("attention.html")
+    """
+    if isinstance(run_or_model, nn.Module):
+        if tokenizer is None or options:
+            raise ConfigError("the attention maps of a model need its tokenizer, and no options of generation")
+        return model_attention_maps(run_or_model, text, tokenizer=tokenizer, target=target)
+    if tokenizer is not None or target is not None:
+        raise ConfigError("a run has a tokenizer and generates the target: tokenizer and target are for models")
+    run = run_or_model if isinstance(run_or_model, Run) else Run(run_or_model)
+    return run.attention(text, **options)
+
+
+def highlights_of(predictions: Sequence[Prediction], target: str | None = None) -> Highlights:
+    """Predictions for the aspects of one text, with the weights of its words."""
+    attributions = [
+        Attribution(str(each.aspect), each.output, each.probabilities or {}, each.weights or [], target)
         for each in predictions
     ]
-    return Highlights(predictions[0].input, judgements)
+    return Highlights(predictions[0].input, attributions)
+
+
+def split_paths_and_rows(data: Any) -> tuple[list[str], Rows | None]:
+    """Data as paths, or as rows in memory."""
+    if data is None:
+        return [], None
+    if isinstance(data, str | os.PathLike):
+        return [str(data)], None
+    items = list(data)
+    if items and all(isinstance(item, str | os.PathLike) for item in items):
+        return [str(item) for item in items], None
+    return [], items

@@ -1,1 +1,23 @@
-"""Choosing among many, and what the choice still lets one say of the chosen."""
+"""Selecting a model honestly: what was evaluated on which rows, and what the best score then guarantees.
+
+`ledger` records each evaluation on held-out rows in an append-only file; `sealed` stores test rows that nothing reads
+before they are opened; `siblings` finds other runs that were evaluated on the same rows; `bounds` bounds the true score
+of the best of M candidates; `certificate` states all of it for one run. `space` is the search space of a sweep.
+"""
+
+from regard.selection.certificate import Certificate, CertifiedScore, certify
+from regard.selection.ledger import Ledger
+from regard.selection.siblings import Siblings, read_ledgers
+from regard.selection.space import Range, Space, read_space
+
+__all__ = [
+    "Certificate",
+    "CertifiedScore",
+    "Ledger",
+    "Range",
+    "Siblings",
+    "Space",
+    "certify",
+    "read_ledgers",
+    "read_space",
+]

@@ -1,7 +1,7 @@
-"""The certificate of a run: its score, how often somebody looked, what can be promised, and whether the test is sealed.
+"""The certificate of a run: its score, the number of evaluated candidates, bounds, and whether the test is sealed.
 
-All of it is read off ledgers, the run's own and those of the runs beside it, so whoever has the folder can make it
-again. What is promised is promised of rows that are drawn as those of the set were; of other rows nothing can be.
+All of it is computed from ledgers, the run's own and those of its siblings, so it can be recomputed from the folder.
+The bounds are about rows drawn from the same distribution as those of the set; about other rows they state nothing.
 """
 
 import math
@@ -10,317 +10,310 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.errors import RunError
-from regard.selection.bounds import DELTA, Bound, Scores, applicable, tightest
+from regard.evaluation.registry import METRICS, find_metric, score_label
+from regard.selection.bounds import DELTA, Bound, ScoreSummary, applicable_bounds, tightest_bound
 from regard.selection.ledger import (
+    EVALUATION,
     FILE,
+    RUN_REPORT,
     SEALED,
     SELECTION,
-    Line,
-    files,
-    hypotheses,
-    judged_keys,
-    openings,
+    LedgerLine,
+    candidate_keys,
+    candidates_in,
+    evaluations,
+    file_hashes,
+    openings_in,
     replaced_openings,
-    scored,
-    tested,
 )
-from regard.selection.neighbours import Neighbours
+from regard.selection.siblings import Siblings
 
-REPORT = "report"
-"""What the line says that tells of the score of a run when it ended."""
-_MEANS = ("answer_f1", "mean_reciprocal_rank")
-"""Scores that are means over examples, each in [0, 1], and no proportions."""
-_NAMED = 3
-"""So many of the runs beside one are called by name."""
 CONDITION = (
-    "What is promised above of several that were judged holds if it was settled what to try before anybody saw one of "
-    "their scores. Where earlier scores decided what came next, by hand or by a sweep that learns from them, it is a "
-    "guide and no promise; a test set that is opened once, at the end, is free of this."
+    "An interval above that covers several candidates holds if it was decided what to try before any of their scores "
+    "was seen. Where earlier scores influenced what came next, by hand or by a sampler that learns from them, it is a "
+    "guide and not a guarantee; a test set that is opened once, at the end, is free of this."
 )
-_EXACT = "interval:clopper-pearson"
-"""What the signature of a proportion of examples says."""
+_MOST_NAMED = 3
+"""Siblings that are named; more are counted. Also the number of files that are described."""
+_PROPORTION = "clopper-pearson"
+"""The interval in the signature of a proportion of examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
-    """A score on one set, and what can be said of it."""
+class CertifiedScore:
+    """A score on one set, and the bounds on its true value."""
 
     set: str
-    """`valid`, `test` or, of rows from elsewhere, `file`."""
+    """`valid`, `test` or, for rows of another file, `file`."""
     metric: str
     value: float
     interval: tuple[float, float] | None
-    """As if this had been the only model and the only look."""
+    """As if this had been the only candidate and the only evaluation."""
     num_examples: int
-    num_hypotheses: int
+    num_candidates: int
     bounds: Sequence[Bound]
-    """All that apply, each by itself; none where the score is no mean of numbers between 0 and 1."""
+    """All that apply, each by itself; none where the score is not a mean of values in [0, 1]."""
     best: Bound | None
     """The tightest that may be reported."""
     name: str = ""
-    """Of rows from elsewhere, what they were called."""
+    """The name of the file, for rows of another file."""
 
     @property
-    def rows_called(self) -> str:
+    def rows_label(self) -> str:
         return {"valid": "validation rows", "test": "test rows"}.get(self.set, f"rows of {self.name}")
 
     def to_json(self) -> dict[str, Any]:
         return {
             **{name: value for name, value in vars(self).items() if name not in ("bounds", "best")},
-            "bounds": [bound.to_dict() for bound in self.bounds],
-            "best": None if self.best is None else self.best.to_dict(),
+            "bounds": [bound.to_json() for bound in self.bounds],
+            "best": None if self.best is None else self.best.to_json(),
         }
+
+    def describe(self, delta: float) -> str:
+        """The score and its bound in a few sentences."""
+        measured = f"Measured on {self.num_examples:,} {self.rows_label}: {score_label(self.metric)} {self.value:.3f}."
+        if self.best is None:
+            estimate = ""
+            if self.interval is not None and not any(map(math.isnan, self.interval)):
+                estimate = (
+                    f" Its bootstrap interval is [{self.interval[0]:.3f}, {self.interval[1]:.3f}], an estimate that "
+                    "does not account for the number of evaluations."
+                )
+            return f"{measured} It is not a mean of values in [0, 1], so no bound holds for it.{estimate}"
+        low, high = self.best.interval
+        many = self.num_candidates
+        whichever = f", whichever of the {many:,} evaluated candidates was kept" if many > 1 else ""
+        return (
+            f"{measured} On more rows from the same source it lies between {low:.3f} and {high:.3f}{whichever}, with "
+            f"probability at least {100 * (1 - delta):g} % (bound: {self.best.name})."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What is known of a run's score, in numbers; `sentences` has the words."""
+    """What is known about a run's score, as numbers; `sentences` states it in words."""
 
     name: str
-    validation: Judged | None
-    test: Judged | None
-    files: Sequence[Judged]
-    """On rows from elsewhere, those of the last look last."""
+    validation: CertifiedScore | None
+    test: CertifiedScore | None
+    files: Sequence[CertifiedScore]
+    """On rows of other files, the most recent last."""
     num_test: int
-    """Test rows that were sealed; 0 where there are none."""
-    openings: Sequence[Line]
+    """The number of sealed test rows; 0 where there are none."""
+    openings: Sequence[LedgerLine]
     """When the test set was opened, and why."""
-    num_looks: int
-    """Lines that tell of scores on validation rows."""
-    chosen_among: int
-    """Models that this one was chosen from by a comparison or by a sweep; 1 where none wrote down others."""
-    neighbours: Neighbours
-    """What lies beside the run, and was judged by the same rows."""
+    num_evaluations: int
+    """Ledger lines with scores on validation rows."""
+    num_models: int
+    """Models that a comparison or a sweep selected this one from; 1 where none is recorded."""
+    siblings: Siblings
+    """Other runs that were evaluated on the same rows."""
     replaced_openings: int
     """How often a run that this one has overwritten opened the same test rows."""
-    may_depend: bool
-    """Whether some of those that a set has judged may have been tried because of what it had said of others."""
+    may_be_adaptive: bool
+    """Whether earlier scores on a set may have influenced which candidates were tried next."""
     head: str
-    """The last link of the ledger's chain."""
+    """The last hash of the ledger."""
     delta: float = DELTA
 
     @property
     def is_sealed(self) -> bool:
-        """Whether nobody here has read these test rows: neither this run, nor one beside it or before it."""
-        return bool(self.num_test) and not (self.openings or self.neighbours.openers or self.replaced_openings)
+        """Whether no run here, neither this one, nor a sibling, nor an overwritten one, has read these test rows."""
+        return bool(self.num_test) and not (self.openings or self.siblings.opened_by or self.replaced_openings)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "validation": None if self.validation is None else self.validation.to_json(),
             "test": None if self.test is None else self.test.to_json(),
-            "files": [judged.to_json() for judged in self.files],
+            "files": [score.to_json() for score in self.files],
             "num_test": self.num_test,
             "is_sealed": self.is_sealed,
-            "openings": [{key: line.get(key) for key in ("time", "why", "hypothesis")} for line in self.openings],
-            "num_looks": self.num_looks,
-            "chosen_among": self.chosen_among,
-            "neighbours": vars(self.neighbours),
+            "openings": [{key: line.get(key) for key in ("time", "reason", "candidate")} for line in self.openings],
+            "num_evaluations": self.num_evaluations,
+            "num_models": self.num_models,
+            "siblings": vars(self.siblings),
             "replaced_openings": self.replaced_openings,
-            "may_depend": self.may_depend,
+            "may_be_adaptive": self.may_be_adaptive,
             "delta": self.delta,
             "ledger": self.head,
             "sentences": self.sentences(),
         }
 
     def sentences(self) -> list[str]:
-        """The same for someone who has never heard of a bound."""
-        return [*self._of_test(), *self._of_validation(), *self._of_files(), *self._of_condition(), *self._of_unread()]
+        """The certificate in words."""
+        return [
+            *self._about_test(),
+            *self._about_validation(),
+            *self._about_files(),
+            *self._condition(),
+            *self._about_unreadable(),
+        ]
 
     @property
-    def shown(self) -> list[Judged]:
-        """What is drawn and told of: all but rows from elsewhere that are not among the last few."""
-        found = (self.test, self.validation, *self.files[-_NAMED:])
-        return [judged for judged in found if judged is not None]
+    def shown(self) -> list[CertifiedScore]:
+        """The scores that are drawn and described: those on other files only as far as they are recent."""
+        found = (self.test, self.validation, *self.files[-_MOST_NAMED:])
+        return [score for score in found if score is not None]
 
-    def _of_test(self) -> list[str]:
+    def _about_test(self) -> list[str]:
         times = len(self.openings)
         if not self.num_test:
-            return ["No rows were held back for a test, so nothing here comes from rows that nobody had looked at."]
+            return ["No test rows were set aside, so every score here is on rows that were available before."]
         if self.is_sealed:
             known = (
-                "no ledger here that can be read tells otherwise"
-                if self.neighbours.unread
-                else "nothing has read it yet"
+                "no readable ledger here records an opening" if self.siblings.unreadable else "nothing has read it yet"
             )
             return [
                 f"The test set of {self.num_test:,} rows is still sealed: {known}. "
-                "Opening it, once, gives a number that owes nothing to choice."
+                "Opening it once, at the end, gives a score that no selection has biased."
             ]
-        told = [f"This run has not opened its test set of {self.num_test:,} rows."]
+        found = [f"This run has not opened its test set of {self.num_test:,} rows."]
         if times:
             first = str(self.openings[0]["time"])[:10]
-            told = [f"The test set of {self.num_test:,} rows was opened {_times(times)}, first on {first}."]
+            found = [f"The test set of {self.num_test:,} rows was opened {_times(times)}, first on {first}."]
         if times > 1:
-            told.append(
-                f"Because it was opened {_times(times)}, its score is no longer that of rows nobody had seen: "
-                "whoever changed the model in between has chosen by it."
+            found.append(
+                f"Because it was opened {_times(times)}, its score is no longer that of unseen rows: a model that was "
+                "changed in between was selected by them."
             )
-        return [*told, *self._of_openers(), *([] if self.test is None else _told(self.test, self.delta))]
+        return [*found, *self._about_openings(), *([] if self.test is None else [self.test.describe(self.delta)])]
 
-    def _of_openers(self) -> list[str]:
-        """That others have read the same test rows."""
-        told = []
+    def _about_openings(self) -> list[str]:
+        """That other runs have read the same test rows."""
+        found = []
         if self.replaced_openings:
-            told.append(f"A run that this one has overwritten opened the same rows {_times(self.replaced_openings)}.")
-        if openers := self.neighbours.openers:
-            told.append(f"The same rows were opened by {_named(openers)} beside it.")
-        if told:
-            told[-1] += " Whoever has kept the better of them has chosen by these rows."
-        return told
+            found.append(f"A run that this one has overwritten opened the same rows {_times(self.replaced_openings)}.")
+        if names := self.siblings.opened_by:
+            found.append(f"Sibling runs have opened the same rows: {_listed(names)}.")
+        if found:
+            found[-1] += " Keeping the best of these runs is a selection by these rows."
+        return found
 
-    def _of_validation(self) -> list[str]:
+    def _about_validation(self) -> list[str]:
         if self.validation is None:
             return ["There is no score on validation rows."]
-        told = _told(self.validation, self.delta)
-        if self.validation.num_hypotheses > 1:
-            among = f", of {self.chosen_among:,} models" if self.chosen_among > 1 else ""
-            others = self.neighbours.others
-            beside = f", those of {_named(others)} beside this run among them" if others else ""
-            told.append(
-                f"The validation rows judged {self.validation.num_hypotheses:,} hypotheses{among}{beside}, and the "
-                "best was kept: that flatters its score, and the interval above is wider for it."
+        found = [self.validation.describe(self.delta)]
+        if self.validation.num_candidates > 1:
+            models = f" of {self.num_models:,} models" if self.num_models > 1 else ""
+            others = self.siblings.others
+            included = f", those of the sibling runs {_listed(others)} included," if others else ""
+            found.append(
+                f"{self.validation.num_candidates:,} candidates{models}{included} were evaluated on the validation "
+                "rows, and the best was kept: its score is biased upwards, and the interval above is wider to account "
+                "for it."
             )
-        return told
+        return found
 
-    def _of_files(self) -> list[str]:
-        told = [sentence for judged in self.files[-_NAMED:] for sentence in _told(judged, self.delta)]
-        left = len(self.files) - _NAMED
-        return [*told, f"It was scored on {left:,} more sets of rows from elsewhere."] if left > 0 else told
+    def _about_files(self) -> list[str]:
+        found = [score.describe(self.delta) for score in self.files[-_MOST_NAMED:]]
+        left = len(self.files) - _MOST_NAMED
+        return [*found, f"It was evaluated on {left:,} more files."] if left > 0 else found
 
-    def _of_condition(self) -> list[str]:
-        is_promised = any(judged.best is not None for judged in self.shown)
-        return [CONDITION] if self.may_depend and is_promised else []
+    def _condition(self) -> list[str]:
+        has_bound = any(score.best is not None for score in self.shown)
+        return [CONDITION] if self.may_be_adaptive and has_bound else []
 
-    def _of_unread(self) -> list[str]:
-        if not self.neighbours.unread:
+    def _about_unreadable(self) -> list[str]:
+        if not self.siblings.unreadable:
             return []
-        return [f"What {_named(self.neighbours.unread)} saw is not counted: the ledger cannot be read."]
+        return [f"Evaluations of {_listed(self.siblings.unreadable)} are not counted: the ledger cannot be read."]
 
 
 def certify(
     name: str,
-    lines: Sequence[Line],
+    lines: Sequence[LedgerLine],
     metric: str | None = None,
     *,
-    neighbours: Neighbours | None = None,
+    siblings: Siblings | None = None,
     delta: float = DELTA,
 ) -> Certificate:
-    """What the ledger of a run, and those beside it, have to say of its headline score or of another."""
-    neighbours = Neighbours() if neighbours is None else neighbours
-    seen = [line for line in scored(lines, "valid") if line["what"] in (REPORT, "evaluation")]
-    tests = tested(lines)
-    elsewhere = [_last(lines, file) for file in files(scored(lines, FILE))]
-    chosen = [line for line in lines if line["what"] == SELECTION]
+    """The certificate of a run's headline score, or of another, from its ledger and those of its siblings."""
+    siblings = Siblings() if siblings is None else siblings
+    on_valid = [line for line in evaluations(lines, "valid") if line["event"] in (RUN_REPORT, EVALUATION)]
+    on_test = evaluations(lines, "test")
+    on_files = [_last(lines, file) for file in file_hashes(evaluations(lines, FILE))]
+    selections = [line for line in lines if line["event"] == SELECTION]
     if metric is None:
-        metric = next(
-            (
-                line["headline"]
-                for line in (*reversed(tests), *reversed(seen), *reversed(elsewhere))
-                if "headline" in line
-            ),
-            None,
-        )
-    report = next((line for line in reversed(seen) if line["what"] == REPORT), seen[-1] if seen else None)
-    among = max((line["hypotheses"] for line in chosen), default=0)
-    num_valid = max(1, among, len(judged_keys(lines)), neighbours.num_hypotheses)
-    num_tested = max(_num_tested(lines), neighbours.num_tested)
-    num_by_file = {line["hash"]: _num_by_file(lines, line["hash"], neighbours) for line in elsewhere}
+        recent = (*reversed(on_test), *reversed(on_valid), *reversed(on_files))
+        metric = next((line["headline"] for line in recent if "headline" in line), None)
+    reports = [line for line in on_valid if line["event"] == RUN_REPORT]
+    report = next(reversed(reports or on_valid), None)
+    num_selected_from = max((line["candidates"] for line in selections), default=0)
+    num_valid = max(1, num_selected_from, len(candidate_keys(lines)), siblings.num_candidates)
+    num_test = max(_num_test_candidates(lines), siblings.num_test_evaluations)
+    num_by_file = {
+        line["hash"]: max(1, len(candidate_keys(lines, line["hash"])), siblings.num_by_file.get(line["hash"], 0))
+        for line in on_files
+    }
+    files = [
+        _certified(line, metric, num_by_file[line["hash"]], delta) for line in on_files if metric in line["scores"]
+    ]
     return Certificate(
         name=name,
-        validation=_judged(report, metric, num_valid, delta),
-        test=_judged(tests[-1] if tests else None, metric, num_tested, delta),
-        files=[
-            found
-            for line in elsewhere
-            if metric in line["scores"]
-            and (found := _judged(line, metric, num_by_file[line["hash"]], delta)) is not None
-        ],
-        num_test=next((line["rows"] for line in lines if line["what"] == SEALED), 0),
-        openings=openings(lines),
-        num_looks=len(scored(lines, "valid")),
-        chosen_among=max((line["models"] for line in chosen), default=1),
-        neighbours=neighbours,
+        validation=_certified(report, metric, num_valid, delta),
+        test=_certified(on_test[-1] if on_test else None, metric, num_test, delta),
+        files=[score for score in files if score is not None],
+        num_test=next((line["rows"] for line in lines if line["event"] == SEALED), 0),
+        openings=openings_in(lines),
+        num_evaluations=len(evaluations(lines, "valid")),
+        num_models=max((line["models"] for line in selections), default=1),
+        siblings=siblings,
         replaced_openings=replaced_openings(lines)[0],
-        # The weights of one training do not depend on what the validation rows say of them.
-        may_depend=num_valid > max(1, len(hypotheses(lines))) or max(num_tested, *num_by_file.values(), 1) > 1,
+        # The checkpoints of one training do not depend on their validation scores.
+        may_be_adaptive=num_valid > max(1, len(candidates_in(lines))) or max(num_test, *num_by_file.values(), 1) > 1,
         head=lines[-1]["chain"] if lines else "",
         delta=delta,
     )
 
 
-def _num_tested(lines: Sequence[Line]) -> int:
-    """How many were judged by the test rows: each opening may have been followed by a choice."""
-    among = max((line["models"] for line in lines if line["what"] == SELECTION and line["by"] == "test"), default=1)
-    return max(1, len(tested(lines)) + replaced_openings(lines)[1]) * among
+def _num_test_candidates(lines: Sequence[LedgerLine]) -> int:
+    """The number of candidates evaluated on the test rows: each opening may have been followed by a selection."""
+    by_test = [line["models"] for line in lines if line["event"] == SELECTION and line["by"] == "test"]
+    return max(1, len(evaluations(lines, "test")) + replaced_openings(lines)[1]) * max(by_test, default=1)
 
 
-def _last(lines: Sequence[Line], file: str) -> Line:
-    return next(line for line in reversed(scored(lines, FILE)) if line["hash"] == file)
+def _last(lines: Sequence[LedgerLine], file: str) -> LedgerLine:
+    return next(line for line in reversed(evaluations(lines, FILE)) if line["hash"] == file)
 
 
-def _num_by_file(lines: Sequence[Line], file: str, neighbours: Neighbours) -> int:
-    return max(1, len(judged_keys(lines, file)), neighbours.num_by_file.get(file, 0))
-
-
-def _judged(line: Line | None, metric: str | None, num_hypotheses: int, delta: float) -> Judged | None:
+def _certified(line: LedgerLine | None, metric: str | None, num_candidates: int, delta: float) -> CertifiedScore | None:
     if line is None or metric is None:
         return None
     score = line["scores"].get(metric)
     if score is None:
         known = ", ".join(name for name in line["scores"] if name != "rows")
         raise RunError(f"the ledger has no score called {metric!r}, it has {known}")
-    num_examples = int(line["rows"])
-    scores = _scores(metric, score, num_examples)
+    summary = _summary(metric, score, int(line["rows"]))
     interval = score.get("interval")
-    options: dict[str, Any] = {"num_hypotheses": num_hypotheses, "delta": delta}
-    return Judged(
+    options: dict[str, Any] = {"num_candidates": num_candidates, "delta": delta}
+    return CertifiedScore(
         set=line["set"],
         metric=metric,
         value=score["value"],
         interval=None if interval is None else (interval[0], interval[1]),
-        num_examples=num_examples,
-        num_hypotheses=num_hypotheses,
-        bounds=[] if scores is None else applicable(scores, **options),
-        best=None if scores is None else tightest(scores, **options),
+        num_examples=int(line["rows"]) if summary is None else summary.num_examples,
+        num_candidates=num_candidates,
+        bounds=[] if summary is None else applicable_bounds(summary, **options),
+        best=None if summary is None else tightest_bound(summary, **options),
         name=line.get("name", ""),
     )
 
 
-def _scores(metric: str, score: Mapping[str, Any], num_examples: int) -> Scores | None:
-    """What bounds can be computed from, where any holds."""
-    if _EXACT in score.get("signature", ""):
-        return Scores.counted(round(score["value"] * num_examples), num_examples)
-    return Scores.averaged(score["value"], num_examples) if metric in _MEANS else None
+def _summary(metric: str, score: Mapping[str, Any], num_rows: int) -> ScoreSummary | None:
+    """What bounds are computed from; None where none holds."""
+    signature = dict(part.split(":", 1) for part in score.get("signature", "").split("|") if ":" in part)
+    # A score of some of the rows, such as the questions without an answer, has fewer examples than there are rows.
+    num_examples = int(signature.get("n", num_rows))
+    if signature.get("interval") == _PROPORTION:
+        return ScoreSummary.from_successes(round(score["value"] * num_examples), num_examples)
+    is_bounded_mean = metric in METRICS.names() and find_metric(metric).is_bounded_mean
+    return ScoreSummary.from_mean(score["value"], num_examples) if is_bounded_mean else None
 
 
-def _told(judged: Judged, delta: float) -> list[str]:
-    name = judged.metric.replace("_", " ")
-    measured = f"Measured on {judged.num_examples:,} {judged.rows_called}: {name} {judged.value:.3f}."
-    if judged.best is None:
-        spread = ""
-        if judged.interval is not None and not any(map(math.isnan, judged.interval)):
-            spread = (
-                f" Resampling the rows gives [{judged.interval[0]:.3f}, {judged.interval[1]:.3f}], an estimate that "
-                "takes no account of how often somebody looked."
-            )
-        return [f"{measured} It is no mean of numbers between 0 and 1, so nothing can be promised of it.{spread}"]
-    low, high = judged.best.interval
-    many = judged.num_hypotheses
-    whichever = f", whichever of the {many:,} that were judged was kept" if many > 1 else ""
-    return [
-        f"{measured} On more rows like these it lies between {low:.3f} and {high:.3f}{whichever}: "
-        f"a promise that fails at most {_share(delta)} of the time ({judged.best.name})."
-    ]
-
-
-def _share(delta: float) -> str:
-    return f"{100 * delta:g} %"
-
-
-def _named(names: Sequence[str]) -> str:
-    """A few by their names, and of many how many."""
-    shown, rest = list(names[:_NAMED]), len(names) - _NAMED
+def _listed(names: Sequence[str]) -> str:
+    """The first few names, and the number of others."""
+    shown, rest = list(names[:_MOST_NAMED]), len(names) - _MOST_NAMED
     if rest > 0:
         return f"{', '.join(shown)} and {rest:,} more"
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]

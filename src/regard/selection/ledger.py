@@ -1,15 +1,16 @@
-"""The ledger: one line for each look at held-out data, appended and never changed.
+"""The ledger: one line for each evaluation on held-out data, appended and never changed.
 
-Whoever looks at a set twice and keeps the better model has chosen by that set; how often somebody looked is what the
-bounds of this folder ask for. A line says when, which set, what for, which hypothesis, and what was seen:
+Evaluating on a set twice and keeping the better model is a selection by that set; how many candidates a set has
+evaluated is what the bounds of this folder need. A line records when, which set, which event, which candidate (a
+checkpoint with its decoding options), and the scores:
 
-    {"time": "2026-11-16T09:30:00Z", "set": "valid", "what": "training", "hypothesis": "step 200",
+    {"version": 2, "time": "2026-11-16T09:30:00Z", "set": "valid", "event": "training", "candidate": "step 200",
      "scores": {"loss": 0.7}, "chain": "5f2a..."}
 
-`chain` is the SHA-256 of the line before it and of all that stands in this one, so that a line that was edited, taken
-out or put in between breaks the chain from there on. Behind the last line nothing would be missed: so the number of
-lines and the last link are kept beside the ledger as well, in `ledger.head`. Both files can be written anew by someone
-who means to; who has noted the last link, which a certificate prints, will see it.
+`chain` is the SHA-256 of the previous line's `chain` and of the content of this line, so that editing, removing or
+inserting a line breaks the chain from there on. Removing lines from the end would not, so the number of lines and the
+last hash are also stored beside the ledger, in `ledger.head`. Both files can be rewritten on purpose; a copy of the
+last hash, which a certificate prints, reveals it.
 """
 
 import fcntl
@@ -26,127 +27,145 @@ from typing import Any, BinaryIO
 from regard.errors import DeviceError, RunError
 from regard.files import write_atomically
 
-Line = dict[str, Any]
+LedgerLine = dict[str, Any]
 
+LEDGER_VERSION = 2
+"""The version of the fields of a line; a ledger with lines of another version is refused."""
+TRAINING, RUN_REPORT, EVALUATION = "training", "report", "evaluation"
+"""Events with scores: an evaluation during training, the one at its end, and a later one."""
 SEALED, HELD_OUT, OPENED, SELECTION, REPLACED = "sealed", "held out", "opened", "selection", "replaced"
-"""What a line says that tells of no score: of the two sets themselves, of the many that a run was chosen from, and of
-what a run had seen that was overwritten by this one."""
+"""Events without scores: the test rows were sealed, the validation rows set aside, the test rows opened; the run was
+one of several of which the best is selected; the run replaced another that had used the same rows."""
 FILE = "file"
-"""The set of a line that tells of scores on rows from elsewhere; it has their `hash`, and a `name` for them."""
-_NO_SCORES = (SEALED, HELD_OUT, OPENED, SELECTION, REPLACED)
+"""The set of a line with scores on rows of another file; the line has their `hash` and a `name` for them."""
+_WITHOUT_SCORES = (SEALED, HELD_OUT, OPENED, SELECTION, REPLACED)
 _START = ""
-"""The link before the first line."""
+"""The hash before the first line."""
 
 
 class Ledger:
-    """The looks of a run, or of several that belong together, in a file."""
+    """The evaluations of a run, or of several runs that belong together, in a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._head_path = path.with_name("ledger.head")
 
-    def add(self, role: str, what: str, hypothesis: str, scores: Mapping[str, Any], **more: Any) -> Line:
-        """Append a line, and hand it back: `hypothesis` is what was judged, the same name for the same weights."""
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        line = {"time": now, "set": role, "what": what, "hypothesis": hypothesis, "scores": dict(scores), **more}
+    def add(self, role: str, event: str, candidate: str, scores: Mapping[str, Any], **more: Any) -> LedgerLine:
+        """Append a line and return it; `candidate` names what was evaluated, equal weights by equal names."""
+        line = {
+            "version": LEDGER_VERSION,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "set": role,
+            "event": event,
+            "candidate": candidate,
+            "scores": dict(scores),
+            **more,
+        }
         try:
             with open(self.path, "a+b", buffering=0) as file:
-                # Two processes that look at once must not forge the same link.
+                # Two processes that append at the same time must not compute the same hash.
                 fcntl.flock(file, fcntl.LOCK_EX)
-                cut_to_whole_lines(file)
+                drop_partial_line(file)
                 lines = self._checked(file)
-                line["chain"] = link(lines[-1]["chain"] if lines else _START, line)
+                line["chain"] = chain_hash(lines[-1]["chain"] if lines else _START, line)
                 end = file.seek(0, os.SEEK_END)
                 try:
                     _write_all(file, json.dumps(line, ensure_ascii=False).encode() + b"\n")
                     os.fsync(file.fileno())
                     write_atomically(self._head_path, f"{len(lines) + 1} {line['chain']}\n".encode())
                 except (OSError, DeviceError):
-                    os.truncate(file.fileno(), end)  # all of a line or none of it
+                    os.truncate(file.fileno(), end)  # the whole line or nothing
                     raise
         except OSError as error:
-            raise DeviceError(f"cannot write {self.path}: {error.strerror or error}; the existing file is unchanged") from None
+            reason = error.strerror or error
+            raise DeviceError(f"cannot write {self.path}: {reason}; the existing file is unchanged") from None
         return line
 
-    def read(self) -> list[Line]:
-        """All lines, whose chain is whole; one that a crash cut short is no line yet."""
+    def read(self) -> list[LedgerLine]:
+        """All lines, after the chain was verified; a partial last line, left by a crash, is ignored."""
         if not self.path.exists():
             if self._head_path.exists():
-                raise RunError(f"{self.path} is gone: {self._head_path.name} tells of lines in it")
+                raise RunError(f"{self.path} is missing, but {self._head_path.name} exists")
             return []
         with open(self.path, "rb") as file:
-            # Whoever writes now has written the line, and not yet the head. Where nobody can lock, nobody writes.
+            # A writer may have written the line, and not yet the head. Where locking is impossible, so is writing.
             with suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_SH)
             return self._checked(file)
 
     @property
     def head(self) -> str:
-        """The last link: who notes it will see whether anything before it is changed."""
+        """The last hash: a copy of it reveals any later change of the lines before."""
         lines = self.read()
         return lines[-1]["chain"] if lines else _START
 
     def remove(self) -> None:
-        """Take ledger and head away, with the run that they belong to."""
+        """Delete the ledger and its head, with the run that they belong to."""
         self.path.unlink(missing_ok=True)
         self._head_path.unlink(missing_ok=True)
 
     def copy_to(self, other: "Ledger") -> None:
-        """Let another ledger begin with all that stands in this one."""
+        """Start another ledger with all lines of this one."""
         if self.path.exists():
             other.path.write_bytes(self.path.read_bytes())
             other._head_path.write_bytes(self._head_path.read_bytes())
 
-    def _checked(self, file: BinaryIO) -> list[Line]:
+    def _checked(self, file: BinaryIO) -> list[LedgerLine]:
         file.seek(0)
         texts = file.read().split(b"\n")[:-1]
         before, lines = _START, []
         for number, text in enumerate(texts, start=1):
             line = self._parsed(text, number)
-            if line.get("chain") != link(before, line):
-                raise RunError(f"{self.path} is not as it was written: line {number} does not fit the chain of hashes")
+            if line.get("chain") != chain_hash(before, line):
+                raise RunError(f"{self.path} was changed: line {number} does not match the chain of hashes")
             before = line["chain"]
             lines.append(line)
-        self._require_head(lines)
+        self._check_head(lines)
         return lines
 
-    def _parsed(self, text: bytes, number: int) -> Line:
+    def _parsed(self, text: bytes, number: int) -> LedgerLine:
         try:
             line = json.loads(text)
         except ValueError as error:
             raise RunError(f"{self.path} is damaged: line {number}, {error}") from None
         if not isinstance(line, dict):
-            raise RunError(f"{self.path} is damaged: line {number} is no look")
+            raise RunError(f"{self.path} is damaged: line {number} is not an object")
+        if (version := line.get("version", 1)) != LEDGER_VERSION:
+            other = "0.1" if version == 1 else "a later version"
+            raise RunError(
+                f"{self.path} has ledger version {version}, written by regard {other}; this regard reads version "
+                f"{LEDGER_VERSION}"
+            )
         return line
 
-    def _require_head(self, lines: list[Line]) -> None:
-        """A crash between two writes leaves the head a line behind, never ahead."""
+    def _check_head(self, lines: list[LedgerLine]) -> None:
+        """A crash between the two writes leaves the head one line behind, never ahead; the first line without one."""
         if not self._head_path.exists():
-            if lines:
-                raise RunError(f"{self.path} is not as it was written: {self._head_path.name} is missing")
+            if len(lines) > 1:
+                raise RunError(f"{self.path} was changed: {self._head_path.name} is missing")
             return
         number, _, chain = self._head_path.read_text(encoding="utf-8").strip().partition(" ")
         count = int(number) if number.isdecimal() else -1
         if not 0 < count <= len(lines) or lines[count - 1]["chain"] != chain:
             raise RunError(
-                f"{self.path} is not as it was written: it has {len(lines)} lines, "
-                f"and {self._head_path.name} tells of {number or 'none'}"
+                f"{self.path} was changed: it has {len(lines)} lines, and {self._head_path.name} records "
+                f"{number or 'none'}"
             )
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
-    """Without a buffer, that a full disk would leave to be written later, a write may stop halfway."""
+    """An unbuffered write may be partial; a buffer would be written later, when an error is no longer seen."""
     while data:
         data = data[file.write(data) :]
 
 
-def link(before: str, line: Mapping[str, Any]) -> str:
-    """The hash of a line and of the link before it.
+def chain_hash(before: str, line: Mapping[str, Any]) -> str:
+    """The hash of a line's content and of the previous hash.
 
     Example:
-        >>> link("", {"set": "valid"}) == link("", {"set": "valid", "chain": "whatever it says"})
+        >>> chain_hash("", {"set": "valid"}) == chain_hash("", {"set": "valid", "chain": "ignored"})
         True
-        >>> link("", {"set": "valid"}) == link("ab", {"set": "valid"})
+        >>> chain_hash("", {"set": "valid"}) == chain_hash("ab", {"set": "valid"})
         False
     """
     content = {name: value for name, value in line.items() if name != "chain"}
@@ -154,67 +173,61 @@ def link(before: str, line: Mapping[str, Any]) -> str:
     return hashlib.sha256(f"{before}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def hypotheses(lines: Iterable[Line], role: str = "valid") -> set[str]:
-    """What was judged by a set: M is how many there are."""
-    return {line["hypothesis"] for line in scored(lines, role)}
+def candidates_in(lines: Iterable[LedgerLine], role: str = "valid") -> set[str]:
+    """The candidates that were evaluated on a set; their number is M."""
+    return {line["candidate"] for line in evaluations(lines, role)}
 
 
-def scored(lines: Iterable[Line], role: str) -> list[Line]:
-    """The lines that tell of scores on a set."""
-    return [line for line in lines if line["set"] == role and line["what"] not in _NO_SCORES]
+def evaluations(lines: Iterable[LedgerLine], role: str) -> list[LedgerLine]:
+    """The lines with scores on a set."""
+    return [line for line in lines if line["set"] == role and line["event"] not in _WITHOUT_SCORES]
 
 
-def tested(lines: Iterable[Line]) -> list[Line]:
-    """The lines that tell of scores on the test rows."""
-    return scored(lines, "test")
+def candidate_keys(lines: Iterable[LedgerLine], file: str | None = None) -> set[str]:
+    """Keys, equal across ledgers, of the candidates evaluated on the validation rows, or on those with the hash `file`.
 
-
-def judged_keys(lines: Iterable[Line], file: str | None = None) -> set[str]:
-    """What the validation rows judged, or those with the hash `file`, by keys that are the same in other ledgers.
-
-    A key is made of a hypothesis and of the first scores that it had: two trainings
-    have the same ones only where the second repeats the first. What an overwritten
-    run had judged counts as well.
+    A key is computed from a candidate's name and its first scores: two trainings
+    have the same keys only where the second repeats the first. Candidates of a
+    run that was overwritten count as well.
     """
-    lines = list(lines)
     role = "valid" if file is None else FILE
-    about = [line for line in lines if line["set"] == role and (file is None or line["hash"] == file)]
-    first: dict[str, Line] = {}
-    for line in scored(about, role):
-        first.setdefault(line["hypothesis"], line)
+    lines = [line for line in lines if line["set"] == role and (file is None or line["hash"] == file)]
+    first: dict[str, LedgerLine] = {}
+    for line in evaluations(lines, role):
+        first.setdefault(line["candidate"], line)
     keys = {_key(line) for line in first.values()}
-    return keys.union(*(line["keys"] for line in about if line["what"] == REPLACED))
+    return keys.union(*(line["keys"] for line in lines if line["event"] == REPLACED))
 
 
-def files(lines: Iterable[Line]) -> list[str]:
-    """The hashes of rows from elsewhere that judged something, those of the last look last."""
+def file_hashes(lines: Iterable[LedgerLine]) -> list[str]:
+    """The hashes of rows of other files that something was evaluated on, the most recent last."""
     return list(dict.fromkeys(line["hash"] for line in reversed(list(lines)) if line["set"] == FILE))[::-1]
 
 
-def openings(lines: Iterable[Line]) -> list[Line]:
-    """How often the test set was opened."""
-    return [line for line in lines if line["what"] == OPENED]
+def openings_in(lines: Iterable[LedgerLine]) -> list[LedgerLine]:
+    """The lines that record an opening of the test set."""
+    return [line for line in lines if line["event"] == OPENED]
 
 
-def replaced_openings(lines: Iterable[Line]) -> tuple[int, int]:
-    """How often runs that this one has overwritten opened the same test rows, and how many scores they saw."""
-    found = [line for line in lines if line["what"] == REPLACED and line["set"] == "test"]
-    return sum(line["openings"] for line in found), sum(line["looks"] for line in found)
+def replaced_openings(lines: Iterable[LedgerLine]) -> tuple[int, int]:
+    """The numbers of openings of, and of evaluations on, the same test rows by runs that this one has overwritten."""
+    found = [line for line in lines if line["event"] == REPLACED and line["set"] == "test"]
+    return sum(line["openings"] for line in found), sum(line["evaluations"] for line in found)
 
 
-def set_hash(lines: Iterable[Line], role: str) -> str | None:
-    """The hash of the rows of a set, which runs on the same rows have in common; None where there are none."""
-    what = SEALED if role == "test" else HELD_OUT
-    return next((line["hash"] for line in lines if line["what"] == what), None)
+def set_hash(lines: Iterable[LedgerLine], role: str) -> str | None:
+    """The hash of the rows of a set, by which runs on the same rows are found; None where there are none."""
+    event = SEALED if role == "test" else HELD_OUT
+    return next((line["hash"] for line in lines if line["event"] == event), None)
 
 
-def _key(line: Line) -> str:
-    text = json.dumps([line["hypothesis"], line["scores"]], ensure_ascii=False, sort_keys=True)
+def _key(line: LedgerLine) -> str:
+    text = json.dumps([line["candidate"], line["scores"]], ensure_ascii=False, sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def cut_to_whole_lines(file: BinaryIO) -> None:
-    """Drop a last line that a crash cut short, or the next one would be joined to it."""
+def drop_partial_line(file: BinaryIO) -> None:
+    """Remove a last line that a crash left incomplete, so that the next one is not appended to it."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - 1))
     if file.read(1) in (b"", b"\n"):

@@ -1,8 +1,8 @@
-"""The sealed test set: rows that nothing reads before they are opened, and marks by which they are known elsewhere.
+"""The sealed test set: rows that nothing reads before they are opened, and fingerprints that recognize them elsewhere.
 
-Sealed rows lie compressed behind a first line that every reader of data knows and refuses, so that no training, sweep
-or evaluation comes by them through a path. Their marks, a hash of each row, lie beside them: rows of another file that
-are among the sealed ones are found by these, and nothing is opened. This keeps honest people honest; it is no lock.
+Sealed rows are stored compressed after a first line that every reader of data refuses, so that no training, sweep or
+evaluation reads them by accident. Their fingerprints, a hash of each row, are stored beside them: by these, sealed rows
+in another file are recognized without opening anything. This prevents mistakes, not manipulation: it is no encryption.
 """
 
 import hashlib
@@ -13,21 +13,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regard.data.files import SEALED_LINE
-from regard.data.splits import row_hash
+from regard.data.formats.files import SEALED_HEADER
+from regard.data.splits.by_hash import row_hash
 from regard.errors import RunError
 
-Row = Sequence[str]
+_Row = Sequence[str]
 
 _SHORTEST = 20
-"""Characters of a line of text that tells where it is from; shorter ones occur everywhere."""
-_COVERED = 0.05
-"""The share of a sealed text that another may repeat, as texts quote one another."""
+"""Characters from which a line of text identifies its source; shorter ones occur everywhere."""
+_LARGEST_OVERLAP = 0.05
+"""The share of a sealed text that another text may repeat, since texts quote each other."""
 
 
-def seal(rows: Iterable[Row]) -> bytes:
-    """Rows as they are kept until they are opened."""
-    return SEALED_LINE + zlib.compress(_lines(rows))
+def seal(rows: Iterable[_Row]) -> bytes:
+    """Encode rows as they are stored until they are opened."""
+    return SEALED_HEADER + zlib.compress(_lines(rows))
 
 
 def unseal(data: bytes) -> list[tuple[str, ...]]:
@@ -37,68 +37,68 @@ def unseal(data: bytes) -> list[tuple[str, ...]]:
         >>> unseal(seal([("a text", "a label")]))
         [('a text', 'a label')]
     """
-    if not data.startswith(SEALED_LINE):
-        raise RunError("it is not what `seal` wrote")
+    if not data.startswith(SEALED_HEADER):
+        raise RunError("it was not written by `seal`")
     try:
-        lines = zlib.decompress(data[len(SEALED_LINE) :]).decode().splitlines()
+        lines = zlib.decompress(data[len(SEALED_HEADER) :]).decode().splitlines()
         return [tuple(json.loads(line)) for line in lines]
     except (zlib.error, ValueError) as error:
         raise RunError(f"it is damaged: {error}") from None
 
 
-def rows_digest(rows: Iterable[Row]) -> str:
-    """The hash by which it is seen whether a sealed set is what it was."""
+def rows_digest(rows: Iterable[_Row]) -> str:
+    """The hash of all rows, by which a change of a sealed set is detected."""
     return hashlib.sha256(_lines(rows)).hexdigest()
 
 
 @dataclass(frozen=True)
-class Marks:
-    """What sealed rows are known by."""
+class Fingerprints:
+    """Hashes by which sealed rows are recognized."""
 
-    numbers: frozenset[int]
-
-    @classmethod
-    def of(cls, rows: Iterable[Row]) -> "Marks":
-        return cls(frozenset(mark for row in rows for mark in _marks(row)))
+    hashes: frozenset[int]
 
     @classmethod
-    def read(cls, data: bytes) -> "Marks":
+    def of(cls, rows: Iterable[_Row]) -> "Fingerprints":
+        return cls(frozenset(each for row in rows for each in _row_hashes(row)))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Fingerprints":
         return cls(frozenset(np.frombuffer(data, dtype="<u8").tolist()))
 
     def to_bytes(self) -> bytes:
-        return np.array(sorted(self.numbers), dtype="<u8").tobytes()
+        return np.array(sorted(self.hashes), dtype="<u8").tobytes()
 
-    def among(self, rows: Sequence[Row]) -> list[bool]:
-        """Of each row whether it is one of the sealed ones; of a text, whether half of its lines are."""
+    def match(self, rows: Sequence[_Row]) -> list[bool]:
+        """For each row whether it is one of the sealed ones; for a text, whether half of its lines are."""
         found = []
         for row in rows:
-            marks = _marks(row)
-            found.append(2 * len(marks & self.numbers) >= len(marks) > 0)
+            hashes = _row_hashes(row)
+            found.append(2 * len(hashes & self.hashes) >= len(hashes) > 0)
         return found
 
-    def share_within(self, rows: Sequence[Row]) -> float:
-        """How much of the sealed rows stands inside of these, such as in a longer text."""
-        seen = set().union(*map(_marks, rows)) & self.numbers
-        return len(seen) / len(self.numbers) if self.numbers else 0.0
+    def share_within(self, rows: Sequence[_Row]) -> float:
+        """The share of the sealed rows that these contain, as a longer text may."""
+        seen = set().union(*map(_row_hashes, rows)) & self.hashes
+        return len(seen) / len(self.hashes) if self.hashes else 0.0
 
 
-def without_sealed(rows: Sequence[Row], marks: Marks) -> list[Row]:
-    """The rows that are not sealed; an error where a longer text holds sealed ones inside."""
-    kept = [row for row, is_sealed in zip(rows, marks.among(rows), strict=True) if not is_sealed]
-    if (share := marks.share_within(kept)) > _COVERED:
+def without_sealed(rows: Sequence[_Row], fingerprints: Fingerprints) -> list[_Row]:
+    """The rows that are not sealed; an error where a longer text contains sealed ones."""
+    kept = [row for row, is_sealed in zip(rows, fingerprints.match(rows), strict=True) if not is_sealed]
+    if (share := fingerprints.share_within(kept)) > _LARGEST_OVERLAP:
         raise RunError(
-            f"{100 * share:.0f} % of the sealed test text stands inside of this text: take it out, or open the test set"
+            f"this text contains {100 * share:.0f} % of the sealed test text: remove it, or open the test set"
         )
     return kept
 
 
-def _marks(row: Row) -> set[int]:
-    """A mark for a row of several columns; of a text, one for each line that is long enough to tell."""
+def _row_hashes(row: _Row) -> set[int]:
+    """One hash for a row of several columns; for a text, one for each line that is long enough to be distinctive."""
     if len(row) > 1:
         return {row_hash(row)}
     lines = {line.strip() for line in row[0].splitlines()}
     return {row_hash((line,)) for line in lines if len(line) >= _SHORTEST} or {row_hash(row)}
 
 
-def _lines(rows: Iterable[Row]) -> bytes:
+def _lines(rows: Iterable[_Row]) -> bytes:
     return "".join(json.dumps(list(row), ensure_ascii=True) + "\n" for row in rows).encode()

@@ -1,74 +1,141 @@
-"""Runs over HTTP: what can be asked, and what comes back.
+"""The HTTP API of one or more runs.
 
     GET  /            a page to try the models
-    GET  /health      whether the server answers
-    GET  /model       what a model is: its task, labels, size and scores
-    POST /predict     what `regard predict --json` prints
-    POST /generate    what `regard generate --json` prints, or the text piece by piece as it is written
+    GET  /health      whether the server is up, and the names of its models
+    GET  /model       the description of a model: its task, labels, size and scores
+    POST /predict     the predictions that `regard predict --json` prints
+    POST /generate    the texts that `regard generate --json` prints, or one text as server-sent events
 
-One thread does all the work of the models, one piece after another, so that an
-answer does not depend on who else is asking. A piece is the inputs of one
-request, or the next few letters of a text: texts are written side by side, each
-as if it were alone, and nobody waits for the end of another's.
+One thread does all the work of the models, one unit after another, so that a response does not depend on concurrent
+requests. A unit is the inputs of one request, or the next few characters of a text: texts of several requests are
+generated side by side, each as if it were alone.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib import resources
-from typing import Any
-from urllib.parse import quote
+from typing import Any, TypeVar
 
 import torch
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
+from pydantic import Field, field_validator, model_validator
 from starlette.exceptions import HTTPException
 
 from regard.errors import ConfigError, RegardError
-from regard.explanation.templates import ICON, page_file
-from regard.runs.reporting import summary
+from regard.evaluation.registry import score_label
+from regard.explanation.html import ICON, page_file
+from regard.runs.report import summarize
 from regard.runs.run import Run
-from regard.serving.requests import (
-    MOST_BYTES,
-    MOST_CHARACTERS,
-    MOST_INPUTS,
-    MOST_TOKENS,
-    GenerateRequest,
-    PredictRequest,
-    read_request,
-)
-from regard.settings import nearest
+from regard.settings import Settings, nearest
 from regard.version import version
 
-_ABOUT_FILES = ("recognition",)
-"""Tasks whose inputs are paths: whoever asks must not learn what files there are."""
+MOST_INPUTS, MOST_CHARACTERS = 256, 20_000
+"""Texts in a request, and characters in each."""
+MOST_TOKENS, MOST_BEAMS, MOST_SAMPLES = 4_096, 64, 16
+"""Tokens generated for an input; hypotheses of beam search; texts for a prompt."""
+MOST_BYTES = 8 << 20
+"""Of the body of a request."""
 _LONGEST_MESSAGE = 300
-"""Characters of an error, which may repeat what it was given."""
+"""Characters of an error message, which may repeat parts of the request."""
+
+
+class _GenerationRequest(Settings):
+    """What both kinds of requests have: the model, and how it generates."""
+
+    model: str | None = None
+    """The name of its run folder; by default the first one that is served."""
+    top_k: int | None = None
+    """Sample among the k most probable tokens."""
+    top_p: float | None = None
+    """Sample among the most probable tokens that together have this probability."""
+    min_p: float | None = None
+    """Sample among the tokens that have at least this share of the largest probability."""
+    max_tokens: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    """The largest number of tokens to generate."""
+
+
+class PredictRequest(_GenerationRequest):
+    """A request for predictions."""
+
+    inputs: list[str]
+    """The texts; where a task has several texts per input, they are separated by tabs."""
+    beam_size: int | None = Field(default=None, ge=1, le=MOST_BEAMS)
+    """Hypotheses of beam search; 1 is greedy decoding."""
+    temperature: float | None = None
+    """Sample with this temperature; 1 samples from the distribution of the model."""
+    seed: int | None = None
+    """The seed of the sampling."""
+
+    @field_validator("inputs")
+    @classmethod
+    def _are_within_limits(cls, inputs: list[str]) -> list[str]:
+        if not 1 <= len(inputs) <= MOST_INPUTS:
+            raise ConfigError(f"inputs must contain 1 to {MOST_INPUTS} texts, got {len(inputs):,}")
+        for number, text in enumerate(inputs, start=1):
+            _require_short(f"input {number}", text)
+        return inputs
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options of generation that were given."""
+        return self.model_dump(exclude={"model", "inputs"}, exclude_none=True)
+
+
+class GenerateRequest(_GenerationRequest):
+    """A request for texts that continue a prompt."""
+
+    prompt: str = ""
+    """The beginning of the text; by default the start token alone."""
+    chat: bool = False
+    """Whether the prompt is a message to be answered by the model's chat template."""
+    temperature: float = 0.8
+    """0 takes the most probable token; 1 samples from the distribution of the model."""
+    seed: int = 0
+    """The seed of the sampling."""
+    samples: int = Field(default=1, ge=1, le=MOST_SAMPLES)
+    """How many texts to generate, each with the next seed."""
+    stream: bool = False
+    """Send the text while it is generated, as server-sent events: `text` with the next piece, `end` or `error`."""
+
+    @model_validator(mode="after")
+    def _is_within_limits(self) -> "GenerateRequest":
+        _require_short("the prompt", self.prompt)
+        if self.stream and self.samples > 1:
+            raise ConfigError(f"one text can be streamed at a time, got samples={self.samples}")
+        return self
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options of generation that were given, without the seed, which differs between samples."""
+        return self.model_dump(exclude={"model", "prompt", "chat", "seed", "samples", "stream"}, exclude_none=True)
+
+
+AnyRequest = TypeVar("AnyRequest", bound=_GenerationRequest)
 
 
 def make_app(runs: Run | Sequence[Run]) -> FastAPI:
-    """An application that answers by these runs; a request that names none is for the first."""
+    """Returns an application that serves these runs; a request without a model is for the first one."""
     models = _by_name([runs] if isinstance(runs, Run) else runs)
-    about = {name: _describe(run, list(models)) for name, run in models.items()}
+    descriptions = {name: _describe(run, list(models)) for name, run in models.items()}
     page = _page()
     worker = ThreadPoolExecutor(1, "models", initializer=torch.set_num_threads, initargs=(1,))
 
     @asynccontextmanager
-    async def until_the_end(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         worker.shutdown(wait=False, cancel_futures=True)
 
-    # The usual pages of documentation load scripts from elsewhere; /openapi.json holds the same.
-    app = FastAPI(title="regard", version=version(), docs_url=None, redoc_url=None, lifespan=until_the_end)
-    app.add_exception_handler(RegardError, _tell_error)
-    app.add_exception_handler(HTTPException, _tell_refusal)
+    # The usual pages of documentation load scripts from other hosts; /openapi.json has the same content.
+    app = FastAPI(title="regard", version=version(), docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.add_exception_handler(RegardError, _respond_to_error)
+    app.add_exception_handler(HTTPException, _respond_to_refusal)
 
-    def chosen(name: str | None) -> Run:
+    def find(name: str | None) -> Run:
         if name is not None and name not in models:
-            raise ConfigError(f"no model is called {name!r}{nearest(name, list(models))}")
+            raise ConfigError(f"no model has the name {name!r}{nearest(name, list(models))}")
         return models[name or next(iter(models))]
 
     @app.get("/", response_class=HTMLResponse)
@@ -76,37 +143,37 @@ def make_app(runs: Run | Sequence[Run]) -> FastAPI:
         return HTMLResponse(page)
 
     @app.get("/health")
-    async def tell_health() -> dict[str, Any]:
+    async def health() -> dict[str, Any]:
         return {"status": "ok", "models": list(models)}
 
     @app.get("/model")
-    async def tell_model(name: str | None = None) -> dict[str, Any]:
-        return about[chosen(name).path.resolve().name]
+    async def describe(name: str | None = None) -> dict[str, Any]:
+        return descriptions[find(name).path.resolve().name]
 
     @app.post("/predict", openapi_extra=_body_of(PredictRequest))
     async def predict(request: Request) -> dict[str, Any]:
-        wish = await read_request(request, PredictRequest)
-        work = partial(chosen(wish.model).predictions, wish.inputs, **wish.options())
+        wanted = await _read(request, PredictRequest)
+        work = partial(find(wanted.model).predict_full, wanted.inputs, **wanted.options())
         found = await asyncio.get_running_loop().run_in_executor(worker, work)
         return {"predictions": [prediction.to_json() for prediction in found]}
 
     @app.post("/generate", openapi_extra=_body_of(GenerateRequest), response_model=None)
     async def generate(request: Request) -> dict[str, Any] | StreamingResponse:
-        wish = await read_request(request, GenerateRequest)
-        run = chosen(wish.model)
-        write = run.chat if wish.chat else run.stream
+        wanted = await _read(request, GenerateRequest)
+        run = find(wanted.model)
+        start = run.chat if wanted.chat else run.stream
         texts = [
-            _written(worker, write(wish.prompt, **wish.options(), seed=wish.seed + number))
-            for number in range(wish.samples)
+            _pieces(worker, start(wanted.prompt, **wanted.options(), seed=wanted.seed + number))
+            for number in range(wanted.samples)
         ]
-        if wish.stream:
-            first = await anext(texts[0], "")  # whatever is wrong is told before the answer begins
+        if wanted.stream:
+            first = await anext(texts[0], "")  # an error in the request is reported before the response begins
             return StreamingResponse(_events(first, texts[0]), media_type="text/event-stream")
         found = [
-            {"seed": wish.seed + number, "text": "".join([piece async for piece in text])}
+            {"seed": wanted.seed + number, "text": "".join([piece async for piece in text])}
             for number, text in enumerate(texts)
         ]
-        return {"prompt": wish.prompt, "texts": found}
+        return {"prompt": wanted.prompt, "texts": found}
 
     return app
 
@@ -117,50 +184,81 @@ def _by_name(runs: Sequence[Run]) -> dict[str, Run]:
     models: dict[str, Run] = {}
     for run in runs:
         name = run.path.resolve().name
-        if run.task.name in _ABOUT_FILES:
+        if run.task.server_schema([]).reads_files:
             raise ConfigError(f"{run.path} is for {run.task.name}, which reads files of this machine: it is not served")
         if name in models:
-            raise ConfigError(f"models are told apart by the names of their folders, got {name!r} twice")
+            raise ConfigError(f"models have the names of their folders, which must be different, got {name!r} twice")
         models[name] = run
     return models
 
 
 def _describe(run: Run, names: list[str]) -> dict[str, Any]:
-    """What a run is, to people and programs; it loads the model, so that a damaged one is not served."""
-    num_parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    """Returns the description of a run; it loads the model, so that a damaged one is not served."""
     rows = run.folder.read_held_out("valid")
-    reports = [look["scores"] for look in run.folder.read_looks() if look["what"] == "report"]
-    is_pair = run.task.name in ("classification", "regression") and bool(rows) and len(rows[0]) == 3
-    asked = {"answering": ["question", "text"], "aspects": ["text", "aspect"], "language": ["prompt"]}
+    schema = run.task.server_schema(rows)
+    reports = [line for line in run.folder.read_ledger() if line["event"] == "report"]
+    headline = run.task.headline(rows) if rows else None
     return {
         "name": run.path.resolve().name,
         "models": names,
         "task": run.task.name,
         "description": run.task.description,
-        "inputs": ["text", "other text"] if is_pair else asked.get(run.task.name, ["text"]),
-        "labels": list(run.settings.data.labels),
+        "inputs": list(schema.inputs),
+        "placeholder": schema.placeholder,
+        "labels": list(schema.labels),
+        "output": schema.output,
+        "streams": schema.streams,
+        "has_beam_search": schema.has_beam_search,
         "has_chat": run.folder.read_chat_template() is not None,
-        "parameters": num_parameters,
-        "summary": summary(run),
-        "headline": run.task.headline(rows) if rows else None,
-        "scores": reports[-1] if reports else {},
+        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "summary": summarize(run),
+        "headline": headline,
+        "headline_label": None if headline is None else f"Validation {score_label(headline)}",
+        "scores": reports[-1]["scores"] if reports else {},
         "limits": {"inputs": MOST_INPUTS, "characters": MOST_CHARACTERS, "tokens": MOST_TOKENS, "bytes": MOST_BYTES},
     }
 
 
-async def _written(worker: ThreadPoolExecutor, pieces: Any) -> AsyncIterator[str]:
-    """The pieces of a text; a reader who leaves before its end has the rest not written."""
+async def _read(request: Request, kind: type[AnyRequest]) -> AnyRequest:
+    """Returns the validated request.
+
+    Other content types are refused, since a browser sends them for pages of other sites without a preflight request.
+    """
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise HTTPException(415, f"the content-type must be application/json, got {content_type or 'none'}")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MOST_BYTES:
+            raise HTTPException(413, f"a request may have {MOST_BYTES:,} bytes at most")
+    try:
+        values = json.loads(bytes(body))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the request is not JSON: {error}") from None
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"a request is a JSON object, got {type(values).__name__}")
+    return kind.read(values)
+
+
+def _require_short(name: str, text: str) -> None:
+    if len(text) > MOST_CHARACTERS:
+        raise ConfigError(f"{name} may have {MOST_CHARACTERS:,} characters at most, got {len(text):,}")
+
+
+async def _pieces(worker: ThreadPoolExecutor, pieces: Any) -> AsyncIterator[str]:
+    """Yields the pieces of a text; generation stops when the client disconnects."""
     loop = asyncio.get_running_loop()
     try:
         while (piece := await loop.run_in_executor(worker, next, pieces, None)) is not None:
             yield piece
     finally:
-        with suppress(RuntimeError):  # the server is closing, and nothing is written any more
+        with suppress(RuntimeError):  # the server is shutting down, and the worker with it
             worker.submit(pieces.close)
 
 
 async def _events(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
-    """A text as server-sent events: pieces, and a last one that says how it ended."""
+    """Yields a text as server-sent events; the last one tells how it ended."""
     try:
         if first:
             yield _event("text", {"text": first})
@@ -168,38 +266,38 @@ async def _events(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
             yield _event("text", {"text": piece})
         yield _event("end", {})
     except RegardError as error:
-        yield _event("error", {"error": _line(str(error))})
+        yield _event("error", {"error": _one_line(str(error))})
 
 
 def _event(name: str, data: dict[str, str]) -> str:
     return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
 
 
-async def _tell_error(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": _line(str(error))}, status_code=400)
+async def _respond_to_error(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": _one_line(str(error))}, status_code=400)
 
 
-async def _tell_refusal(request: Request, error: Exception) -> JSONResponse:
+async def _respond_to_refusal(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": _line(error.detail)}, status_code=error.status_code, headers=error.headers)
+    return JSONResponse({"error": _one_line(error.detail)}, status_code=error.status_code, headers=error.headers)
 
 
-def _line(message: str) -> str:
+def _one_line(message: str) -> str:
     line = " ".join(message.split())
     return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]} ..."
 
 
-def _body_of(wish: type[PredictRequest] | type[GenerateRequest]) -> dict[str, Any]:
-    """How the documentation of a route tells what is sent to it."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": wish.model_json_schema()}}}}
+def _body_of(kind: type[PredictRequest] | type[GenerateRequest]) -> dict[str, Any]:
+    """Returns the schema of the body of a route for its OpenAPI documentation."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": kind.model_json_schema()}}}}
 
 
 def _page() -> str:
     page = (resources.files("regard.serving") / "page.html").read_text(encoding="utf-8")
     parts = {
-        "icon": "data:image/svg+xml," + quote(ICON),
-        "style": page_file("style.css"),
-        "common": page_file("common.js"),
+        "icon": ICON,
+        "style": page_file("common.css") + page_file("samples.css"),
+        "script": page_file("common.js") + page_file("samples.js"),
     }
     for name, part in parts.items():
         page = page.replace("{{" + name + "}}", part)

@@ -1,56 +1,114 @@
-"""What a task is: everything the training loop does not know.
+"""What a task is: everything that training, evaluation, reports and servers do not know.
 
-A task says how data is read, which model it takes, how rows become batches,
-what the loss is, how to predict, and how predictions are scored.
+A task is a subclass of `Task` in one file or folder of this package, or of
+another package that registers it under the entry-point group `regard.tasks`. It
+owns its settings, its codecs, its head, its defaults, its loss, its predictor,
+its metrics, what its report shows, what its server accepts, and what can be
+exported. `Task` has a default for each member that tasks have in common.
+
+An instance is bound to the task's settings, and to codecs once these are
+fitted. What a task declares for the layers above (`ReportContent`,
+`ServerSchema`, `ExportSpec`) is plain data, which those layers render.
+
+Dimensions: `batch` rows.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, Self, runtime_checkable
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regard.data.config import DataConfig
-from regard.data.preparation import Prepared
+from regard.data.batches import StoredBatches, batches_by_length
+from regard.data.codecs.codec import Codec
+from regard.data.prepare import FitData, Prepared, prepare_rows
+from regard.data.settings import DataConfig
 from regard.data.sources import Rows
+from regard.data.stores.rows import TokenStore
+from regard.errors import ConfigError, RunError
+from regard.evaluation.examples import Examples
+from regard.evaluation.registry import find_metric
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
+from regard.logging import log_info
+from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
-from regard.tasks.objective import PLAIN, Objective
-from regard.text.tokenizer import Tokenizer
+from regard.settings import Settings
+
+EVALUATION_TOKENS = 8_192
+"""Tokens in a batch when no gradient is needed."""
+NUM_SAMPLES = 200
+"""Rows that a report shows."""
+
+Architecture = Literal["encoder-decoder", "decoder", "encoder"]
+HeadKind = Literal[
+    "next-token", "target-tokens", "masked-tokens", "labels", "number", "tags", "spans", "vector", "image-labels"
+]
+AttentionKind = Literal["cross", "causal", "encoder", "words"]
+"""The attention maps that can be drawn; `words`: the weight of each word of the input instead."""
+
+
+class TaskSettings(Settings):
+    """The `[task]` section of run.toml: the name of the task, and the settings of its own."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Detection:
+    """That a task recognizes a source, with the reason that is printed."""
+
+    reason: str
+    confidence: float = 0.5
+    """From 0 to 1: the task with the highest confidence is chosen."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Terms of the training loss that several tasks have in common."""
+
+    label_smoothing: float = 0.0
+    rdrop: float = 0.0
+    """Weight of the R-Drop term: the divergence between two forward passes with different dropout."""
+    is_float8: bool = False
+    """Whether products with the vocabulary are computed in float8."""
+
+
+PLAIN = Objective()
 
 
 class Batch(Protocol):
-    """Rows ready for the model."""
+    """Rows as tensors."""
 
     @property
     def num_targets(self) -> int:
-        """How many tokens the loss is summed over: what a step is normalised by."""
+        """The number of targets that the loss is summed over, by which it is divided."""
         ...
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens were read in all, padding not counted: what speed is measured in."""
+        """The number of tokens without padding, in which speed is measured."""
         ...
 
     def tensors(self) -> list[Tensor | None]:
-        """Its tensors, in a fixed order."""
+        """The tensors, in a fixed order."""
         ...
 
     def with_tensors(self, tensors: Sequence[Tensor | None]) -> Self:
-        """The same batch, with these tensors in the place of its own."""
+        """The same batch with other tensors."""
         ...
 
 
 class Batches(Protocol):
-    """The batches of training, any of which can be had at once."""
+    """Training batches by number, in a shuffled order that the seed determines."""
 
     @property
-    def per_epoch(self) -> int:
-        """How many make a pass over the data."""
-        ...
+    def per_epoch(self) -> int: ...
 
     def batch(self, number: int) -> Batch:
         """Batch `number`, counted from 0 through all epochs."""
@@ -59,156 +117,592 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Likelihoods:
-    """How probable the model holds some text: for each stretch of it what was scored together."""
+    """Negative log-likelihoods of the targets of some rows, or of spans of text."""
 
     losses: list[float]
-    """Negative log-likelihoods, in nats."""
+    """In nats, one for each row."""
     counts: list[int]
-    """How many tokens each is summed over."""
-    is_carried: bool = False
-    """Whether a recurrent model read it all as one text, its state carried from stretch to stretch."""
+    """The number of targets that each is summed over."""
+    num_correct: tuple[int, ...] = ()
+    """Where the task counts them: targets to which the model gave the highest probability."""
+    ranks: tuple[int, ...] = ()
+    """Where the task retrieves: the rank of the right candidate."""
+    carries_state: bool = False
+    """Whether a recurrent model read everything as one text, its state carried from span to span."""
 
     @property
     def mean(self) -> float:
-        """Per token."""
+        """The mean loss per target."""
         return sum(self.losses) / max(1, sum(self.counts))
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model makes of one input."""
+    """The model's output for one input."""
 
     input: str
     output: str
     score: float | None = None
-    """Log-probability by length, where beam search ranked hypotheses."""
+    """The length-normalized log-probability, for beam search."""
     probabilities: dict[str, float] | None = None
-    """Of each label, where there are labels to choose from."""
+    """The probability of each label, for classifiers; of the likeliest fillers, for masked models."""
     aspect: str | None = None
-    """What of the input was judged, where that is asked."""
+    """The aspect of the input that the output is about, for aspect sentiment."""
     weights: list[tuple[str, float]] | None = None
-    """How much each word of the input counted in that, where it is known."""
+    """The attention weight of each word of the input, for aspect sentiment."""
 
     def to_json(self) -> dict[str, Any]:
-        """What is printed by `--json`, and what a server answers."""
+        """The JSON object that `--json` prints and a server returns."""
         found = {"input": self.input, "output": self.output, "score": self.score}
         more = {"probabilities": self.probabilities, "aspect": self.aspect, "weights": self.weights}
         return found | {name: value for name, value in more.items() if value is not None}
 
 
-class Writer(Protocol):
-    """Answers inputs; it is kept, since what it prepares for some serves others."""
+@dataclass(frozen=True)
+class TextScore:
+    """The log-probability of a text, and of each of its tokens given those before it."""
+
+    text: str
+    tokens: list[str]
+    """The tokens as text; the last one is the end of the text."""
+    log_probabilities: list[float]
+    """In nats; they sum to the log-probability of the whole text, its end included."""
+
+    @property
+    def log_probability(self) -> float:
+        return sum(self.log_probabilities)
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(-self.log_probability / len(self.log_probabilities))
+
+    @property
+    def bits_per_byte(self) -> float:
+        return -self.log_probability / math.log(2) / len(self.text.encode())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "log_probability": self.log_probability,
+            "perplexity": self.perplexity,
+            "bits_per_byte": self.bits_per_byte,
+        }
+
+
+class Predictor(Protocol):
+    """Predicts the outputs of inputs; it is kept between calls with its compiled and packed state."""
 
     def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
-        """What the model makes of each input, in order."""
+        """One prediction for each input, in order."""
         ...
 
 
-class Task(Protocol):
-    """One kind of job."""
+@dataclass(frozen=True)
+class DefaultsContext:
+    """What defaults may depend on."""
+
+    data: Prepared
+    model: ModelConfig
+    device: Literal["cpu", "cuda"]
+    is_finetuned: bool = False
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.data.train)
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Values for settings that the user left unset, by section."""
+
+    train: Mapping[str, Any] = field(default_factory=dict)
+    task: Mapping[str, Any] = field(default_factory=dict)
+    head: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ReportContent:
+    """What a report shows of a task, beside scores and curves."""
+
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    """Rows with `source`, `target`, `prediction` and `right`; errors first."""
+    confusion: dict[str, Any] | None = None
+    """`labels`, and `counts` with a row for each true label and a column for each predicted one."""
+    predictions: list[tuple[list[Prediction], str]] = field(default_factory=list)
+    """Predictions with word weights, and the true label of each: words are shaded by their weights."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """Short facts for the head of the report, such as the size of the vocabulary."""
+    attention_inputs: list[tuple[str, str]] = field(default_factory=list)
+    """Inputs whose attention can be drawn, and the output of each; the first one that is short enough is drawn."""
+
+
+@dataclass(frozen=True)
+class ServerSchema:
+    """What a server accepts for a task."""
+
+    inputs: tuple[str, ...] = ("text",)
+    """The names of the parts of an input, which are separated by tabs."""
+    placeholder: str = ""
+    """An example of an input, or how to write one."""
+    labels: tuple[str, ...] = ()
+    output: Literal["text", "label", "tags", "span", "vector"] = "text"
+    """How an output is displayed: a text, a label or number with probabilities, tags of words, a span, a vector."""
+    streams: bool = False
+    """Whether text is generated from a prompt, piece by piece."""
+    has_beam_search: bool = False
+    reads_files: bool = False
+    """Whether inputs are paths of files: such a task is not served, since clients could read the server's files."""
+
+
+@dataclass(frozen=True)
+class ExportSpec:
+    """What an export needs to know of a model, whatever its task is called."""
+
+    head: HeadKind
+    labels: tuple[str, ...] = ()
+    """In the order of the logits."""
+    is_multi_label: bool = False
+    scale: float = 1.0
+    """With `shift`, the map from the model's output to a number in the units of the data."""
+    shift: float = 0.0
+    max_length: int | None = None
+    """The largest number of tokens of a text."""
+    unsupported: tuple[str, ...] = ()
+    """Settings in use that are not part of the logits, such as `task.crf`."""
+    pooling: str | None = None
+    """How hidden states become one vector."""
+    has_hidden_layer: bool = False
+    """Whether the head has a hidden layer with tanh."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedRun:
+    """One run of a comparison, for `Task.comparison_notes`."""
 
     name: str
-    description: str
-    has_answers: bool
-    """Whether a row says what should come out, so that predictions can be scored."""
+    """The name of its model."""
+    train_rows: int | None
+    """The size of its training set; None for all rows."""
+    task: "Task[Any]"
+    model: ModelConfig
+    role: str
+    """The set that it was evaluated on: `test` or `valid`."""
+    rows: Sequence[Sequence[str]]
+    """The rows of that set."""
+    examples: Examples
+    """Aligned with those of the other runs."""
+
+
+@dataclass(frozen=True)
+class ImportedCodecs:
+    """What an imported model has to make codecs of."""
+
+    tokenizer: Any = None
+    labels: tuple[str, ...] = ()
+    image: Any = None
+
+
+@dataclass(frozen=True)
+class EvaluationData:
+    """What scores are computed from."""
+
+    rows: Sequence[Sequence[str]]
+    predictions: Sequence[Prediction]
+    likelihoods: Likelihoods
+
+
+TaskSettingsT = TypeVar("TaskSettingsT", bound=TaskSettings)
+
+
+class Task(Generic[TaskSettingsT]):
+    """One kind of job. Subclasses override what differs."""
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+    """A noun phrase for titles, such as `text classification`."""
+    Settings: ClassVar[type[TaskSettings]]
+    roles: ClassVar[tuple[str, ...]] = ("source", "target")
+    """What the columns of a row are."""
+    codec_types: Mapping[str, type[Codec]]
+    store_columns: tuple[str, ...]
+    metrics: ClassVar[tuple[str, ...]]
+    """Registered metrics, in the order of tables; `headline` names the one that heads the report."""
+    architecture: ClassVar[Architecture] = "encoder"
+    """The stacks that a model must have; `encoder` also accepts a decoder-only model, which reads causally."""
+    input_kind: ClassVar[Literal["tokens", "pixels"]] = "tokens"
+    default_preset: ClassVar[str] = "transformer"
+    has_targets: ClassVar[bool] = True
+    """Whether rows have targets that predictions are compared with."""
+    has_labels: bool = False
+    """Whether rows have labels, by which splits can be stratified and shots are drawn."""
+    supports_shots: ClassVar[bool] = False
+    supports_comparison: ClassVar[bool] = True
+    unit: ClassVar[str] = "row"
+    """What an example is called."""
+    attention_kind: ClassVar[AttentionKind | None] = "encoder"
+    """None where nothing can be drawn."""
+    head_kind: ClassVar[HeadKind | None] = None
+    """What the model's head predicts, for exports and imports; None where it cannot be exported."""
+    objectives: ClassVar[frozenset[str]] = frozenset({"label_smoothing", "rdrop"})
+    """Terms of `Objective` that the loss implements; `objective_terms` has those that the settings allow."""
+
+    def __init__(self, settings: TaskSettingsT, codecs: Mapping[str, Codec] | None = None) -> None:
+        self.settings, self.codecs = settings, dict(codecs or {})
+
+    def with_codecs(self, codecs: Mapping[str, Codec]) -> Self:
+        """The same task with fitted codecs."""
+        return type(self)(self.settings, codecs)
+
+    # Data
+
+    @classmethod
+    def detect(cls, summary: Any) -> Detection | None:
+        """Whether the task recognizes a source by its description; None if it does not."""
+        return None
+
+    def open(self, config: DataConfig, rows: Rows | None = None) -> Any:
+        """Open the data that `config` names, or `rows` in memory."""
+        raise NotImplementedError
 
     def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared:
-        """The data that the settings name, or `rows`, ready to be trained on."""
-        ...
+        """Split, encode and store the data, or find it in the cache."""
+        return prepare_rows(self.open(config, rows), config, self)
 
     def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
-        """The rows of what the settings name as `train`, to be scored, and the hash of their content."""
-        ...
+        """The rows of the data that `config` names, to be evaluated on, and the hash of their content."""
+        source = self.open(config, rows)
+        for inferred in source.train.inferred:
+            log_info(inferred)
+        return [row.values for row in source.train], source.content_hash()
 
-    def question(self, row: Sequence[str]) -> str:
-        """What of a row is asked, as an input is written."""
-        ...
+    @property
+    def target_tokenizer(self) -> Any:
+        """The tokenizer of targets, where the task generates them."""
+        raise RunError(f"{self.description} generates no targets")
 
-    def build_model(
-        self, config: Any, tokenizer: Tokenizer, *, data: DataConfig | None = None, head: HeadConfig | None = None
-    ) -> nn.Module:
-        """A fresh model of this shape for this task; `data` and `head` count where there are labels."""
-        ...
+    @property
+    def tokenizer_kind(self) -> str:
+        """The kind of tokenizer, or the path of one; empty where rows have no text."""
+        return ""
 
-    def batches(
-        self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int, has_few_shapes: bool = False
-    ) -> Batches:
-        """What to train on, in the order that `seed` gives; with `has_few_shapes`, padded to shapes that recur."""
-        ...
+    @property
+    def max_row_length(self) -> int | None:
+        """Training rows with a longer column are left out; None for no limit."""
+        return None
 
-    def held_out(self, data: Prepared, config: DataConfig) -> Iterator[Batch]:
-        """All of the validation data, once."""
-        ...
+    def cache_key(self) -> Mapping[str, Any]:
+        """The settings that change what is stored."""
+        return {"task": self.name, **self.settings.model_dump(exclude={"name"})}
 
-    def rows_as_batches(
-        self, rows: Sequence[Sequence[str]], tokenizer: Tokenizer, config: DataConfig
-    ) -> Iterator[Batch]:
-        """All of these rows, once."""
-        ...
+    def fit_codecs(self, data: FitData) -> dict[str, Codec]:
+        """Fit the codecs on training rows."""
+        raise NotImplementedError
+
+    def encode_rows(self, rows: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """For each column of the store, the ids of each row."""
+        raise NotImplementedError
+
+    def labels_of(self, row: Sequence[str]) -> Sequence[str]:
+        """The labels of a row, where `has_labels`."""
+        return (row[-1].strip(),)
+
+    def fitted_codec_types(self) -> Mapping[str, type[Codec]]:
+        """Those of `codec_types` that `fit_codecs` returns with these settings."""
+        return self.codec_types
+
+    def notes(self) -> list[str]:
+        """What the fitted codecs are, for the log."""
+        return []
+
+    def input_of(self, row: Sequence[str]) -> str:
+        """The input of a row, as `predict` takes it."""
+        return row[0]
+
+    def target_of(self, row: Sequence[str]) -> str:
+        """The target of a row, as `predict` would return it."""
+        return row[-1]
+
+    def expand_input(self, text: str, aspect: str | None) -> list[str]:
+        """The inputs that a prediction is made for: the text itself, unless it is judged for several aspects."""
+        if aspect is not None:
+            raise RunError(f"only a run for aspect sentiment takes an aspect, this one is for {self.description}")
+        return [text]
+
+    # Settings
+
+    def defaults(self, context: DefaultsContext) -> Defaults:
+        """Values for what the user left unset."""
+        return Defaults(train=READING_DEFAULTS | {"batch_tokens": BATCH_TOKENS[context.device]})
+
+    def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Mapping[str, Sequence[Sequence[str]]]) -> None:
+        """Raise ConfigError where settings cannot be combined; called when all are resolved."""
+
+    def objective_terms(self) -> frozenset[str]:
+        """The terms of `Objective` that have an effect with these settings; setting another one is an error."""
+        return self.objectives
+
+    @classmethod
+    def check_base(cls, base: "Task[Any]", model: ModelConfig, where: str) -> None:
+        """Raise ConfigError where a model of another task cannot be fine-tuned for this one."""
+        has_encoder, has_decoder = bool(model.encoder_depth), bool(model.decoder_depth)
+        if model.input_kind != cls.input_kind:
+            raise ConfigError(
+                f"{cls.description} needs a model that reads {cls.input_kind}, and {where} reads {model.input_kind}"
+            )
+        if cls.architecture == "encoder-decoder" and not (has_encoder and has_decoder):
+            raise ConfigError(f"{cls.description} needs an encoder and a decoder, which {where} does not have")
+        if cls.architecture == "decoder" and has_encoder:
+            raise ConfigError(f"{cls.description} needs a decoder-only model, and {where} has an encoder")
+
+    def num_positions(self, data: Prepared) -> int:
+        """The positions of the longest input, which learned positions must cover."""
+        return max(data.train.max_length, data.valid.max_length)
+
+    # Model and training
+
+    def build(self, model: ModelConfig, head: HeadConfig) -> nn.Module:
+        """A new model for this task."""
+        raise NotImplementedError
+
+    def batches(self, data: Prepared, *, batch_tokens: int, seed: int, has_fixed_shapes: bool = False) -> Batches:
+        """Training batches; with `has_fixed_shapes`, padded to shapes that recur, as CUDA graphs need."""
+        store: Any = data.train
+        fill = self.pad_batch if has_fixed_shapes else None
+
+        def make(rows: NDArray[np.int64]) -> Batch:
+            return self.collate(_columns_of(store, rows), is_training=True)
+
+        return StoredBatches(store, make, fill, batch_tokens=batch_tokens, seed=seed)
+
+    def validation_batches(self, data: Prepared) -> Iterator[Batch]:
+        """All validation rows, once."""
+        store: Any = data.valid
+        for rows in batches_by_length(store.lengths(), batch_tokens=EVALUATION_TOKENS):
+            yield self.collate(_columns_of(store, rows))
+
+    def row_batches(self, rows: Sequence[Sequence[str]]) -> Iterator[Batch]:
+        """All of these rows, once, ordered by length."""
+        for _, batch in self.indexed_batches(self.encode_rows(rows)):
+            yield batch
+
+    def indexed_batches(self, columns: Sequence[Sequence[Sequence[int]]]) -> Iterator[tuple[list[int], Batch]]:
+        """Encoded rows in batches of similar length, each with the numbers of its rows."""
+        lengths = [max(len(column[row]) for column in columns) for row in range(len(columns[0]))]
+        for rows in batches_by_length(lengths, batch_tokens=EVALUATION_TOKENS):
+            yield rows.tolist(), self.collate([[np.array(column[row], np.int64) for row in rows] for column in columns])
+
+    def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> Batch:
+        """Encoded rows as a batch."""
+        raise NotImplementedError
+
+    def pad_batch(self, batch: Any, num_rows: int, length: int) -> Any:
+        """The batch padded to this many rows of this many tokens; added rows have no weight in the loss.
+
+        Without padding, a CUDA graph is captured for each shape that occurs.
+        """
+        return batch
 
     def loss(self, model: Any, batch: Any, objective: Objective = PLAIN) -> Float[Tensor, ""]:
         """The loss summed over the batch's targets."""
-        ...
+        raise NotImplementedError
 
-    def negative_log_likelihoods(self, model: Any, batches: Iterator[Any], device: torch.device) -> Likelihoods:
-        """How probable the model holds the targets of all these batches."""
-        ...
+    @property
+    def carries_state(self) -> bool:
+        """Whether training carries a recurrent state from each batch to the next: see `StatefulTask`."""
+        return False
 
-    def writer(
-        self, model: Any, tokenizer: Tokenizer, config: GenerationConfig, data: DataConfig | None = None
-    ) -> "Writer":
-        """What answers inputs by this model; `data` counts where there are labels."""
-        ...
+    def likelihoods(self, model: Any, batches: Iterator[Any], device: torch.device) -> Likelihoods:
+        """The negative log-likelihoods of all targets."""
+        raise NotImplementedError
+
+    # Use
+
+    def predictor(self, model: Any, config: GenerationConfig) -> Predictor:
+        """An object that predicts with this model."""
+        return BatchPredictor(self, model)
+
+    def encode_inputs(self, inputs: Sequence[str]) -> list[list[list[int]]]:
+        """Inputs encoded as rows are, with placeholders for targets."""
+        raise NotImplementedError
+
+    def outputs(self, model: Any, batch: Any) -> Sequence[Any]:
+        """The model's output for each row of a batch, for `prediction`."""
+        raise NotImplementedError
+
+    def prediction(self, text: str, output: Any) -> Prediction:
+        """An output as a prediction."""
+        raise NotImplementedError
+
+    def output_for(self, model: Any, text: str) -> str:
+        """The output for one text, beside the attention maps of an encoder."""
+        return self.predictor(model, GenerationConfig())([text])[0].output
 
     def headline(self, rows: Sequence[Sequence[str]]) -> str:
-        """The name of the score that says most about data like these rows."""
-        ...
+        """The metric that heads a report on rows like these."""
+        return self.metrics[0]
 
-    def scores(
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics that this task, with its settings and codecs, is evaluated by."""
+        return self.metrics
+
+    def examples(self, data: EvaluationData) -> Examples:
+        """What the metrics are computed from."""
+        return Examples(
+            outputs=[each.output for each in data.predictions],
+            targets=[self.target_of(row) for row in data.rows],
+            losses=data.likelihoods.losses,
+            num_tokens=data.likelihoods.counts,
+        )
+
+    def scores(self, data: EvaluationData) -> list[Score]:
+        """All metrics, each with its interval."""
+        examples = self.examples(data)
+        return [score for name in self.metric_names() for score in find_metric(name).scores(examples)]
+
+    def with_stride(self, stride: int) -> Self:
+        """The task with another distance between evaluation windows."""
+        raise ConfigError(f"stride is for running text, got {stride} for {self.description}")
+
+    def score_text(self, model: Any, text: str) -> Any:
+        """The log-probability of a text, token by token."""
+        raise RunError(
+            f"log-probabilities of texts are for language models, and this is a model for {self.description}"
+        )
+
+    def align(self, examples: Sequence[Examples]) -> list[Examples]:
+        """Make the examples of several runs on the same rows comparable unit by unit."""
+        return list(examples)
+
+    def comparison_metrics(self, headline: str) -> tuple[str, ...]:
+        """The metric by which runs are compared, and those shown beside it."""
+        return (headline, *(name for name in self.metric_names() if name != headline))
+
+    def comparison_notes(self, runs: Sequence["ComparedRun"]) -> list[str]:
+        """What a reader of a comparison should know about the scores."""
+        return [f"scores are on the {runs[0].role} rows"]
+
+    def sources(self, rows: Sequence[Sequence[str]]) -> list[str]:
+        """The texts by whose length scores are shown; none where inputs are not texts."""
+        return [row[0] for row in rows]
+
+    def train_size(self, data: Prepared) -> int:
+        """The size of the training set, in units of the task."""
+        return len(data.train)
+
+    def check_comparison(
         self,
-        rows: Sequence[Sequence[str]],
-        predictions: Sequence[Prediction],
-        likelihoods: Likelihoods,
+        tasks: Mapping[str, Any],
+        data: Prepared,
         config: DataConfig,
-    ) -> list[Score]:
-        """How good the model is on these rows, given what it says of them and how probable it holds them."""
-        ...
+        *,
+        batch_tokens: int,
+        sizes: Sequence[int] = (),
+    ) -> None:
+        """Raise where models cannot be compared on the data, or on smaller training sets of these sizes.
 
-
-@runtime_checkable
-class RunningTask(Task, Protocol):
-    """A task whose batches may go on where the last ones ended: truncated backpropagation through time."""
-
-    def running_batches(
-        self, data: Prepared, config: DataConfig, *, batch_tokens: int, seed: int, jitter: float
-    ) -> Batches:
-        """What to train on, each row going on where that of the last batch ended.
-
-        `jitter` is how far cuts may be moved, as a share of the window.
+        Args:
+            tasks: The task with the settings of each model, by the names of the models.
+            data: Prepared with the settings that all share.
+            config: The data settings that all share.
+            batch_tokens: The largest batch of any model.
+            sizes: Sizes of smaller training sets, in units of the task.
         """
+        for size in sizes:
+            if not 1 <= size <= self.train_size(data):
+                total = self.train_size(data)
+                raise ConfigError(f"the size of a training set must be 1 to {total:,} {self.unit}s, got {size:,}")
+
+    def report(self, model: Any, data: EvaluationData) -> ReportContent:
+        """What the report of a run shows."""
+        return ReportContent(samples=self.samples(model, data), facts=self.facts())
+
+    def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
+        """Rows with targets and predictions: errors first, then correct ones."""
+        rows = [
+            {"source": self.input_of(row), "target": self.target_of(row), "prediction": each.output,
+             "right": self.target_of(row) == each.output}
+            for row, each in zip(data.rows, data.predictions, strict=True)
+        ]  # fmt: skip
+        wrong, right = ([row for row in rows if row["right"] is is_right] for is_right in (False, True))
+        return [*wrong[: NUM_SAMPLES // 2], *right[: NUM_SAMPLES // 2]]
+
+    def facts(self) -> dict[str, str]:
+        """Short facts for the head of the report."""
+        return {}
+
+    def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
+        """What a server accepts and returns."""
+        return ServerSchema()
+
+    def export_spec(self) -> ExportSpec:
+        """What exports need to know of the model."""
+        if self.head_kind is None:
+            raise ConfigError(f"a model for {self.description} cannot be exported")
+        return ExportSpec(self.head_kind)
+
+    @classmethod
+    def imported_settings(cls, *, max_length: int, window: int) -> dict[str, Any]:
+        """Values of the `[task]` section for an imported model with this head."""
+        return {}
+
+    @classmethod
+    def imported_codecs(cls, imported: "ImportedCodecs") -> dict[str, Codec]:
+        """The codecs of an imported model with this head."""
+        raise NotImplementedError
+
+    def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
+        """A vector of length 1 for each input."""
+        raise RunError(f"a model for {self.description} has no embeddings")
+
+
+class StatefulTask(Protocol):
+    """A task whose batches continue the previous ones: truncated backpropagation through time."""
+
+    def stateful_batches(self, data: Prepared, *, batch_tokens: int, seed: int) -> Batches:
+        """Batches each of whose rows continues the same row of the previous batch."""
         ...
 
-    def running_loss(
-        self,
-        model: Any,
-        batch: Any,
-        carried: list[Tensor] | None,
-        objective: Objective = PLAIN,
+    def stateful_loss(
+        self, model: Any, batch: Any, state: list[Tensor] | None, objective: Objective = PLAIN
     ) -> tuple[Float[Tensor, ""], list[Tensor]]:
-        """The `loss` of a batch that goes on from what was `carried`, and what the next one is to go on from.
-
-        No gradient flows into the last batch.
-        """
+        """The loss of a batch that continues from `state`, and the detached state after it."""
         ...
 
 
-def twice(batch: Any) -> Any:
-    """The batch above itself, for a model that forgets other things each time."""
-    return batch.with_tensors([None if tensor is None else torch.cat([tensor, tensor]) for tensor in batch.tensors()])
+class BatchPredictor:
+    """Predicts in batches of similar length by `encode_inputs`, `outputs` and `prediction` of a task."""
+
+    def __init__(self, task: Task[Any], model: nn.Module) -> None:
+        self._task, self._model = task, model
+        self._device = next(model.parameters()).device
+
+    def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
+        found: dict[int, Any] = {}
+        for rows, batch in self._task.indexed_batches(self._task.encode_inputs(inputs)):
+            with torch.inference_mode():
+                outputs = self._task.outputs(self._model, to_device(batch, self._device))
+            found |= dict(zip(rows, outputs, strict=True))
+        return [self._task.prediction(text, found[number]) for number, text in enumerate(inputs)]
 
 
-def moved(batch: Batch, device: torch.device) -> Any:
-    """The batch on a device; the copy to a GPU does not hold the program up."""
+BATCH_TOKENS: Mapping[str, int] = {"cpu": 1_024, "cuda": 4_096}
+"""A CPU gains nothing from larger batches, and many small steps learn more than few large ones."""
+TRAIN_DEFAULTS: dict[str, Any] = {
+    "optimizer": "adamw",
+    "label_smoothing": 0.1,
+    "schedule": "cosine",
+    "warmup_steps": 200,
+    "beta2": 0.98,
+    "weight_decay": 0.01,
+    "ema_decay": 0.998,
+}
+"""For sequence-to-sequence models, by the experiments in docs/log.md."""
+READING_DEFAULTS: dict[str, Any] = {**TRAIN_DEFAULTS, "label_smoothing": 0.0, "ema_decay": 0.99}
+"""For encoders with a head: few steps, so a shorter moving average."""
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch on a device; the copy to a GPU is asynchronous."""
 
     def move(tensor: Tensor | None) -> Tensor | None:
         if tensor is None or device.type == tensor.device.type:
@@ -216,3 +710,18 @@ def moved(batch: Batch, device: torch.device) -> Any:
         return tensor.pin_memory().to(device, non_blocking=True)
 
     return batch.with_tensors([move(tensor) for tensor in batch.tensors()])
+
+
+def repeat_batch(batch: Any) -> Any:
+    """The batch twice, one copy above the other, so that each gets a dropout mask of its own (R-Drop)."""
+    return batch.with_tensors([None if tensor is None else torch.cat([tensor, tensor]) for tensor in batch.tensors()])
+
+
+def symmetric_kl(log_probs: Float[Tensor, "two *outputs"]) -> Float[Tensor, "one *outputs"]:
+    r"""The terms of $\mathrm{KL}(p \| q) + \mathrm{KL}(q \| p)$ between the two halves of a repeated batch."""
+    one, other = log_probs.chunk(2)
+    return (one.exp() - other.exp()) * (one - other)
+
+
+def _columns_of(store: TokenStore, rows: NDArray[np.int64]) -> list[list[NDArray[np.int64]]]:
+    return [store.sequences(column, rows) for column in range(len(store.columns))]

@@ -1,8 +1,8 @@
 """Tensors on disk, written atomically and checked by hash; never pickle.
 
 A file is written under another name, flushed to the disk, and renamed: a crash
-at any byte leaves the file that was there before. Its header holds a JSON note,
-and a SHA-256 of the note and of every tensor's name, type, shape and bytes.
+at any point leaves the previous file. Its header has a JSON note, and a SHA-256 of
+the note and of every tensor's name, dtype, shape and bytes.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ from regard.logging import log_warning
 
 _HEADER = "regard"
 _KEPT = 2
-"""Checkpoints that stay: the newest, and one to fall back on."""
-_DRAWING = {
+"""Checkpoints that are kept: the newest, and one in case it is damaged."""
+_INITIALIZERS = {
     *(Tensor.normal_, Tensor.uniform_, init.normal_, init.uniform_),
     *(init.kaiming_uniform_, init.xavier_uniform_, init.trunc_normal_, init.orthogonal_),
 }
-"""What fills a tensor with random numbers."""
+"""Functions that initialize a tensor with random numbers."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
@@ -42,11 +42,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, 
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the note of a file; a damaged one is an error."""
+    """The tensors and the note of a file; a CheckpointError if it is damaged."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             text = (file.metadata() or {}).get(_HEADER, "{}")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
     except FileNotFoundError:
         raise CheckpointError(f"no weights at {path}") from None
     except (SafetensorError, OSError) as error:
@@ -68,12 +68,12 @@ def hash_of(path: Path) -> str:
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from None
     if not isinstance(found, str):
-        raise CheckpointError(f"{path} does not say the hash of its contents")
+        raise CheckpointError(f"{path} has no hash of its contents")
     return found
 
 
 def note_of(path: Path) -> dict[str, Any]:
-    """The note of a file of tensors, none of which is read."""
+    """The note of a file of tensors, without reading the tensors."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = _parsed((file.metadata() or {}).get(_HEADER, "{}"))
@@ -85,39 +85,36 @@ def note_of(path: Path) -> dict[str, Any]:
 
 
 def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
-    """Write the checkpoint of a step, then forget all but the newest few, and what a crash left behind."""
+    """Write the checkpoint of a step, then delete all but the newest ones, and incomplete files."""
     folder.mkdir(exist_ok=True)
     newest = folder / f"step-{step:09d}.safetensors"
     write_tensors(newest, tensors, note)
     kept = [path for path in _checkpoints(folder) if path <= newest][-_KEPT:]
-    # Those of later steps belong to a course that training went back from.
+    # Checkpoints of later steps are from a run that was resumed from an earlier one.
     for path in {*_checkpoints(folder), *folder.glob("*.part")} - set(kept):
         path.unlink()
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The newest checkpoint that is whole; damaged ones are passed over, and that is said."""
+    """The newest checkpoint that is not damaged; damaged ones are skipped with a warning."""
     paths = _checkpoints(folder)
     for path in reversed(paths):
         try:
             return read_tensors(path)
         except CheckpointError as error:
-            log_warning(f"{error}; looking for the one before it")
+            log_warning(f"{error}; the previous checkpoint is used")
     if paths:
-        raise CheckpointError(f"none of the {len(paths)} checkpoints in {folder} is whole")
+        raise CheckpointError(f"none of the {len(paths)} checkpoints in {folder} can be read")
     return None
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Each weight once, by name; tied ones under the first of their names."""
+    """Each parameter and buffer once, by name; tied ones by the first of their names."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Those of `weights_of` that training changes.
-
-    Where something is frozen, a model has that, and its buffers, from elsewhere.
-    """
+    """The trainable ones of `weights_of`; all of them, buffers included, if nothing is frozen."""
     parameters = dict(model.named_parameters())
     if all(parameter.requires_grad for parameter in parameters.values()):
         return weights_of(model)
@@ -127,17 +124,17 @@ def trained_weights(model: nn.Module) -> dict[str, Tensor]:
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy weights into a model that has exactly these names and shapes.
 
-    Where they lie in a file they are not aligned as a model's are, and products would differ in their last bits.
+    They are copied, since mapped tensors are aligned differently, and products would differ in their last bits.
     """
     copy_weights(weights_of(model), tensors)
 
 
-class Undrawn(TorchFunctionMode):
-    """Inside it a model is built without random numbers: its weights are read right after, all of them."""
+class SkipInit(TorchFunctionMode):
+    """Skips the random initialization of models that are built inside the context; their weights are loaded after."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
-        if func in _DRAWING:
+        if func in _INITIALIZERS:
             return args[0] if args else given["tensor"]
         return func(*args, **given)
 
@@ -158,7 +155,7 @@ def copy_weights(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> No
 
 
 def _parsed(header: str) -> dict[str, Any]:
-    """The header, or an empty one where it is damaged: no hash fits that."""
+    """The header; an empty one, which has no valid hash, if it is damaged."""
     try:
         return json.loads(header)
     except ValueError:

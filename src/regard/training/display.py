@@ -11,11 +11,11 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from regard.logging import log_info
 
 _PLAIN_SECONDS = 15.0
-"""Without a terminal, a line now and then."""
+"""Without a terminal, the interval between lines."""
 
 
 class TrainingDisplay:
-    """Shows figures as they come, on stderr: a live line in a terminal, plain lines elsewhere."""
+    """Displays training figures on stderr: a live line in a terminal, plain lines elsewhere."""
 
     def __init__(self, *, is_shown: bool = True) -> None:
         console = Console(stderr=True)
@@ -43,7 +43,7 @@ class TrainingDisplay:
         self._progress.stop()
 
     def update(self, line: Mapping[str, Any], used: float) -> None:
-        """Take in a line of figures; `used` says how much of the budget is gone."""
+        """Display new figures; `used` is the share of the budget that is used."""
         self._figures.update(line)
         self._progress.update(self._bar, completed=used, description=self._text())
         is_time = time.monotonic() - self._last_plain > _PLAIN_SECONDS

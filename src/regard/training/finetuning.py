@@ -1,17 +1,17 @@
-"""Fine-tuning: going on from weights that were trained on something else.
+"""Fine-tuning: training that starts from the weights of another run.
 
-    all    every weight moves                              Devlin et al. (2018), arXiv 1810.04805, section 3.2
-    head   only what is new
-    top    what is new, and the topmost layers
-    lora   what is new, and low-rank corrections           Hu et al. (2021), arXiv 2106.09685
+    all    every weight is trained                         Devlin et al. (2018), arXiv 1810.04805, section 3.2
+    head   only the new layers
+    top    the new layers, and the topmost layers of the base
+    lora   the new layers, and low-rank updates            Hu et al. (2021), arXiv 2106.09685
 
 Howard & Ruder, "Universal Language Model Fine-tuning for Text Classification"
-(2018), sections 3.2 and 3.3, for rates that fall from layer to layer and for
-layers that begin to move one after the other, from the top. https://arxiv.org/abs/1801.06146
+(2018), sections 3.2 and 3.3, for learning rates that decrease from layer to layer
+and for gradual unfreezing from the top. https://arxiv.org/abs/1801.06146
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, Self
 
@@ -26,107 +26,125 @@ from regard.training.checkpoints import copy_weights, hash_of, read_tensors, wei
 Method = Literal["all", "head", "top", "lora"]
 
 _BODY = "body."
-_NEW = ("head.", "pooling.", "crf.", "forms.")
-"""What the names of weights begin with that a base does not have."""
+"""The prefix of the base's weights in a model with a head; other weights of such a model are new."""
 _BLOCK = re.compile(r"(?:encoder|decoder)\.blocks\.(\d+)\.")
 
 
 class FinetuneConfig(Settings):
-    """What a run goes on from, and what of it may move."""
+    """The base of a run, and which of its weights are trained."""
 
     base: str
-    """The run folder whose weights were the start."""
+    """The run folder of the base; a relative path is relative to the run folder."""
     base_hash: str = ""
-    """The hash of those weights; written by regard."""
+    """The hash of the base's weights; written by regard."""
     method: Method = "all"
-    """all: every weight moves; head: only what is new; top: also the topmost layers; lora: also low-rank
-    corrections."""
+    """all: every weight is trained; head: only the new layers; top: also the topmost layers of the base; lora: also
+    low-rank updates."""
     top_layers: int = Field(default=2, ge=1)
-    """How many layers move with the method top."""
+    """The number of layers that the method top trains."""
     layer_decay: float = Field(default=1.0, gt=0.0, le=1.0)
-    """What share of the rate of the layer above it a layer has."""
+    """The learning rate of a layer, as a share of that of the layer above it."""
     gradual: bool = False
-    """Let the layers begin to move one after the other, from the top, over the first half of the run."""
+    """Unfreeze the layers one after the other, from the top, over the first half of the run."""
     lora: LoraConfig = Field(default_factory=LoraConfig)
 
     @model_validator(mode="after")
     def _rates_need_layers(self) -> Self:
         if self.method in ("head", "lora") and (self.layer_decay != 1.0 or self.gradual):
             raise ConfigError(
-                f"finetune.layer_decay and finetune.gradual are for layers that move, got finetune.method={self.method}"
+                f"finetune.layer_decay and finetune.gradual need trained layers, got finetune.method={self.method}"
             )
         return self
 
     @property
     def is_adapter(self) -> bool:
-        """Whether the run keeps only what it trained, and needs its base to be used."""
+        """Whether the run stores only its trained weights, and needs its base to be used."""
         return self.method == "lora"
 
 
-def base_weights(config: FinetuneConfig) -> dict[str, Tensor]:
-    """The weights that the run goes on from, which must be those it began with."""
-    path = Path(config.base) / "model.safetensors"
+def base_folder(config: FinetuneConfig, folder: Path) -> Path:
+    """The base of the run in `folder`."""
+    base = Path(config.base)
+    return base if base.is_absolute() else folder / base
+
+
+def base_weights(config: FinetuneConfig, folder: Path) -> dict[str, Tensor]:
+    """The weights that the run in `folder` started from."""
+    path = base_folder(config, folder) / "model.safetensors"
     if not path.is_file():
         raise CheckpointError(
-            f"the base of this run is not at {config.base} any more: bring it back, or import it anew"
+            f"the base of {folder} is not at {path.parent}: move it there, or set finetune.base in "
+            f"{folder / 'run.toml'} to where it is (weights {config.base_hash[:12]})"
         )
     if config.base_hash and (found := hash_of(path)) != config.base_hash:
         raise CheckpointError(
             f"the adapter belongs to another base: it was trained on weights {config.base_hash[:12]}, "
-            f"{config.base} holds {found[:12]}"
+            f"and {path.parent} has {found[:12]}"
         )
     return read_tensors(path)[0]
 
 
 def adapt(model: nn.Module, config: FinetuneConfig, weights: Mapping[str, Tensor]) -> None:
-    """Give a fresh model the weights of its base, and freeze what is not to move."""
+    """Initialize a new model with the weights of its base, and freeze what is not trained."""
     load_base(model, weights)
     if config.method == "all":
         return
+    new = _new_names(model)
     if config.method == "lora":
-        add_lora(model.get_submodule("body") if hasattr(model, "body") else model, config.lora)
+        add_lora(model.get_submodule("body") if _has_body(model) else model, config.lora)
     else:
         model.requires_grad_(False)
     num_layers = depth_of(model)
     for name, parameter in model.named_parameters():
-        place = layer_of(name, num_layers)
-        is_top = config.method == "top" and place > num_layers - config.top_layers
-        if name.startswith(_NEW) or is_top:
+        is_top = (
+            config.method == "top" and layer_of(name, num_layers, is_new=name in new) > num_layers - config.top_layers
+        )
+        if name in new or is_top:
             parameter.requires_grad_(True)
 
 
 def load_base(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy what a base has into the body of `model`, or into all of it where it has no body of its own."""
-    own = weights_of(model)
-    prefix = _BODY if any(name.startswith(_BODY) for name in own) else ""
-    theirs = {name.removeprefix(_BODY): tensor for name, tensor in weights.items() if not name.startswith(_NEW)}
-    wanted = {name.removeprefix(prefix): tensor for name, tensor in own.items() if not name.startswith(_NEW)}
+    """Copy the weights of a base into the body of `model`, or into all of it where it has no head."""
+    own, new = weights_of(model), _new_names(model)
+    prefix = _BODY if _has_body(model) else ""
+    has_head = any(name.startswith(_BODY) for name in weights)
+    theirs = {name.removeprefix(_BODY): w for name, w in weights.items() if not has_head or name.startswith(_BODY)}
+    wanted = {name.removeprefix(prefix): tensor for name, tensor in own.items() if name.startswith(prefix)}
     missing = sorted(wanted.keys() - theirs.keys())
     if missing:
-        raise CheckpointError(f"the base has not the weights that this model needs: missing {', '.join(missing[:3])}")
+        raise CheckpointError(f"the base does not have the weights that this model needs: {', '.join(missing[:3])}")
     copy_weights(wanted, {name: theirs[name] for name in wanted})
-    # A head for the same purpose goes on as well.
-    heads = {name: tensor for name, tensor in own.items() if name.startswith(_NEW)}
+    # A head for the same purpose is initialized as well.
+    heads = {name: tensor for name, tensor in own.items() if name in new}
     if heads and all(name in weights and weights[name].shape == tensor.shape for name, tensor in heads.items()):
         copy_weights(heads, {name: weights[name] for name in heads})
 
 
+def _new_names(model: nn.Module) -> set[str]:
+    """The names of weights that a base does not have: all but the body's, in a model with a body."""
+    return {name for name in weights_of(model) if not name.startswith(_BODY)} if _has_body(model) else set()
+
+
+def _has_body(model: nn.Module) -> bool:
+    return any(name.startswith(_BODY) for name in weights_of(model))
+
+
 def depth_of(model: nn.Module) -> int:
-    """How many layers stand one upon another."""
+    """The number of layers of the deepest stack."""
     found = [_BLOCK.search(name) for name, _ in model.named_parameters()]
     return 1 + max((int(match[1]) for match in found if match), default=-1)
 
 
-def layer_of(name: str, num_layers: int) -> int:
-    """Where a weight stands: embeddings at 0, the layers at 1 and up, what is new above them.
+def layer_of(name: str, num_layers: int, *, is_new: bool = False) -> int:
+    """The depth of a weight: embeddings at 0, layers from 1, new layers above them.
 
     Example:
         >>> [layer_of(f"body.{part}", 6) for part in ("embedding.weight", "encoder.blocks.0.a", "encoder.blocks.5.a")]
         [0, 1, 6]
-        >>> layer_of("head.output.weight", 6)
+        >>> layer_of("head.output.weight", 6, is_new=True)
         7
     """
-    if name.startswith(_NEW):
+    if is_new:
         return num_layers + 1
     match = _BLOCK.search(name)
     if match:
@@ -134,22 +152,20 @@ def layer_of(name: str, num_layers: int) -> int:
     return num_layers if "final_norm" in name else 0
 
 
-def share_of(name: str, config: FinetuneConfig, num_layers: int) -> float:
-    """What share of the rate a weight has."""
-    return config.layer_decay ** (num_layers + 1 - layer_of(name, num_layers))
+def lr_multipliers(model: nn.Module, config: FinetuneConfig | None) -> Callable[[str], tuple[float, float]]:
+    """For each weight its learning rate as a share of the schedule's, and the share of the run before it is trained."""
+    if config is None:
+        return lambda name: (1.0, 0.0)
+    num_layers, new = depth_of(model), _new_names(model)
+
+    def multipliers(name: str) -> tuple[float, float]:
+        below = num_layers + 1 - layer_of(name, num_layers, is_new=name in new)
+        return config.layer_decay**below, 0.5 * below / (num_layers + 1) if config.gradual else 0.0
+
+    return multipliers
 
 
-def opens_at(name: str, config: FinetuneConfig, num_layers: int) -> float:
-    """The share of the run after which a weight begins to move."""
-    if not config.gradual:
-        return 0.0
-    return 0.5 * (num_layers + 1 - layer_of(name, num_layers)) / (num_layers + 1)
-
-
-def usual_rate(model_dim: int, method: Method) -> float:
-    """A peak that neither forgets what the base knows nor leaves it as it is; what is new can bear more.
-
-    Wide models bear less than narrow ones: 1.6e-4 at 384, 5.6e-5 at 768.
-    """
+def default_learning_rate(model_dim: int, method: Method) -> float:
+    """The peak of the learning rate by width and method: 1.6e-4 at 384, 5.6e-5 at 768, more for new layers alone."""
     rate = 1.2 / model_dim**1.5
     return float(f"{rate * (12 if method in ('head', 'lora') else 1):.2g}")

@@ -1,7 +1,7 @@
-"""What a step of training costs, counted and not timed.
+"""The number of floating-point operations of a training step.
 
-A floating-point operation is an addition or a multiplication in a matrix
-product; the rest is small beside them and not counted. The backward pass costs
+An operation is an addition or a multiplication in a matrix product; others are
+negligible and not counted. The backward pass costs
 twice the forward pass (Kaplan et al., "Scaling Laws for Neural Language Models"
 (2020), section 2.1, arXiv 2001.08361).
 """
@@ -9,28 +9,28 @@ twice the forward pass (Kaplan et al., "Scaling Laws for Neural Language Models"
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.data.preparation import Prepared
+from regard.data.prepare import Prepared
 from regard.tasks.task import Task
-from regard.training.settings import RunSettings
+from regard.training.settings import ResolvedSettings
 
 _BACKWARD = 2
 _BATCHES = 4
 
 
-def flops_per_step(model: nn.Module, task: Task, data: Prepared, settings: RunSettings) -> float:
-    """The mean over the first batches of what a forward and a backward pass cost; the model must be on the CPU.
+def flops_per_step(model: nn.Module, task: Task[Any], data: Prepared, settings: ResolvedSettings) -> float:
+    """The mean over the first batches of the operations of a forward and a backward pass.
 
-    On a CPU, because there PyTorch's recurrent kernels can be had as matrix
-    products, which can be counted.
+    The model must be on the CPU, where PyTorch's recurrent kernels can be replaced by matrix products, which are
+    counted.
     """
-    assert settings.train.batch_tokens is not None, "settings are resolved before anything is counted"
-    batches = task.batches(data, settings.data, batch_tokens=settings.train.batch_tokens, seed=settings.train.seed)
+    batches = task.batches(data, batch_tokens=settings.train.batch_tokens, seed=settings.train.seed)
     counts = []
     for number in range(min(_BATCHES, batches.per_epoch)):
         batch = batches.batch(number)
@@ -42,7 +42,7 @@ def flops_per_step(model: nn.Module, task: Task, data: Prepared, settings: RunSe
 
 @contextmanager
 def _countable_kernels() -> Iterator[None]:
-    """Without oneDNN's recurrent kernel, which does not say what it multiplies."""
+    """Without oneDNN's recurrent kernel, whose products are not counted."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")
         with torch.backends.mkldnn.flags(enabled=False):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish the step, save, leave. A second Ctrl-C leaves at once."""
+"""Ctrl-C and SIGTERM: finish the step, save and exit. A second Ctrl-C exits at once."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ from types import FrameType
 
 
 class Interruption:
-    """Whether, and by which signal, the user asked to stop."""
+    """The signal that interrupts training, if there was one."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
@@ -19,10 +19,10 @@ class Interruption:
 
 @contextmanager
 def listen() -> Iterator[Interruption]:
-    """Note Ctrl-C and SIGTERM instead of dying of them, while the block runs."""
+    """Record Ctrl-C and SIGTERM inside the context, instead of ending the process."""
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
-        yield interruption  # Python lets only the main thread handle signals
+        yield interruption  # Python handles signals in the main thread only
         return
 
     def note(number: int, frame: FrameType | None) -> None:

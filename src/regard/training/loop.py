@@ -1,11 +1,12 @@
-"""The training loop. It knows no task.
+"""The training loop, which is the same for every task.
 
-One step: the batch that the seed and the step number give; the loss summed
+One step: the batch that the seed and the step number determine; the loss summed
 over its targets and divided by their number, also over several batches; the
-gradient, clipped; the optimizer at the scheduled rate; the moving average.
+gradient, clipped; the optimizer at the scheduled learning rate; the moving
+average of the weights.
 
-All randomness is drawn from the seed and the step number, so that a run that
-was stopped anywhere goes on as if it had not been.
+All randomness is derived from the seed and the step number, so that a run that
+was interrupted anywhere continues as if it had not been.
 """
 
 import math
@@ -19,18 +20,18 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.permutation import mix
-from regard.data.preparation import Prepared
+from regard.data.prepare import Prepared
 from regard.errors import CheckpointError, RunError
-from regard.tasks.task import Batch, Batches, Likelihoods, RunningTask, Task
-from regard.training.average import WeightAverage
+from regard.tasks.task import Batch, Batches, Likelihoods, Task
 from regard.training.checkpoints import copy_weights, trained_weights
-from regard.training.finetuning import depth_of, opens_at, share_of
+from regard.training.ema import WeightAverage
+from regard.training.finetuning import lr_multipliers
 from regard.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
 from regard.training.precision import Hardware
-from regard.training.schedules import rate_factor
-from regard.training.settings import RunSettings
+from regard.training.schedules import lr_multiplier
+from regard.training.settings import ResolvedSettings
 from regard.training.threads import ThreadChooser
-from regard.training.update import Updater, can_record
+from regard.training.update import Updater, can_use_cuda_graphs
 
 _LOG_EVERY = 10
 _CHECKPOINT_SECONDS = 300.0
@@ -38,7 +39,7 @@ _CHECKPOINT_SECONDS = 300.0
 
 @dataclass
 class Progress:
-    """How far a run has come. It is kept in each checkpoint."""
+    """The progress of a run. It is part of each checkpoint."""
 
     step: int = 0
     seconds: float = 0.0
@@ -48,7 +49,7 @@ class Progress:
     """Evaluations since the best one."""
     tokens: int = 0
     seconds_at_line: float = 0.0
-    """When the last line of figures was handed out."""
+    """When the last line of figures was written."""
     window: list[tuple[Tensor, int, int]] = field(default_factory=list)
     """The summed loss, and the number of targets and of tokens, of each step since then."""
 
@@ -63,45 +64,50 @@ class Outcome:
 
 
 class Trainer:
-    """A model, its optimizer and its data, and the steps that join them."""
+    """Trains a model on prepared data.
 
-    def __init__(self, model: nn.Module, task: Task, data: Prepared, settings: RunSettings, hardware: Hardware) -> None:
+    Example:
+        trainer = Trainer(model, task, data, settings, hardware)
+        outcome = trainer.fit(print)
+    """
+
+    def __init__(
+        self, model: nn.Module, task: Task[Any], data: Prepared, settings: ResolvedSettings, hardware: Hardware
+    ) -> None:
         self.model, self.task, self.data, self.hardware = model, task, data, hardware
         self.settings, self.config = settings, settings.train
         config = self.config
-        assert config.batch_tokens is not None, "settings are resolved before training"
-        assert config.optimizer is not None, "settings are resolved before training"
-        assert config.beta2 is not None, "settings are resolved before training"
-        assert config.weight_decay is not None, "settings are resolved before training"
-        assert config.average is not None, "settings are resolved before training"
-        self.batches = self._batches(config.batch_tokens)
+        self.batches = self._batches()
         self.optimizer = make_optimizer(
             config.optimizer,
             model,
             betas=(config.beta1, config.beta2),
             epsilon=config.epsilon,
             weight_decay=config.weight_decay,
-            pace=self._pace(),
+            lr_multipliers=lr_multipliers(model, settings.finetune),
         )
-        self.average = WeightAverage(model, config.average)
+        self.ema = WeightAverage(model, config.ema_decay)
         self.updater = Updater(
-            model, task, self.optimizer, self.average, config, hardware, is_compiled=config.compile == "always"
+            model, task, self.optimizer, self.ema, settings, hardware, is_compiled=config.compile == "always"
         )
         self.progress = Progress()
-        self._ahead = BatchesAhead(self.batches, is_threaded=hardware.device.type == "cuda")
+        self._ahead = BatchPrefetcher(self.batches, is_threaded=hardware.device.type == "cuda")
 
     def fit(
         self,
-        observe: Callable[[Mapping[str, Any]], None],
+        observe: Callable[[Mapping[str, Any]], None] = lambda line: None,
         *,
-        save: Callable[["Trainer"], None],
-        save_best: Callable[["Trainer"], None],
-        should_stop: Callable[[], bool],
+        save: Callable[["Trainer"], None] = lambda trainer: None,
+        save_best: Callable[["Trainer"], None] = lambda trainer: None,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> Outcome:
-        """Train until the budget is used, no progress is made, or `should_stop` says so.
+        """Train until the budget is used, early stopping ends the run, or `should_stop` returns True.
 
-        `observe` is handed a line of figures now and then; `save` and `save_best`
-        are called when there is a state, or a model, worth keeping.
+        Args:
+            observe: Called with a dictionary of figures every few steps, and after each evaluation.
+            save: Called when a checkpoint is due.
+            save_best: Called when the validation loss is the lowest so far.
+            should_stop: Called after each step.
         """
         progress, config = self.progress, self.config
         clock = time.perf_counter() - progress.seconds
@@ -121,7 +127,7 @@ class Trainer:
                 observe(self._line(clock))
                 progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
             if is_evaluation or reason:
-                observe(self._look(save_best))
+                observe(self._evaluate(save_best))
                 progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
                 reason = reason or self._reason_to_stop()
             is_stopped = reason is None and should_stop()
@@ -135,45 +141,45 @@ class Trainer:
         return Outcome(progress, reason, is_finished=True)
 
     def validate(self) -> Likelihoods:
-        """How probable the validation data is under the averaged weights."""
+        """The likelihoods of the validation data under the averaged weights."""
         self.model.eval()
-        with self.average.applied(), self.hardware.autocast():
-            batches = self.task.held_out(self.data, self.settings.data)
-            return self.task.negative_log_likelihoods(self.model, batches, self.hardware.device)
+        with self.ema.applied(), self.hardware.autocast():
+            batches = self.task.validation_batches(self.data)
+            return self.task.likelihoods(self.model, batches, self.hardware.device)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that the next step depends on."""
+        """The tensors of the training state."""
         parts = {
             "model": trained_weights(self.model),
-            "average": self.average.tensors(),
+            "ema": self.ema.tensors(),
             "optimizer": optimizer_tensors(self.optimizer, self.model),
-            "carried": self._carried(),
+            "state": self._carried_state(),
         }
         return {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
-    def note(self) -> dict[str, Any]:
-        """The progress as JSON can hold it."""
+    def progress_note(self) -> dict[str, Any]:
+        """The progress as JSON."""
         window = [(float(loss), targets, tokens) for loss, targets, tokens in self.progress.window]
         return {**vars(self.progress), "window": window}
 
     def restore(self, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
-        """Go back to a state that `tensors` and `note` gave."""
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimizer": {}, "carried": {}}
+        """Restore a state from `tensors` and `progress_note`."""
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "ema": {}, "optimizer": {}, "state": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(":")
             if part not in parts:
-                raise CheckpointError(f"not a checkpoint of a training run: it holds {name}")
+                raise CheckpointError(f"not a checkpoint of a training run: it has {name}")
             parts[part][rest] = tensor
         copy_weights(trained_weights(self.model), parts["model"])
-        self.average.restore(parts["average"])
+        self.ema.restore(parts["ema"])
         restore_optimizer(self.optimizer, self.model, parts["optimizer"])
-        if carried := parts["carried"]:
+        if carried := parts["state"]:
             self.updater.carried = {0: [carried[str(n)].to(self.hardware.device) for n in range(len(carried))]}
         window = [(torch.tensor(loss), targets, tokens) for loss, targets, tokens in note["window"]]
         self.progress = Progress(**{**note, "window": window})
 
     def used(self, step: int | None = None) -> float:
-        """How much of the budget is used after `step` (unset: now), 0 to 1; the shortest budget given counts."""
+        """The share of the budget that is used after `step` (unset: now), 0 to 1, by the shortest of several."""
         config, progress = self.config, self.progress
         step = progress.step if step is None else step
         shares = [0.0]
@@ -185,26 +191,18 @@ class Trainer:
             shares.append(progress.seconds / (60 * config.minutes))
         return min(1.0, max(shares))
 
-    def _pace(self) -> Callable[[str], tuple[float, float]]:
-        tuned, num_layers = self.settings.finetune, depth_of(self.model)
-        if tuned is None:
-            return lambda name: (1.0, 0.0)
-        return lambda name: (share_of(name, tuned, num_layers), opens_at(name, tuned, num_layers))
-
-    def _batches(self, batch_tokens: int) -> Batches:
-        config, data_config = self.config, self.settings.data
-        if config.carry_state:
-            assert isinstance(self.task, RunningTask), "settings are resolved before training"
-            return self.task.running_batches(
-                self.data, data_config, batch_tokens=batch_tokens, seed=config.seed, jitter=config.window_jitter
-            )
-        has_few_shapes = can_record(self.model, config, self.hardware)
-        return self.task.batches(
-            self.data, data_config, batch_tokens=batch_tokens, seed=config.seed, has_few_shapes=has_few_shapes
+    def _batches(self) -> Batches:
+        config, task = self.config, self.task
+        if task.carries_state:
+            stateful: Any = task
+            return stateful.stateful_batches(self.data, batch_tokens=config.batch_tokens, seed=config.seed)
+        has_fixed_shapes = can_use_cuda_graphs(self.settings, self.hardware)
+        return task.batches(
+            self.data, batch_tokens=config.batch_tokens, seed=config.seed, has_fixed_shapes=has_fixed_shapes
         )
 
-    def _carried(self) -> dict[str, Tensor]:
-        """The state that the next batch goes on from; nothing where batches are read in parts, which do not stay."""
+    def _carried_state(self) -> dict[str, Tensor]:
+        """The recurrent state that the next batch continues; none where batches are split, whose parts may change."""
         if self.updater.num_pieces > 1:
             return {}
         return {str(number): tensor for number, tensor in enumerate(self.updater.carried.get(0, []))}
@@ -215,23 +213,20 @@ class Trainer:
         torch.manual_seed(mix(config.seed, step))
         first = (step - 1) * config.accumulate
         batches = [self._ahead.take(first + index) for index in range(config.accumulate)]
-        decay, progress = self.average.decay_at(step), self.used(step - 1)
-        total = self.updater.update(batches, rate=self._rate(step), decay=decay, progress=progress)
+        decay, progress = self.ema.decay_at(step), self.used(step - 1)
+        total = self.updater.update(batches, learning_rate=self._learning_rate(step), decay=decay, progress=progress)
         num_targets = sum(batch.num_targets for batch in batches)
         return total, num_targets, sum(batch.num_tokens for batch in batches)
 
     def _thread_chooser(self) -> ThreadChooser | None:
-        """On a CPU under a budget of time, which no two runs use alike, threads may come and go."""
+        """On a CPU under a time limit, where runs are not reproducible anyway, the number of threads may change."""
         if self.hardware.device.type != "cpu" or self.config.minutes is None:
             return None
         return ThreadChooser(torch.get_num_threads())
 
-    def _rate(self, step: int) -> float:
+    def _learning_rate(self, step: int) -> float:
         config = self.config
-        assert config.learning_rate is not None, "settings are resolved before training"
-        assert config.warmup_steps is not None, "settings are resolved before training"
-        assert config.schedule is not None, "settings are resolved before training"
-        return config.learning_rate * rate_factor(
+        return config.learning_rate * lr_multiplier(
             config.schedule, step=step, warmup_steps=config.warmup_steps, progress=self.used(step - 1)
         )
 
@@ -246,14 +241,14 @@ class Trainer:
         return {
             "step": progress.step,
             "loss": loss,
-            "learning_rate": self._rate(progress.step),
+            "learning_rate": self._learning_rate(progress.step),
             "tokens_per_second": tokens / max(progress.seconds - progress.seconds_at_line, 1e-9),
             "seconds": time.perf_counter() - clock,
             "epoch": progress.step * self.config.accumulate / self.batches.per_epoch,
         }
 
-    def _look(self, save_best: Callable[["Trainer"], None]) -> dict[str, Any]:
-        """Look at the validation rows, and keep the model if it is the best so far."""
+    def _evaluate(self, save_best: Callable[["Trainer"], None]) -> dict[str, Any]:
+        """Evaluate on the validation rows, and save the model if it is the best so far."""
         progress = self.progress
         loss = self._finite(self.validate().mean, "validation loss")
         if loss < progress.best_loss:
@@ -272,21 +267,27 @@ class Trainer:
         return value
 
     def _require_finite_weights(self) -> None:
-        """A loss tells of the weights before its step; those after it are what a checkpoint would keep."""
+        """The loss is of the weights before a step; a checkpoint has those after it."""
         for weight in self.model.parameters():
             self._finite(float(weight.detach().sum()), "sum of some weights")
 
     def _reason_to_stop(self) -> str | None:
         progress, config = self.progress, self.config
         if self.used() >= 1.0:
-            return "the budget is used"
+            return self._budget_reached()
         if config.patience and progress.num_worse >= config.patience:
-            return f"no better validation loss in {progress.num_worse} looks"
+            return f"stopped early: the validation loss has not improved for {progress.num_worse} evaluations"
         return None
 
+    def _budget_reached(self) -> str:
+        config, progress = self.config, self.progress
+        if config.minutes and progress.seconds >= 60 * config.minutes:
+            return "time limit reached"
+        return f"{progress.step:,} steps completed"
 
-class BatchesAhead:
-    """Makes the next batch while a GPU is busy with the last one."""
+
+class BatchPrefetcher:
+    """Makes the next batch in a thread while a GPU computes."""
 
     def __init__(self, batches: Batches, *, is_threaded: bool) -> None:
         self._batches = batches
@@ -294,7 +295,7 @@ class BatchesAhead:
         self._next: tuple[int, Future[Batch]] | None = None
 
     def take(self, number: int) -> Batch:
-        """Batch `number`; the one behind it is begun."""
+        """Batch `number`; the one after it is started."""
         if self._maker is None:
             return self._batches.batch(number)
         is_made = self._next is not None and self._next[0] == number

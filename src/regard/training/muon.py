@@ -1,17 +1,17 @@
-r"""Muon: momentum whose every update is made orthogonal.
+r"""Muon: momentum with orthogonalized updates.
 
 Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024). https://kellerjordan.github.io/posts/muon/
 Liu et al., "Muon is Scalable for LLM Training" (2025), sections 2.2 and 2.3. https://arxiv.org/abs/2502.16982
 
 With gradient $G$, momentum $\mu$, rate $\eta$, decay $\lambda$ and a weight of $m \times n$
 
-$$ M \leftarrow \mu M + (1 - \mu) G, \qquad U = \mu M + (1 - \mu) G \quad \text{(Nesterov's look ahead)} $$
+$$ M \leftarrow \mu M + (1 - \mu) G, \qquad U = \mu M + (1 - \mu) G \quad \text{(Nesterov momentum)} $$
 $$ W \leftarrow (1 - \eta \lambda) W - 0.2 \sqrt{\max(m, n)}\; \eta\, \mathrm{orthogonal}(U) $$
 
-A gradient is mostly a few directions, and a step along it moves along these
-alone; made orthogonal, it moves as far along all others. The factor gives the
-entries of an update the root mean square that AdamW's have, so that one
-learning rate and one decay serve both.
+The gradient of a matrix has few large singular values, and a step along it changes
+the weights mostly in their directions; an orthogonalized update changes them
+equally in all directions. The factor gives the entries of an update the root mean
+square of AdamW's, so that both can use the same learning rate and weight decay.
 
 Dimensions: `batch` matrices of one shape, `rows` and `columns` of each.
 """
@@ -30,7 +30,7 @@ from regard.errors import ConfigError
 from regard.training.precision import choose_hardware
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic that lifts small singular values the fastest (Jordan et al.); those near 1 stay there only roughly."""
+"""Of the quintic that increases small singular values fastest (Jordan et al.); those near 1 stay near it."""
 _SMALLEST_NORM = 1e-7
 _RMS_OF_ADAMW = 0.2
 
@@ -38,11 +38,11 @@ _RMS_OF_ADAMW = 0.2
 def orthogonalize(
     matrices: Float[Tensor, "batch rows columns"], *, steps: int = 5, dtype: torch.dtype | None = None
 ) -> Float[Tensor, "batch rows columns"]:
-    r"""Each matrix with its singular values brought near 1, between about 0.7 and 1.2, and its directions kept.
+    r"""Each matrix with the same singular vectors and singular values between about 0.7 and 1.2.
 
     $U \Sigma V^\top$ becomes roughly $U V^\top$, by `steps` of the Newton-Schulz
-    iteration $X \leftarrow a X + (b\, X X^\top + c\, (X X^\top)^2) X$, which are matrix products alone.
-    A singular value below about a thousandth of its matrix's norm needs more steps to get there.
+    iteration $X \leftarrow a X + (b\, X X^\top + c\, (X X^\top)^2) X$, which needs only matrix products.
+    A singular value below about a thousandth of the norm of its matrix needs more steps.
 
     `dtype` is that of the products. Unset: float64 for matrices in float64, and
     for others the faster of bfloat16 and float32 on their device.
@@ -59,11 +59,11 @@ def orthogonalize(
 
 
 class Muon(torch.optim.Optimizer):
-    """The optimizer of matrices, and of nothing else: 2-D parameters of hidden layers.
+    """An optimizer of matrices only: 2-D parameters of hidden layers.
 
-    Matrices of one shape are made orthogonal together. No number is read back
-    from a device, and a group's `lr` may be a tensor of no dimensions on it, so
-    that a step can be recorded in a CUDA graph once another has gone before it.
+    Matrices of one shape are orthogonalized together. A step does not synchronize
+    with the device, and a group's `lr` may be a 0-dimensional tensor on it, so that
+    a CUDA graph can capture any step after the first.
 
     `dtype` is that of the products of `orthogonalize`.
     """
@@ -82,15 +82,15 @@ class Muon(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Take in more matrices, with settings of their own."""
+        """Add a group of matrices with settings of its own."""
         super().add_param_group(param_group)
         for parameter in self.param_groups[-1]["params"]:
             if parameter.dim() != 2:
                 raise ConfigError(f"Muon is for matrices, got a parameter of shape {tuple(parameter.shape)}")
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]  the overloads of torch say the same
-        """Move all matrices that have a gradient; the value of `closure`, which computes them, where one is given."""
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]  the overloads of torch are equivalent
+        """Update all matrices that have a gradient; returns the value of `closure`, if one is given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -98,10 +98,10 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             weights = [parameter for parameter in group["params"] if parameter.grad is not None]
             for alike in _by_shape(weights):
-                self._move(alike, lr=group["lr"], momentum=group["momentum"], weight_decay=group["weight_decay"])
+                self._update(alike, lr=group["lr"], momentum=group["momentum"], weight_decay=group["weight_decay"])
         return loss
 
-    def _move(
+    def _update(
         self,
         weights: list[Tensor],
         *,
@@ -116,7 +116,7 @@ class Muon(torch.optim.Optimizer):
         updates = orthogonalize(torch.stack(ahead), steps=self._steps, dtype=self._dtype)
         updates *= -_RMS_OF_ADAMW * math.sqrt(max(updates.shape[1:])) * lr
         if weight_decay:
-            kept: Any = 1 - lr * weight_decay  # torch's overloads know a number and a tensor, but not either
+            kept: Any = 1 - lr * weight_decay  # torch's overloads accept a number or a tensor, but not a union
             torch._foreach_mul_(weights, kept)  # pyright: ignore[reportPrivateImportUsage]  no public name
         torch._foreach_add_(weights, updates.unbind())  # pyright: ignore[reportPrivateImportUsage]  no public name
 
@@ -128,7 +128,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def _by_shape(weights: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Those that can be stacked, together."""
+    """Group the weights that can be stacked."""
     alike: defaultdict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
     for weight in weights:
         alike[weight.shape, weight.dtype, weight.device].append(weight)
@@ -136,7 +136,7 @@ def _by_shape(weights: Iterable[Tensor]) -> list[list[Tensor]]:
 
 
 def _product_dtype(matrices: Float[Tensor, "batch rows columns"]) -> torch.dtype:
-    """bfloat16 where the device is fast at it: five steps forgive its few digits."""
+    """bfloat16 where it is faster on the device: its precision suffices for five steps."""
     if matrices.dtype == torch.float64:
         return torch.float64
     return _fast_dtype(matrices.device.type, matrices.size(-2))

@@ -1,4 +1,4 @@
-"""Optimizers by name, and what they remember.
+"""Optimizers by name, and their state.
 
 Kingma & Ba, "Adam" (2014). https://arxiv.org/abs/1412.6980
 Loshchilov & Hutter, "Decoupled Weight Decay Regularization" (2019). https://arxiv.org/abs/1711.05101
@@ -17,7 +17,7 @@ from regard.training.muon import Muon
 OptimizerName = Literal["adamw", "adam", "muon"]
 
 
-class Joined:
+class CombinedOptimizer:
     """Several optimizers that are used like one; each parameter belongs to one of them."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -25,30 +25,29 @@ class Joined:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of all, one list after the other; what is changed in a group holds."""
+        """The parameter groups of all optimizers; changes to a group have effect."""
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     @property
-    def state(self) -> "_JoinedState":
-        """What each remembers of its own parameters."""
-        return _JoinedState(self.optimizers)
+    def state(self) -> "_CombinedState":
+        """The state of each parameter."""
+        return _CombinedState(self.optimizers)
 
     def step(self) -> None:
-        """Let each make its update."""
+        """Update all parameters."""
         for optimizer in self.optimizers:
             optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, or fill them with zeros."""
+        """Reset the gradients to None, or to zeros."""
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=set_to_none)
 
 
-class _JoinedState(Mapping[Tensor, dict[str, Any]]):
-    """The memories of several optimizers, by parameter.
+class _CombinedState(Mapping[Tensor, dict[str, Any]]):
+    """The states of several optimizers, by parameter.
 
-    As in an optimizer's own `state`, asking for a parameter of which nothing is
-    remembered yet begins an empty memory of it.
+    As in an optimizer's own `state`, a parameter without a state gets an empty one when it is accessed.
     """
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -70,7 +69,7 @@ class _JoinedState(Mapping[Tensor, dict[str, Any]]):
         return sum(len(state) for state in self._states)
 
 
-AnyOptimizer = torch.optim.Optimizer | Joined
+AnyOptimizer = torch.optim.Optimizer | CombinedOptimizer
 
 
 def make_optimizer(
@@ -80,18 +79,18 @@ def make_optimizer(
     betas: tuple[float, float],
     epsilon: float,
     weight_decay: float,
-    pace: Callable[[str], tuple[float, float]] = lambda name: (1.0, 0.0),
+    lr_multipliers: Callable[[str], tuple[float, float]] = lambda name: (1.0, 0.0),
 ) -> AnyOptimizer:
-    """A fast optimizer that a CUDA graph can record; its rate is set anew at each step.
+    """A fused optimizer that a CUDA graph can capture; its learning rate is set at each step.
 
-    Muon moves the matrices of hidden layers, and AdamW what else there is.
-    `betas` and `epsilon` are those of Adam and AdamW.
+    With muon, Muon updates the matrices of hidden layers and AdamW all other parameters. `betas` and `epsilon` are
+    those of Adam and AdamW.
 
-    Weight decay pulls on matrices only: a gain pulled towards zero undoes a
-    normalisation, and a bias has nothing to overfit with. Adam has none.
+    Weight decay is applied to matrices only: it would undo the gains of normalization layers, and biases do not
+    overfit. Adam has none.
 
-    `pace` says for the name of a parameter what share of the rate it has, and after what share of the run it begins to
-    move; Muon's matrices have all of the rate from the start.
+    `lr_multipliers` returns for the name of a parameter its learning rate as a share of the schedule's, and the share
+    of the run after which it is trained; Muon's matrices have none.
     """
     hidden = hidden_matrices(model) if name == "muon" else []
     own = set(hidden)
@@ -99,30 +98,29 @@ def make_optimizer(
     decay = 0.0 if name == "adam" else weight_decay
     alike: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
     for parameter, parameter_name in rest.items():
-        alike.setdefault((parameter.dim() < 2, *pace(parameter_name)), []).append(parameter)
+        alike.setdefault((parameter.dim() < 2, *lr_multipliers(parameter_name)), []).append(parameter)
     groups = [
-        {"params": alike[key], "weight_decay": 0.0 if key[0] else decay, "share": key[1], "opens": key[2]}
+        {"params": alike[key], "weight_decay": 0.0 if key[0] else decay, "lr_scale": key[1], "unfreeze_at": key[2]}
         for key in sorted(alike)
     ]
     kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
 
     def adam() -> torch.optim.Optimizer:
-        is_recordable = all(p.is_cuda for p in rest)
-        return kind(groups, lr=0.0, betas=betas, eps=epsilon, fused=True, capturable=is_recordable)
+        is_capturable = all(p.is_cuda for p in rest)
+        return kind(groups, lr=0.0, betas=betas, eps=epsilon, fused=True, capturable=is_capturable)
 
     if not hidden:
         return adam()
     muon = Muon(hidden, lr=0.0, weight_decay=weight_decay)
-    return Joined([muon, adam()]) if groups else muon
+    return CombinedOptimizer([muon, adam()]) if groups else muon
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The trainable matrices that stand between a model's embeddings and its output projection.
+    """The trainable matrices between a model's embeddings and its output projection.
 
-    The rows of a table of embeddings move one by one, as their tokens are read, and
-    so do those of the projection to the vocabulary, the model's own `output`, which
-    is often the same table: Jordan et al. leave both to AdamW. A `head` and a `crf` make
-    scores as an output does.
+    The rows of an embedding table are updated one by one, as their tokens occur, and so are those of the output
+    projection, which is often the same table: Jordan et al. leave both to AdamW. A `head` and a `crf` are output
+    layers as well.
     """
     ends = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     ends += [child for name, child in model.named_children() if name in ("output", "head", "crf")]
@@ -131,17 +129,17 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 def optimizer_tensors(optimizer: AnyOptimizer, model: nn.Module) -> dict[str, Tensor]:
-    """What the optimizer remembers of each parameter, by name: `weight/exp_avg`."""
+    """The optimizer's state of each parameter, by name: `weight/exp_avg`."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{names[parameter]}/{key}": value
-        for parameter, memory in optimizer.state.items()
-        for key, value in memory.items()
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
     }
 
 
 def restore_optimizer(optimizer: AnyOptimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Give the optimizer back what `optimizer_tensors` took."""
+    """Restore the state that `optimizer_tensors` returned."""
     parameters, state = dict(model.named_parameters()), optimizer.state
     for key, value in tensors.items():
         name, _, kind = key.rpartition("/")

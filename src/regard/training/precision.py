@@ -1,4 +1,4 @@
-"""Which device, and in which precision: chosen for the hardware, and said."""
+"""The device and the precision of a run, chosen for the hardware."""
 
 import ctypes
 import re
@@ -31,7 +31,7 @@ DeviceName = Annotated[str, AfterValidator(_is_device)]
 
 @dataclass(frozen=True)
 class Hardware:
-    """Where and how numbers are computed."""
+    """A device, the precision of its matrix products, and why it was chosen."""
 
     device: torch.device
     precision: Literal["float32", "bfloat16"]
@@ -41,32 +41,33 @@ class Hardware:
         """Run matrix products in the chosen precision; weights and sums stay in float32."""
         if self.precision == "float32":
             return nullcontext()
-        # Without its cache of cast weights, each of which is used once: recorded work must not refer to it.
+        # Without the cache of cast weights, each of which is used once: a CUDA graph must not refer to it.
         return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=False)
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was told; a CPU always has."""
+        """Wait until the queued work of a GPU is done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def __str__(self) -> str:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
-        threads = f", {torch.get_num_threads()} threads" if self.device.type == "cpu" else ""
+        number = torch.get_num_threads()
+        threads = f", {number} thread{'' if number == 1 else 's'}" if self.device.type == "cpu" else ""
         return f"{name}{threads}, {self.precision} ({self.reason})"
 
 
 def choose_hardware(device: str, precision: PrecisionName, model_dim: int) -> Hardware:
-    """The device asked for, or a GPU where there is one; and the faster safe precision on it."""
+    """The requested device, or a GPU where there is one, and the faster safe precision on it."""
     chosen = find_device(device)
     if precision != "auto":
         return Hardware(chosen, precision, "as set")
     if chosen.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
-            return Hardware(chosen, "bfloat16", "the GPU has it")
-        return Hardware(chosen, "float32", "the GPU has no bfloat16")
+            return Hardware(chosen, "bfloat16", "supported by the GPU")
+        return Hardware(chosen, "float32", "bfloat16 is not supported by the GPU")
     if model_dim >= _WIDE and _cpu_has_bfloat16():
-        return Hardware(chosen, "bfloat16", f"the CPU has it, and the model is {_WIDE} wide or more")
-    return Hardware(chosen, "float32", "the faster on this CPU for this width")
+        return Hardware(chosen, "bfloat16", f"supported by the CPU, and model_dim is at least {_WIDE}")
+    return Hardware(chosen, "float32", "faster on this CPU for this width")
 
 
 def find_device(name: str) -> torch.device:
@@ -75,18 +76,18 @@ def find_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, index = name.partition(":")
     if kind == "cuda" and int(index or 0) >= (count := torch.cuda.device_count()):
-        raise DeviceError(f"device {name} is not there: this machine has {count or 'no'} CUDA device(s)")
+        raise DeviceError(f"device {name} does not exist: this machine has {count or 'no'} CUDA device(s)")
     return torch.device(name)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether a device, or the machine, had no memory left."""
+    """Whether an error means that a device, or the machine, is out of memory."""
     return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
 
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Let PyTorch use so many threads while the block runs."""
+    """Set the number of PyTorch's CPU threads inside the context."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -96,10 +97,10 @@ def threads(number: int) -> Iterator[None]:
 
 
 def keep_memory() -> None:
-    """Let the C library keep what is freed, where it can be told to.
+    """Configure glibc to keep freed memory; other C libraries are not changed.
 
-    By default glibc hands each large block back to the system, and every step
-    of training then pays for fresh pages: a tenth of the time of a small model.
+    By default glibc returns each large block to the system, and every training step
+    then needs new pages: 10 % of the time of a small model.
     """
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL("libc.so.6")

@@ -1,9 +1,9 @@
-"""How many threads: as many as there are cores, or one, whichever is faster just now.
+"""The number of CPU threads: one per core, or one in total, whichever is currently faster.
 
-PyTorch's threads wait for each other in a spin. On a machine one has to oneself
-that is fast; as soon as another program wants a core, each wait lasts until the
-system has run that program, and a step takes thirty times as long. One thread
-then loses little.
+PyTorch's threads wait for each other by spinning. On a machine without other load
+that is fast; if another program uses a core, each wait lasts until that program
+is descheduled, and a step takes thirty times as long. A single thread is then
+hardly affected.
 """
 
 import statistics
@@ -12,47 +12,47 @@ from collections.abc import Callable
 import torch
 
 _PROBE = 5
-"""Steps that a number of threads is tried for."""
+"""Steps for which a number of threads is measured."""
 _HOLD = 200
-"""Steps before the other is tried again."""
+"""Steps before the other number is measured again."""
 _BETTER = 1.15
-"""A change must gain this much: single steps of a machine vary by a tenth."""
+"""The smallest speedup for a change: the time of single steps varies by 10 %."""
 _SLOW = 3.0
-"""A step this much slower than usual has the other tried at once; a probe this much slower is broken off."""
+"""Steps this much slower than usual start a probe at once; a probe this much slower is aborted."""
 
 
 class ThreadChooser:
-    """Is told of each step, and sets the number of threads for the next ones.
+    """Measures each step, and sets the number of threads of the next ones.
 
-    It begins with one thread, which nobody can hold up. A number that had to be
-    broken off is left alone for twice as long as the last time.
+    It starts with one thread. After an aborted probe, the time until the next one
+    is doubled.
 
-    Sums come out otherwise with another number of threads, so this is for runs
-    that need not be the same bit for bit.
+    Sums depend on the number of threads, so this is only for runs that need not be
+    reproducible bit for bit.
     """
 
     def __init__(self, most: int, *, set_threads: Callable[[int], None] = torch.set_num_threads) -> None:
         self.current, self._other = 1, most
         self._set_threads = set_threads
         self._hold = _PROBE
-        """Steps before the other number is tried."""
+        """Steps before the next probe."""
         self._patience = _HOLD
-        """What `_hold` becomes after a probe."""
+        """The value of `_hold` after the next probe."""
         self._is_probing = False
         self._speeds: list[float] = []
-        """Of the steps since the last change, newest last."""
+        """Tokens per second of the steps since the last change."""
         self._usual: float | None = None
-        """The speed of the number of threads that is kept."""
+        """The speed with the number of threads in use."""
         if most > 1:
             set_threads(1)
 
     def note(self, tokens: int, seconds: float) -> None:
-        """A step of so many tokens took so long."""
+        """Record the time of a step."""
         if self.current == self._other:
             return
         self._speeds.append(tokens / max(seconds, 1e-9))
         if self._is_probing:
-            self._judge_probe()
+            self._evaluate_probe()
         elif self._has_slowed():
             self._usual = statistics.median(self._speeds[-_PROBE:])
             self._switch(is_probing=True)
@@ -64,7 +64,7 @@ class ThreadChooser:
         recent = self._speeds[-_PROBE:]
         return self._usual is not None and len(recent) == _PROBE and statistics.median(recent) * _SLOW < self._usual
 
-    def _judge_probe(self) -> None:
+    def _evaluate_probe(self) -> None:
         assert self._usual is not None
         speed = statistics.median(self._speeds)
         if speed * _SLOW < self._usual:

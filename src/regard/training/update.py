@@ -1,10 +1,9 @@
-"""One update of the weights: forward, backward, clip, optimizer, average.
+"""One update of the weights: forward, backward, clipping, optimizer, moving average.
 
-On a GPU the same work is told to the device again and again, and telling it
-takes longer than a small model takes to do it. An update is therefore recorded
-once for each shape of batch, as a CUDA graph, and replayed. What changes from
-step to step (the batch, the rate, the memory of the average, the seed) lies in
-tensors that are filled before.
+On a GPU, launching the kernels of a small model takes longer than running them.
+An update is therefore captured as a CUDA graph, once for each shape of batch, and
+replayed. What changes from step to step (the batch, the learning rate, the decay
+of the average, the seed) is in tensors that are filled before.
 """
 
 from collections.abc import Sequence
@@ -16,78 +15,80 @@ from torch import Tensor, nn
 
 from regard.errors import DeviceError
 from regard.logging import log_warning
-from regard.nn.float8 import has_float8
-from regard.nn.losses import keep_from_compiler
-from regard.tasks.objective import Objective
-from regard.tasks.task import Batch, RunningTask, Task, moved
-from regard.training.average import WeightAverage
+from regard.nn.losses import exclude_from_compile
+from regard.nn.precision import has_float8
+from regard.tasks.task import Batch, Objective, Task, to_device
+from regard.training.ema import WeightAverage
 from regard.training.precision import Hardware, is_out_of_memory
-from regard.training.settings import TrainConfig
+from regard.training.settings import ResolvedSettings, TrainConfig
 
 _MOST_GRAPHS = 64
-"""Each holds memory: beyond so many shapes of batch the rest is done unrecorded."""
+"""Each graph uses memory: further shapes of batches are computed without one."""
 
 
 @dataclass
-class _Recorded:
-    """What a graph reads, and, once it is recorded, the graph and where it leaves the loss."""
+class _Captured:
+    """The inputs of a graph and, once it is captured, the graph and its loss."""
 
     inputs: list[Tensor | None]
     numbers: Tensor
-    """How many targets there are, and the memory of the average."""
+    """The number of targets, and the decay of the average."""
     graph: torch.cuda.CUDAGraph | None = None
     loss: Tensor | None = None
 
 
 class Updater:
-    """Makes updates. It knows no task, and no schedule."""
+    """Computes updates."""
 
     def __init__(
         self,
         model: nn.Module,
-        task: Task,
+        task: Task[Any],
         optimizer: Any,
-        average: WeightAverage,
-        config: TrainConfig,
+        ema: WeightAverage,
+        settings: ResolvedSettings,
         hardware: Hardware,
         *,
         is_compiled: bool = False,
     ) -> None:
-        self.model, self.task, self.optimizer, self.average = model, task, optimizer, average
-        self.config, self.hardware = config, hardware
+        self.model, self.task, self.optimizer, self.ema = model, task, optimizer, ema
+        self.config, self.hardware = settings.train, hardware
         self.num_pieces = 1
-        """In how many parts a batch is read, so that it fits into memory."""
+        """The number of parts that a batch is split into, to fit into memory."""
         self.carried: dict[int, list[Tensor]] = {}
-        """Where the state is carried: what each part of the next batch goes on from."""
-        self._objective = make_objective(config, hardware)
+        """With a carried state: the state that each part of the next batch continues."""
+        self._objective = make_objective(settings.train, hardware)
         self._loss = task.loss
         if is_compiled:
-            keep_from_compiler()
+            exclude_from_compile()
             self._loss = torch.compile(task.loss, dynamic=None)
-        self._graphs: dict[tuple, _Recorded] = {}
-        self._can_record = can_record(model, config, hardware)
+        self._graphs: dict[tuple, _Captured] = {}
+        self._has_graphs = can_use_cuda_graphs(settings, hardware)
         self._pool: Any = None
         for group in optimizer.param_groups:
-            group["lr"] = torch.zeros((), device=hardware.device) if self._can_record else 0.0
-            group["capturable"] = self._can_record
+            group["lr"] = torch.zeros((), device=hardware.device) if self._has_graphs else 0.0
+            group["capturable"] = self._has_graphs
 
-    def update(self, batches: Sequence[Batch], *, rate: float, decay: float, progress: float = 1.0) -> Tensor:
-        """Learn from `batches` as from one; the loss summed over all of their targets.
+    def update(self, batches: Sequence[Batch], *, learning_rate: float, decay: float, progress: float = 1.0) -> Tensor:
+        """One update from `batches` as if they were one; returns the loss summed over all of their targets.
 
-        `decay` is the memory of the moving average, `progress` the share of the run that is over. All
-        randomness comes from the generator as it stands.
+        Args:
+            batches: The accumulated batches.
+            learning_rate: Before the multipliers of single weights.
+            decay: Of the moving average.
+            progress: The share of the run that is over, for gradual unfreezing.
         """
         self.model.train()
-        self._set_rate(rate, progress)
-        if self._can_record and self.num_pieces == 1:
-            return self._replayed(batches[0], decay)
+        self._set_learning_rate(learning_rate, progress)
+        if self._has_graphs and self.num_pieces == 1:
+            return self._replay(batches[0], decay)
         return self._eager(batches, decay)
 
-    def rehearse(self, batch: Batch) -> None:
-        """Take a step as far as the gradients, and forget them: what a step takes can be measured so."""
+    def dry_run(self, batch: Batch) -> None:
+        """Compute gradients and discard them, to measure the time and memory of a step."""
         self.model.train()
         state = torch.get_rng_state()
-        self._backward(moved(batch, self.hardware.device), batch.num_targets)
+        self._backward(to_device(batch, self.hardware.device), batch.num_targets)
         self.optimizer.zero_grad(set_to_none=True)
         torch.set_rng_state(state)
         self.carried.clear()
@@ -104,18 +105,18 @@ class Updater:
         return total
 
     def _halve(self, batches: Sequence[Batch]) -> bool:
-        """Read each batch in twice as many parts from now on, unless there is nothing left to part."""
+        """Split each batch into twice as many parts from now on; False if its rows cannot be split further."""
         self.optimizer.zero_grad(set_to_none=True)
         most = max(_num_rows(batch) for batch in batches)
         if 2 * self.num_pieces > most:
             return False
         self.num_pieces *= 2
-        self.carried.clear()  # the rows of a part are others now, and start anew
+        self.carried.clear()  # the parts have other rows now
         if self.hardware.device.type == "cuda":
             self._graphs.clear()
             torch.cuda.empty_cache()
         log_warning(
-            f"out of memory: each batch is read in {self.num_pieces} parts from now on, and learned from as a whole"
+            f"out of memory: each batch is split into {self.num_pieces} parts from now on, with accumulated gradients"
         )
         return True
 
@@ -124,22 +125,21 @@ class Updater:
         total = torch.zeros((), device=self.hardware.device)
         for batch in batches:
             for number, piece in enumerate(_pieces(batch, self.num_pieces)):
-                total += self._backward(moved(piece, self.hardware.device), num_targets, part=number)
+                total += self._backward(to_device(piece, self.hardware.device), num_targets, part=number)
         return total
 
     def _backward(self, batch: Batch, num_targets: int | Tensor, *, part: int = 0) -> Tensor:
         with self.hardware.autocast():
-            if self.config.carry_state:
-                loss = self._running_loss(batch, part)
+            if self.task.carries_state:
+                loss = self._stateful_loss(batch, part)
             else:
                 loss = self._loss(self.model, batch, self._objective)
         (loss / num_targets).backward()
         return loss.detach()
 
-    def _running_loss(self, batch: Batch, part: int) -> Tensor:
-        assert isinstance(self.task, RunningTask), "settings are resolved before training"
-        before = self.carried.get(part)
-        loss, self.carried[part] = self.task.running_loss(self.model, batch, before, self._objective)
+    def _stateful_loss(self, batch: Batch, part: int) -> Tensor:
+        task: Any = self.task
+        loss, self.carried[part] = task.stateful_loss(self.model, batch, self.carried.get(part), self._objective)
         return loss
 
     def _apply(self, decay: float | Tensor) -> None:
@@ -147,80 +147,74 @@ class Updater:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.average.update(self.model, decay)
+        self.ema.update(self.model, decay)
 
-    def _set_rate(self, rate: float, progress: float) -> None:
+    def _set_learning_rate(self, rate: float, progress: float) -> None:
         for group in self.optimizer.param_groups:
-            own = rate * group.get("share", 1.0) if progress >= group.get("opens", 0.0) else 0.0
-            if self._can_record:
+            own = rate * group.get("lr_scale", 1.0) if progress >= group.get("unfreeze_at", 0.0) else 0.0
+            if self._has_graphs:
                 group["lr"].fill_(own)
             else:
                 group["lr"] = own
 
-    def _replayed(self, batch: Batch, decay: float) -> Tensor:
-        """The first batch of a shape is read as ever, from where later ones will be put; the second is recorded."""
-        tensors = moved(batch, self.hardware.device).tensors()
+    def _replay(self, batch: Batch, decay: float) -> Tensor:
+        """The first batch of a shape is computed eagerly, from the graph's input tensors; the second is captured."""
+        tensors = to_device(batch, self.hardware.device).tensors()
         key = tuple(None if tensor is None else tuple(tensor.shape) for tensor in tensors)
-        recorded = self._graphs.get(key)
-        if recorded is None:
+        captured = self._graphs.get(key)
+        if captured is None:
             if len(self._graphs) >= _MOST_GRAPHS:
                 return self._eager([batch], decay)
             numbers = torch.zeros(2, device=self.hardware.device)
-            recorded = _Recorded([None if tensor is None else tensor.clone() for tensor in tensors], numbers)
-            self._graphs[key] = recorded
-            return self._eager([batch.with_tensors(recorded.inputs)], decay)
-        for own, new in zip(recorded.inputs, tensors, strict=True):
+            captured = _Captured([None if tensor is None else tensor.clone() for tensor in tensors], numbers)
+            self._graphs[key] = captured
+            return self._eager([batch.with_tensors(captured.inputs)], decay)
+        for own, new in zip(captured.inputs, tensors, strict=True):
             if own is not None and new is not None:
                 own.copy_(new, non_blocking=True)
         numbers = torch.tensor([batch.num_targets, decay], dtype=torch.float32)
-        recorded.numbers.copy_(numbers.pin_memory(), non_blocking=True)
-        if recorded.graph is None:
-            self._record(recorded, batch)
-        assert recorded.graph is not None
-        assert recorded.loss is not None
-        recorded.graph.replay()
-        return recorded.loss.clone()
+        captured.numbers.copy_(numbers.pin_memory(), non_blocking=True)
+        if captured.graph is None:
+            self._capture(captured, batch)
+        assert captured.graph is not None
+        assert captured.loss is not None
+        captured.graph.replay()
+        return captured.loss.clone()
 
-    def _record(self, recorded: _Recorded, batch: Batch) -> None:
+    def _capture(self, captured: _Captured, batch: Batch) -> None:
         device, graph = self.hardware.device, torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         self.optimizer.zero_grad(set_to_none=True)
         state = torch.cuda.get_rng_state(device)
         torch.cuda.synchronize(device)
         try:
-            # Other threads, which make the next batch, may use the device meanwhile.
+            # The thread that makes the next batch may use the device at the same time.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                recorded.loss = self._backward(batch.with_tensors(recorded.inputs), recorded.numbers[0])
-                self._apply(recorded.numbers[1])
+                captured.loss = self._backward(batch.with_tensors(captured.inputs), captured.numbers[0])
+                self._apply(captured.numbers[1])
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise
-            # The generator of the device may be unusable now, so nothing can go on from here.
+            # The random generator of the device may be unusable now.
             reason = str(error).splitlines()[0]
-            raise DeviceError(f"the work of a step cannot be recorded: {reason}; set train.record to false") from error
+            raise DeviceError(
+                f"a training step cannot be captured as a CUDA graph: {reason}; set train.cuda_graphs to false"
+            ) from error
         torch.cuda.set_rng_state(state, device)
-        recorded.graph = graph
+        captured.graph = graph
 
 
 def make_objective(config: TrainConfig, hardware: Hardware) -> Objective:
-    """What training asks of a model."""
-    return Objective(
-        label_smoothing=config.label_smoothing or 0.0,
-        consistency=config.consistency,
-        contrast=config.contrast,
-        activation_penalty=config.activation_penalty,
-        change_penalty=config.change_penalty,
-        is_float8=config.float8 and has_float8(hardware.device),
-    )
+    """The terms of the loss."""
+    is_float8 = config.float8 and has_float8(hardware.device)
+    return Objective(label_smoothing=config.label_smoothing, rdrop=config.rdrop, is_float8=is_float8)
 
 
-def can_record(model: nn.Module, config: TrainConfig, hardware: Hardware) -> bool:
-    """Whether updates are to be recorded; not those of recurrent networks.
-
-    Packing their padded rows waits for the device, and what they carry from window to window is no part of a record.
-    """
-    is_recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
-    return hardware.device.type == "cuda" and config.record and config.accumulate == 1 and not is_recurrent
+def can_use_cuda_graphs(settings: ResolvedSettings, hardware: Hardware) -> bool:
+    """Whether updates are captured as CUDA graphs."""
+    config = settings.train
+    is_possible = config.cuda_graphs and config.accumulate == 1 and settings.model.can_use_cuda_graphs
+    return hardware.device.type == "cuda" and is_possible
 
 
 def _num_rows(batch: Batch) -> int:
@@ -228,7 +222,7 @@ def _num_rows(batch: Batch) -> int:
 
 
 def _pieces(batch: Batch, number: int) -> list[Batch]:
-    """The rows of a batch in so many parts, or fewer where there are fewer rows."""
+    """The rows of a batch in `number` parts, or fewer where there are fewer rows."""
     if number == 1:
         return [batch]
     size = -(-_num_rows(batch) // number)

@@ -1,7 +1,6 @@
-"""Data sets that are generated, so that they are always at hand.
+"""Built-in data sets, which are generated: nothing is downloaded or stored.
 
-Each is a function of a number of rows and a seed: nothing is downloaded, nothing is
-stored, and the same two numbers give the same rows again.
+Each is a function of a number of rows and a seed, and the same two numbers give the same rows.
 """
 
 import hashlib
@@ -14,13 +13,15 @@ from pathlib import Path
 from regard.data.builtin.dates import LOCALES, generate_dates
 from regard.errors import DataError
 
+__all__ = ["BuiltinData", "builtin_names", "find_builtin"]
+
 
 @dataclass(frozen=True)
 class BuiltinData:
-    """A data set by name, and the function that writes its rows.
+    """A generated data set.
 
     Example:
-        >>> dates = builtin("dates")
+        >>> dates = find_builtin("dates")
         >>> rows = list(dates.generate(3, 0))
         >>> len(rows), dates.columns
         (3, ('source', 'target'))
@@ -30,14 +31,14 @@ class BuiltinData:
     description: str
     columns: tuple[str, ...]
     num_rows: int
-    """How many rows to generate where nobody says."""
+    """The default number of rows."""
     tokenizer: str
-    """How its text is best cut into tokens where nobody says."""
+    """The default kind of tokenizer."""
     generate: Callable[[int, int], Iterator[tuple[str, ...]]]
-    """From a number of rows and a seed to the rows, each as long as `columns`."""
+    """Generates rows from their number and a seed."""
 
     def content_hash(self, num_rows: int, seed: int) -> str:
-        """A hash that tells rows apart without generating them: of all that they are made from."""
+        """A hash that identifies the rows without generating them: of the arguments, the code and Babel's version."""
         digest = hashlib.sha256(f"{self.name} {num_rows} {seed} {metadata.version('babel')}".encode())
         for path in sorted(Path(__file__).parent.glob("*.py")):
             digest.update(path.read_bytes())
@@ -45,12 +46,12 @@ class BuiltinData:
 
 
 def builtin_names() -> list[str]:
-    """The names that `builtin` knows, sorted."""
+    """The names of the built-in data sets, sorted."""
     return sorted(_BUILTIN)
 
 
-def builtin(name: str) -> BuiltinData:
-    """The generated data set called `name`."""
+def find_builtin(name: str) -> BuiltinData:
+    """Return the built-in data set with this name."""
     if name not in _BUILTIN:
         names = builtin_names()
         nearest = get_close_matches(name, names, n=1, cutoff=0.0)[0]
@@ -60,16 +61,12 @@ def builtin(name: str) -> BuiltinData:
     return _BUILTIN[name]
 
 
-_BUILTIN = {
-    data.name: data
-    for data in (
-        BuiltinData(
-            name="dates",
-            description=f"dates as people write them in {len(LOCALES)} locales, to ISO 8601",
-            columns=("source", "target"),
-            num_rows=100_000,
-            tokenizer="characters",
-            generate=generate_dates,
-        ),
-    )
-}
+_DATES = BuiltinData(
+    name="dates",
+    description=f"dates as people write them in {len(LOCALES)} locales, to ISO 8601",
+    columns=("source", "target"),
+    num_rows=100_000,
+    tokenizer="characters",
+    generate=generate_dates,
+)
+_BUILTIN = {data.name: data for data in (_DATES,)}

@@ -1,14 +1,12 @@
-"""Misspelling a name so that it can still be recognised.
+"""Misspelling a name so that it can still be recognized.
 
-A misspelling is one slip of the hand: two neighbours swapped, a letter dropped,
-doubled or replaced. It is recoverable where the name meant stays nearer than
-every name that means something else, in Levenshtein's distance: the least number
-of insertions, deletions and replacements (V. Levenshtein, "Binary codes capable
-of correcting deletions, insertions, and reversals", 1966).
+A misspelling is one typing error: two adjacent letters swapped, a letter dropped, doubled or replaced. It is
+recoverable if the intended name remains closer than every name with another meaning, by the Levenshtein distance: the
+minimum number of insertions, deletions and replacements (V. Levenshtein, "Binary codes capable of correcting deletions,
+insertions, and reversals", 1966).
 
-Names near a word are found without comparing it to each: if two words are at
-most k edits apart, deleting at most k letters from each can make them equal
-(W. Garbe, "Symmetric Delete", 2012). https://github.com/wolfgarbe/SymSpell
+Names close to a word are found without comparing it with each: if two words are at most k edits apart, deleting at most
+k letters from each can make them equal (W. Garbe, "Symmetric Delete", 2012). https://github.com/wolfgarbe/SymSpell
 """
 
 import unicodedata
@@ -17,16 +15,16 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from random import Random
 
-SHORTEST_MISSPELT = 5
-"""Names of fewer letters are left alone: one slip could hide what they were."""
-LARGEST_DISTANCE = 2
-"""How far apart a name and its misspelling can be: swapping costs two edits, the others one."""
+MIN_MISSPELT_LENGTH = 5
+"""Shorter names are not misspelt: a single error could make them unrecognizable."""
+MAX_DISTANCE = 2
+"""The largest distance of a misspelling: swapping takes two edits, the other errors one."""
 SWAPPED, DROPPED, DOUBLED = 0.3, 0.25, 0.35
-"""How often each slip is made; in the rest a letter is replaced."""
+"""The probability of each error; otherwise a letter is replaced."""
 
 
 def edit_distance(first: str, second: str) -> int:
-    """The least number of letters to insert, delete or replace to turn one word into the other.
+    """The Levenshtein distance of two words.
 
     Example:
         >>> edit_distance("march", "mrach"), edit_distance("junio", "julio")
@@ -41,44 +39,43 @@ def edit_distance(first: str, second: str) -> int:
 
 
 def normalize_name(name: str) -> str:
-    """What is left of a name when case and the full stop of an abbreviation do not count."""
-    # Case folding takes some letters apart, such as the Greek iota with two accents: one letter must stay one.
+    """The name without case and without the full stop of an abbreviation."""
+    # Case folding decomposes some letters, such as the Greek iota with two accents; each must remain one letter.
     return unicodedata.normalize("NFC", name.casefold()).rstrip(".")
 
 
 def can_misspell(name: str) -> bool:
-    """Whether a name is long enough, and made of letters only, so that a slip leaves a likeness.
+    """Whether a name is long enough and consists of letters only.
 
-    Scripts that write vowels as marks upon letters are left alone: a swapped
-    mark is no slip that a hand would make.
+    Scripts that write vowels as marks are excluded: swapping marks is not a typical error.
     """
-    return len(name) >= SHORTEST_MISSPELT and name.isalpha()
+    return len(name) >= MIN_MISSPELT_LENGTH and name.isalpha()
 
 
 def misspell(rng: Random, name: str, alphabet: Sequence[str]) -> tuple[str, int]:
-    """One slip somewhere after the first letter, and its edit distance from `name`.
+    """Make one error after the first letter, and return the result and its distance from `name`.
 
-    A slip that changes nothing, such as swapping two equal letters, has distance 0.
+    The distance is 0 if nothing changes, such as when two equal letters are swapped.
     """
-    slip = rng.random()
+    error = rng.random()
     at = 1 + int(rng.random() * (len(name) - 1))
-    if slip < SWAPPED:
+    if error < SWAPPED:
         at = min(at, len(name) - 2)
         changed = name[:at] + name[at + 1] + name[at] + name[at + 2 :]
-        return changed, 0 if changed == name else LARGEST_DISTANCE
-    if slip < SWAPPED + DROPPED:
+        return changed, 0 if changed == name else MAX_DISTANCE
+    if error < SWAPPED + DROPPED:
         return name[:at] + name[at + 1 :], 1
-    if slip < SWAPPED + DROPPED + DOUBLED:
+    if error < SWAPPED + DROPPED + DOUBLED:
         return name[:at] + name[at] + name[at:], 1
     changed = name[:at] + alphabet[int(rng.random() * len(alphabet))] + name[at + 1 :]
     return changed, 0 if changed == name else 1
 
 
 class NameIndex:
-    """The names of the months in many locales, to be asked which are near a word.
+    """An index of the names of months in many locales, for finding those close to a word.
 
     Args:
-        names: Triples of a name, the locale that uses it and the month it denotes there.
+        names: Triples of a name, its locale, and the month it denotes there.
     """
 
     def __init__(self, names: Iterable[tuple[str, str, int]]) -> None:
@@ -87,14 +84,11 @@ class NameIndex:
             self._meanings[normalize_name(name)].add((locale, month))
         self._shortened: dict[str, list[str]] = defaultdict(list)
         for name in self._meanings:
-            for form in _shortened_forms(name, LARGEST_DISTANCE):
+            for form in _shortened_forms(name, MAX_DISTANCE):
                 self._shortened[form].append(name)
 
     def rivals(self, word: str, *, distance: int, month: int | None) -> set[str]:
-        """The locales in which a name of another month is at most `distance` edits from `word`.
-
-        Every month is another one where `month` is None.
-        """
+        """The locales in which a name of a month other than `month` is at most `distance` edits from `word`."""
         word = normalize_name(word)
         if distance == 0:
             candidates = {word} if word in self._meanings else set()
@@ -111,8 +105,5 @@ class NameIndex:
 
 def _shortened_forms(word: str, most: int) -> set[str]:
     """The word with at most `most` of its letters deleted."""
-    return {
-        "".join(kept)
-        for length in range(max(0, len(word) - most), len(word) + 1)
-        for kept in combinations(word, length)
-    }
+    lengths = range(max(0, len(word) - most), len(word) + 1)
+    return {"".join(kept) for length in lengths for kept in combinations(word, length)}

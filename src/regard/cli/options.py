@@ -1,0 +1,76 @@
+"""Options of the commands that train, the settings they stand for, and advice on errors."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.cli.output import option, print_json
+from regard.errors import BadRowsError, RegardError, RunExistsError, StoppedError
+
+if TYPE_CHECKING:
+    from regard.runs.run import Run
+
+Given = list[str] | None
+
+RunOut = Annotated[str | None, option("The run folder. Unset: a new one under runs/.")]
+ModelName = Annotated[str | None, option("A preset, with or without a size: transformer, lstm-small.")]
+TaskName = Annotated[str | None, option("text-classification, language-modeling, ...; unset, detected from the data.")]
+Columns = Annotated[str | None, option("The columns, by name or position: de,en or text,label")]
+TokenizerName = Annotated[str | None, option("bpe, unigram, characters, bytes, words or a tokenizer.json.")]
+Minutes = Annotated[float | None, option("Stop after this many minutes of training.")]
+Steps = Annotated[int | None, option("Stop after this many steps.")]
+Epochs = Annotated[float | None, option("Stop after this many passes over the training rows.")]
+Seed = Annotated[int | None, option("The random seed.")]
+TrainDevice = Annotated[str | None, option("auto, cpu, cuda or cuda:N.")]
+SettingsFile = Annotated[Path | None, option("A TOML file of settings; see regard settings.", dir_okay=False)]
+SharedSettings = Annotated[Path | None, option("A TOML file of settings for all runs.", dir_okay=False)]
+SetValues = Annotated[Given, option("Any setting: --set model.num_layers=6", "--set", metavar="NAME=VALUE")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip rows that cannot be read.")]
+
+_REMEDIES: dict[type[RegardError], str] = {
+    BadRowsError: "--skip-bad skips them",
+    RunExistsError: "the options are --resume, --overwrite and --out",
+    StoppedError: "the option is --resume",
+}
+"""Options that help against an error, which the library cannot know."""
+
+
+def split_names(columns: str | None) -> list[str] | None:
+    """The columns of an option, separated by commas."""
+    return [name.strip() for name in columns.split(",")] if columns else None
+
+
+def merge_settings(path: Path | None, assignments: Given, options: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a file, overridden by those of --set, overridden by the options that were given."""
+    from regard.settings import merge, override, read_toml
+
+    given = {}
+    for name, value in options.items():
+        found = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+        if found is not None and found != {}:
+            given[name] = found
+    return merge(override(read_toml(path) if path is not None else {}, assignments or []), given)
+
+
+@contextmanager
+def remedies(own: Mapping[type[RegardError], str] | None = None) -> Iterator[None]:
+    """Add to an error the options that help; `own` are those of a command that has others."""
+    known = {**_REMEDIES, **(own or {})}
+    try:
+        yield
+    except tuple(known) as error:
+        error.add_note(known[type(error)])
+        raise
+
+
+def print_run(run: "Run", *, json: bool) -> None:
+    """Print the path of a run that was trained, or its scores as JSON."""
+    if not json:
+        print(run.path)
+        return
+    report = run.last_report()
+    scores = {} if report is None else report["scores"]
+    print_json({"run": str(run.path), "report": str(run.folder.report_path), **scores})

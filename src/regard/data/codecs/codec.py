@@ -1,0 +1,56 @@
+"""The base class of codecs, and the folder in which they are stored."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from regard.errors import CheckpointError
+from regard.files import write_atomically
+
+
+class Codec(ABC):
+    """Encodes the values of one column as lists of integers, and decodes them.
+
+    Instances are immutable and fitted: each class has a `fit` of its own that
+    returns one. `to_json` and `from_json` are inverse to each other, so that
+    whoever has the run folder encodes as training did.
+    """
+
+    @abstractmethod
+    def encode(self, values: Sequence[Any]) -> list[list[int]]:
+        """Return the ids of each value."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[Any]:
+        """Return the value of each list of ids."""
+
+    @abstractmethod
+    def to_json(self) -> str:
+        """Serialize the codec."""
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, text: str) -> Self:
+        """Restore a codec from `to_json`."""
+
+
+def write_codecs(folder: Path, codecs: Mapping[str, Codec]) -> None:
+    """Write each codec to `NAME.json` in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, codec in codecs.items():
+        write_atomically(folder / f"{name}.json", codec.to_json().encode())
+
+
+def read_codecs(folder: Path, types: Mapping[str, type[Codec]]) -> dict[str, Codec]:
+    """Read the codecs that `write_codecs` wrote, one of each name in `types`."""
+    codecs: dict[str, Codec] = {}
+    for name, codec_type in types.items():
+        path = folder / f"{name}.json"
+        if not path.is_file():
+            raise CheckpointError(f"there is no {codec_type.__name__} at {path}")
+        try:
+            codecs[name] = codec_type.from_json(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path} is not a {codec_type.__name__}: {error}") from None
+    return codecs

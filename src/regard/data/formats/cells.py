@@ -1,0 +1,107 @@
+"""Values of cells: what counts as text, and which texts are numbers, dates or points in time."""
+
+import math
+import re
+from datetime import UTC, date, datetime, timedelta
+from numbers import Number
+from typing import Literal, NamedTuple
+
+TimestampKind = Literal["number", "date"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MONTH = re.compile(r"\d{4}-\d{2}")
+_DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3(\d{4}|\d{2}))([ T]\d{1,2}:\d{2}.*)?")
+
+
+def as_text(value: object) -> str | None:
+    """Strings unchanged, numbers and booleans as in JSON, dates as in ISO 8601; None for any other value.
+
+    A string that cannot be written to a text file, with a NUL or an unpaired surrogate, and NaN are also None.
+
+    >>> as_text("two"), as_text(2), as_text(True), as_text(None)
+    ('two', '2', 'true', None)
+    """
+    if isinstance(value, str):
+        return value if _is_writable(value) else None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Number) and not (isinstance(value, float) and math.isnan(value)):
+        return str(value)
+    return value.isoformat() if isinstance(value, date) else None
+
+
+def value_kind(value: object) -> str:
+    """What a value is for which `as_text` returns None."""
+    if isinstance(value, str):
+        return "a NUL or half a surrogate pair"
+    if value is None:
+        return "null"
+    names = {dict: "an object", list: "a list", float: "NaN"}
+    return names.get(type(value), f"a {type(value).__name__}")
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a finite number.
+
+    >>> is_number(" -2.5e3"), is_number("nan"), is_number("3 apples")
+    (True, False, False)
+    """
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def is_date(text: str) -> bool:
+    """Whether a text is a date with or without a time, in ISO 8601 or as day, month and year in digits.
+
+    >>> [is_date(text) for text in ("2024-05-31T12:00", "31.5.2024", "5/31/24 8:15", "2024", "May")]
+    [True, True, True, False, False]
+    """
+    if _DATE.fullmatch(text.strip()):
+        return True
+    timestamp = parse_timestamp(text)
+    return timestamp is not None and timestamp.kind == "date"
+
+
+class Timestamp(NamedTuple):
+    """A point in time."""
+
+    kind: TimestampKind
+    value: float
+    """The number itself, or the seconds since 1970. Points closer than the precision of a float are equal."""
+
+    def __str__(self) -> str:
+        if self.kind == "number":
+            return f"{self.value:.15g}"  # without commas: it may be a year
+        date = _EPOCH + timedelta(seconds=self.value)
+        is_midnight = (date.hour, date.minute, date.second, date.microsecond) == (0, 0, 0, 0)
+        return str(date.date()) if is_midnight else date.replace(tzinfo=None).isoformat(" ", "seconds")
+
+
+def parse_timestamp(text: str) -> Timestamp | None:
+    """Parse a number, or a date with or without a time in ISO 8601 (UTC if no time zone is given); None otherwise.
+
+    >>> [str(parse_timestamp(text)) for text in ("-2.5", "1970-01-02", "2024-05-31T12:00+02:00", "soon")]
+    ['-2.5', '1970-01-02', '2024-05-31 10:00:00', 'None']
+    """
+    text = text.strip()
+    if is_number(text):
+        return Timestamp("number", float(text))
+    try:
+        date = datetime.fromisoformat(f"{text}-01" if _MONTH.fullmatch(text) else text)
+    except ValueError:
+        return None
+    return Timestamp("date", ((date if date.tzinfo else date.replace(tzinfo=UTC)) - _EPOCH).total_seconds())
+
+
+def _is_writable(text: str) -> bool:
+    if "\0" in text:
+        return False
+    if text.isascii():
+        return True
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,367 @@
+r"""Reading text files, compressed or not, line by line and in constant memory.
+
+A file is UTF-8, with or without a byte order mark, and its lines end in `\n` or `\r\n`. Nothing else ends a line: a
+line separator (U+2028), a next-line control (U+0085) or a form feed is part of the line, as it is for every other tool
+that counts lines. Every problem with a file is a `DataError` of one line that states the position.
+"""
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import os
+import stat
+import zlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from regard.errors import DataError
+
+AnyPath = str | os.PathLike[str]
+
+COMPRESSIONS = {".gz": "gzip", ".xz": "xz", ".bz2": "bzip2", ".zst": "Zstandard"}
+"""File suffixes of compressed files, and the names of the compressions."""
+
+SEALED_HEADER = b"regard: a sealed test set, opened by the test of its run alone\n"
+"""The first line of files of sealed rows."""
+_CHUNK = 1 << 18
+# A Zstandard chunk can grow many thousandfold when it is decompressed, so less is read at a time.
+_ZSTANDARD_CHUNK = 1 << 14
+_MAX_SAMPLE_LINES = 10_000
+
+
+def iter_lines(path: AnyPath, *, keep_carriage_returns: bool = False) -> Generator[str]:
+    r"""Iterate over the lines of a text file, without their endings, decompressed according to its suffix.
+
+    The path is checked at once, the content while it is read. The file is closed after the last line, or by `close()`.
+
+    Args:
+        path: A file, plain or ending in `.gz`, `.xz`, `.bz2` or `.zst`.
+        keep_carriage_returns: Keep the `\r` of `\r\n`, for formats in which a line end may be part of a value.
+
+    Raises:
+        DataError: If the file is missing, not a file, unreadable, empty, damaged or not UTF-8, or contains a NUL byte.
+    """
+    return _lines(check_file(path), keep_carriage_returns)
+
+
+def iter_blocks(path: AnyPath, *, block_length: int) -> Generator[str]:
+    r"""Iterate over the text of a file in blocks of at most `block_length` characters, with `\r\n` read as `\n`.
+
+    A block ends at the end of a line, unless the line is longer than a block: then it is cut anywhere, so that a file
+    with a single line takes no more memory than another. Errors are those of `iter_lines`.
+    """
+    return _blocks(check_file(path), block_length)
+
+
+def cut_blocks(text: str, *, block_length: int) -> Iterator[str]:
+    r"""Cut a text into blocks of at most `block_length` characters that end at line ends, unless a line is longer.
+
+    >>> list(cut_blocks("one\ntwo\nthree\n", block_length=8))
+    ['one\ntwo\n', 'three\n']
+    """
+    start = 0
+    while len(text) - start > block_length:
+        end = text.rfind("\n", start, start + block_length) + 1 or start + block_length
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def sample_lines(path: AnyPath, num_lines: int, *, keep_carriage_returns: bool = False) -> list[str]:
+    """The first lines of a file: `num_lines` of them that are not blank, and the blank ones between."""
+    sample: list[str] = []
+    num_full = 0
+    with closing(iter_lines(path, keep_carriage_returns=keep_carriage_returns)) as lines:
+        for line in lines:
+            sample.append(line)
+            num_full += bool(line and not line.isspace())
+            if num_full == num_lines or len(sample) == _MAX_SAMPLE_LINES:
+                break
+    if not num_full:
+        raise DataError(f"{path} has nothing but blank lines")
+    return sample
+
+
+def content_hash(paths: AnyPath | Sequence[AnyPath]) -> str:
+    """The SHA-256 of the files' bytes on disk, as 64 hexadecimal digits.
+
+    The size of each file precedes its bytes, so that moving a line from the end of one file to the start of the next
+    changes the hash. Names are not included.
+    """
+    digest = hashlib.sha256()
+    for path in as_paths(paths):
+        _file_size(path)
+        try:
+            with path.open("rb") as stream:
+                digest.update(b"%d:" % os.fstat(stream.fileno()).st_size)
+                while chunk := stream.read(_CHUNK):
+                    digest.update(chunk)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+    return digest.hexdigest()
+
+
+def as_paths(paths: AnyPath | Sequence[AnyPath]) -> tuple[Path, ...]:
+    """One or several paths, as a tuple."""
+    if isinstance(paths, str | os.PathLike):
+        return (Path(paths),)
+    return tuple(Path(path) for path in paths)
+
+
+def compression_suffix(path: Path) -> str | None:
+    """The suffix of a compressed file, or None.
+
+    >>> compression_suffix(Path("train.de.xz")), compression_suffix(Path("train.de"))
+    ('.xz', None)
+    """
+    suffix = path.suffix.lower()
+    return suffix if suffix in COMPRESSIONS else None
+
+
+def uncompressed_name(path: Path) -> str:
+    """The name of a file without its compression suffix.
+
+    >>> uncompressed_name(Path("corpus/train.de.xz"))
+    'train.de'
+    """
+    return path.stem if compression_suffix(path) else path.name
+
+
+def format_suffix(path: AnyPath) -> str:
+    """The suffix of a file before its compression suffix, in lower case.
+
+    >>> format_suffix("corpus/train.TSV.xz")
+    '.tsv'
+    """
+    return Path(uncompressed_name(Path(path))).suffix.lower()
+
+
+def check_file(path: AnyPath) -> Path:
+    """Return the path if it is that of a regular file that is not empty."""
+    path = Path(path)
+    if _file_size(path) == 0:
+        raise DataError(f"{path} is empty")
+    return path
+
+
+def _file_size(path: Path) -> int:
+    """The size of a regular file."""
+    try:
+        status = path.stat()
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path}") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if stat.S_ISDIR(status.st_mode):
+        raise DataError(f"{path} is a folder, expected a file")
+    if not stat.S_ISREG(status.st_mode):
+        raise DataError(f"{path} is not a regular file: data is read more than once, so it cannot come from a pipe")
+    return status.st_size
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(f"cannot read {path}: {error.strerror or error}")
+
+
+def _lines(path: Path, keep_carriage_returns: bool) -> Generator[str]:
+    for text in _text_blocks(path):
+        if not keep_carriage_returns and "\r" in text:
+            text = text.replace("\r\n", "\n")
+        lines = text.split("\n")
+        if not lines[-1]:
+            lines.pop()
+        yield from lines
+
+
+def _blocks(path: Path, block_length: int) -> Generator[str]:
+    for text in _text_blocks(path, cuts_lines=True):
+        yield from cut_blocks(text.replace("\r\n", "\n"), block_length=block_length)
+
+
+def _text_blocks(path: Path, *, cuts_lines: bool = False) -> Iterator[str]:
+    """The text in blocks that end at line ends, except the last one and, with `cuts_lines`, very long lines."""
+    position = _Position(line=1, byte=1)
+    is_empty = True
+    for block in _byte_blocks(path, cuts_lines=cuts_lines):
+        text = _decode(block, path, position)
+        if position.is_beginning:
+            text = text.removeprefix("\ufeff")
+        if text:
+            is_empty = False
+            yield text
+        position = position.after(block)
+    if is_empty:
+        raise DataError(f"{path} is empty")
+
+
+def _byte_blocks(path: Path, *, cuts_lines: bool) -> Iterator[bytes]:
+    pending: list[bytes] = []
+    for chunk in _byte_chunks(path):
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*pending, chunk[:end]])
+            pending = []
+        if end < len(chunk):
+            pending.append(chunk[end:])
+        if cuts_lines and sum(map(len, pending)) > _CHUNK:
+            line = b"".join(pending)
+            end = _last_character(line)
+            yield line[:end]
+            pending = [line[end:]]
+    if pending:
+        yield b"".join(pending)
+
+
+def _last_character(line: bytes) -> int:
+    r"""The start of the last character: a cut there divides neither a character nor a `\r` from its `\n`."""
+    start = len(line) - 1
+    while start > len(line) - 4 and line[start] & 0xC0 == 0x80:  # a continuation byte
+        start -= 1
+    return start
+
+
+class _Stream(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+def _byte_chunks(path: Path) -> Iterator[bytes]:
+    openers: dict[str | None, Callable[[Path], _Stream]] = {
+        ".gz": gzip.open,
+        ".xz": lzma.open,
+        ".bz2": bz2.open,
+        ".zst": _ZstandardFile,
+    }
+    opener = openers.get(compression_suffix(path), lambda path: path.open("rb", buffering=0))
+    try:
+        stream = opener(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    with closing(stream):
+        is_first = True
+        while chunk := _read(stream, path):
+            if is_first and chunk.startswith(SEALED_HEADER):
+                raise DataError(f"{path} is a sealed test set: only the test of the run it belongs to reads it")
+            is_first = False
+            yield chunk
+
+
+def _read(stream: _Stream, path: Path) -> bytes:
+    compression = COMPRESSIONS.get(compression_suffix(path) or "")
+    try:
+        return stream.read(_CHUNK)
+    except EOFError as error:
+        raise DataError(f"{path} is truncated: its {compression} data ends too early") from error
+    except (OSError, zlib.error, lzma.LZMAError) as error:
+        if compression is None:
+            raise DataError(f"cannot read {path}: {error}") from error
+        raise DataError(f"{path} is damaged, or is not {compression}: {error}") from error
+
+
+class _ZstandardFile:
+    """A Zstandard file of one or more frames that raises `EOFError` if it is truncated.
+
+    The library's own reader stops at a truncation as if the file ended there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import zstandard
+        except ImportError as error:
+            raise DataError(f"reading {path} needs the package zstandard: install regard[zstd]") from error
+        self._library: Any = zstandard
+        self._frame: Any = None
+        self._unread = b""
+        self._stream = path.open("rb")
+
+    def read(self, _size: int, /) -> bytes:
+        while True:
+            data = self._unread or self._stream.read(_ZSTANDARD_CHUNK)
+            if not data:
+                if self._frame is not None:
+                    raise EOFError
+                return b""
+            if out := self._decompress(data):
+                return out
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _decompress(self, data: bytes) -> bytes:
+        self._frame = self._frame or self._library.ZstdDecompressor().decompressobj()
+        try:
+            out = self._frame.decompress(data)
+        except self._library.ZstdError as error:
+            raise OSError(str(error)) from error
+        self._unread = self._frame.unused_data
+        if self._frame.eof:
+            self._frame = None
+        return out
+
+
+class _Position(NamedTuple):
+    """A line, and a byte of the line, both counted from 1."""
+
+    line: int
+    byte: int
+
+    @property
+    def is_beginning(self) -> bool:
+        return self == (1, 1)
+
+    def after(self, block: bytes) -> "_Position":
+        """The position after a block that begins here."""
+        num_lines = block.count(b"\n")
+        return _Position(self.line + num_lines, len(block) - block.rfind(b"\n") + (0 if num_lines else self.byte - 1))
+
+    def __str__(self) -> str:
+        return f"line {self.line:,}, byte {self.byte:,}"
+
+
+def _decode(block: bytes, path: Path, start: _Position) -> str:
+    if b"\0" in block:
+        position = start.after(block[: block.index(0)])
+        raise DataError(f"{path} is not text: {position} is NUL{_format_hint(block, start)}")
+    try:
+        return block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        position = start.after(block[: error.start])
+        hint = _format_hint(block, start) or _encoding_hint(block, error)
+        raise DataError(f"{path} is not UTF-8: {position} is 0x{block[error.start]:02x}{hint}") from error
+
+
+_UTF_16 = "looks like UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
+_MAGIC_BYTES = {
+    b"\xff\xfe": _UTF_16,
+    b"\xfe\xff": _UTF_16,
+    b"\x1f\x8b": "looks like gzip; let its name end in .gz",
+    b"\xfd7zXZ": "looks like xz; let its name end in .xz",
+    b"BZh": "looks like bzip2; let its name end in .bz2",
+    b"\x28\xb5\x2f\xfd": "looks like Zstandard; let its name end in .zst",
+    b"PAR1": "looks like Parquet; let its name end in .parquet",
+    b"PK\x03\x04": "looks like a ZIP archive or a spreadsheet; export it as text",
+}
+
+
+def _format_hint(block: bytes, start: _Position) -> str:
+    """The format of a file that is not text, by its first bytes."""
+    if not start.is_beginning:
+        return ""
+    for magic, hint in _MAGIC_BYTES.items():
+        if block.startswith(magic):
+            return f" ({hint})"
+    if len(block) > 1 and (not any(block[0:64:2]) or not any(block[1:64:2])):
+        return f" ({_UTF_16})"  # every second byte of English text is zero
+    return ""
+
+
+def _encoding_hint(block: bytes, error: UnicodeDecodeError) -> str:
+    if block[: error.start].isascii():
+        name, code = ("latin-1", "ISO-8859-1") if block[error.start] >= 0xA0 else ("Windows-1252", "WINDOWS-1252")
+        return f" (looks like {name}; convert it with iconv -f {code} -t UTF-8)"
+    # The text before was UTF-8 beyond ASCII, so another encoding of the whole file is unlikely.
+    return " (the file ends inside a character)" if error.reason == "unexpected end of data" else ""

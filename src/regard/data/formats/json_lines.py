@@ -1,0 +1,118 @@
+"""JSON lines: one object on each line.
+
+A field is named by its keys separated by dots: `en`, or `translation.en` if the texts are one object deeper, as in
+`{"translation": {"en": "Hello", "de": "Hallo"}}`. A number is read as the text it is written as.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from regard.data.formats.cells import as_text, value_kind
+from regard.data.formats.files import iter_lines, sample_lines
+from regard.data.formats.layouts import BLANK, TABLE_FORMATS, Layout, Record
+from regard.errors import DataError
+
+Field = tuple[str, ...]
+"""The keys of a value: one, or two for an object within an object."""
+
+_SAMPLE_ROWS = 100
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+decode_json: Callable[[str], Any] = json.JSONDecoder(
+    parse_float=str, parse_int=str, parse_constant=_reject_constant
+).decode
+"""Decode JSON with numbers as the text they are written as: 1.50 stays 1.50, and no integer is too long."""
+
+
+def decode_object(line: str) -> dict[str, Any] | None:
+    """The JSON object on a line; None if there is none."""
+    try:
+        record = decode_json(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def sample_objects(path: Path, lines: Iterable[str]) -> list[dict[str, Any]]:
+    """The objects among the first lines of a file, of which there must be at least one."""
+    objects = [record for line in lines if (record := decode_object(line)) is not None]
+    if not objects:
+        raise DataError(f"{path.name} is not JSON lines: none of its first lines is an object, as {{...}} on one line")
+    return objects
+
+
+def jsonl_layout(path: Path, *, is_inferred: bool) -> Layout:
+    """The layout of a file of JSON lines; its columns are the fields of its first objects."""
+    objects = sample_objects(path, sample_lines(path, _SAMPLE_ROWS))
+    fields = fields_of(objects)
+    return Layout(
+        format="jsonl",
+        label=TABLE_FORMATS["jsonl"],
+        names=tuple(map(field_name, fields)),
+        lists=tuple(list_fields(objects)),
+        is_inferred=is_inferred,
+        read=partial(_read, path, tuple(fields)),
+    )
+
+
+def _read(path: Path, fields: Sequence[Field], picks: Sequence[int]) -> Iterator[Record]:
+    chosen = [fields[pick] for pick in picks]
+    for number, line in enumerate(iter_lines(path), 1):
+        try:
+            record = decode_json(line)
+        except (ValueError, RecursionError):
+            yield number, (), "invalid JSON" if line and not line.isspace() else BLANK
+            continue
+        if isinstance(record, dict):
+            yield number, *field_texts(record, chosen)
+        else:
+            yield number, (), "a list or a single value instead of an object"
+
+
+def fields_of(objects: Iterable[dict[str, Any]]) -> list[Field]:
+    """The fields that are text in any of the objects, in the order of their first occurrence.
+
+    >>> fields_of([{"id": "7", "translation": {"de": "Hallo", "en": "Hello"}}])
+    [('id',), ('translation', 'de'), ('translation', 'en')]
+    """
+    fields: dict[Field, None] = {}
+    for record in objects:
+        for key, value in record.items():
+            inner = value.items() if isinstance(value, dict) else ()
+            fields.update({(key, deeper): None for deeper, text in inner if as_text(text) is not None})
+            if as_text(value) is not None:
+                fields[key,] = None
+    return list(fields)
+
+
+def list_fields(objects: Iterable[dict[str, Any]]) -> list[str]:
+    """The fields that are lists in any of the objects, in the order of their first occurrence."""
+    return list(dict.fromkeys(key for record in objects for key, value in record.items() if isinstance(value, list)))
+
+
+def field_name(field: Field) -> str:
+    """The keys separated by dots."""
+    return ".".join(field)
+
+
+def field_texts(record: dict[str, Any], fields: Sequence[Field]) -> tuple[tuple[str, ...], str]:
+    """The texts of the given fields, and the fault if one has none."""
+    texts: list[str] = []
+    for field in fields:
+        value: Any = record
+        for key in field:
+            if not isinstance(value, dict) or key not in value:
+                return (), f"no field {field_name(field)!r}"
+            value = value[key]
+        text = as_text(value)
+        if text is None:
+            return (), f"{value_kind(value)} in field {field_name(field)!r}"
+        texts.append(text)
+    return tuple(texts), ""

@@ -1,0 +1,180 @@
+"""The text of a run: files, a folder, tables or documents in memory, for each split."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from regard.data.formats.files import check_file, content_hash, format_suffix, iter_blocks
+from regard.data.formats.folders import TABLE_SUFFIXES
+from regard.data.formats.messages import format_count
+from regard.data.formats.plain_text import TEXT_ROLES, Documents, TextFile, format_paths
+from regard.data.formats.tables import Table, open_table, rows_hash
+from regard.data.settings import DataConfig
+from regard.data.sources import (
+    hash_with_held_out,
+    is_builtin,
+    open_source,
+    require_files,
+    rows_in_memory,
+    with_folder,
+)
+from regard.data.splits.by_hash import SPLIT_PURPOSES
+from regard.data.splits.by_time import ROW_ORDER
+from regard.data.splits.plan import key_column, with_split_keys
+from regard.errors import ConfigError, DataError
+
+DocumentKind = Literal["auto", "file", "lines"]
+"""What a document of a plain text is: the whole file, or each line; `auto` depends on the tokenizer."""
+
+_FIRST_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """The text of a run by split; `valid` and `test` are None if they are to be split off `train`."""
+
+    train: Documents
+    valid: Documents | None
+    test: Documents | None
+    content_hash: Callable[[], str]
+    """Computes the hash of all text, in a pass over the files."""
+    inferred: list[str]
+    """What was inferred, in sentences."""
+    is_isolated: bool
+    """Whether documents are independent, or each continues the previous one."""
+
+
+def open_texts(
+    config: DataConfig,
+    rows: Iterable[Sequence[str]] | None = None,
+    *,
+    tokenizer: str = "bpe",
+    documents: DocumentKind = "auto",
+    isolate: bool | None = None,
+) -> TextSource:
+    """Open the text that the settings name.
+
+    Args:
+        config: Where the text is.
+        rows: Documents in memory, instead of files.
+        tokenizer: Its kind: with `words`, each line of a plain text is a document.
+        documents: What a document of a plain text is.
+        isolate: Whether documents are independent of each other; None to infer it.
+
+    Raises:
+        DataError: If a file is missing, empty, not text, or a table without a column of text.
+        ConfigError: If the settings do not match the files.
+    """
+    inferred: list[str] = []
+    if rows is not None:
+        rows = list(rows)
+        train = Documents((rows_in_memory(config, TEXT_ROLES, rows),), "rows")
+        hash_of_train = partial(rows_hash, rows)
+    elif is_builtin(config):
+        source = open_source(config.changed(valid=[], test=[]), TEXT_ROLES)
+        train, hash_of_train = Documents((source.train,), "rows"), source.content_hash
+    else:
+        config, inferred = _with_folder(config)
+        train = _open(config.train, config, documents, tokenizer, key=key_column(config))
+        if train.form == "rows" and config.order == ROW_ORDER and len(train.files) > 1:
+            num_files = format_count(len(train.files), "file")
+            raise ConfigError(f"data.order = {ROW_ORDER!r} is for the rows of one file, got {num_files}")
+        train = replace(train, files=tuple(_with_split_keys(file, config) for file in train.files))
+        hash_of_train = partial(content_hash, train.paths)
+    held_out = {
+        split: _open(paths, config, documents, tokenizer)
+        for split, paths in (("valid", config.valid), ("test", config.test))
+        if paths
+    }
+    # Rows and files are independent of each other; a line continues the previous one.
+    is_isolated = train.form == "rows" or (train.form == "file" and len(train.files) > 1)
+    is_isolated = is_isolated if isolate is None else isolate
+    for some in (train, *held_out.values()):
+        inferred += [sentence for table in some.tables for sentence in table.inferred]
+    if train.paths and (isolate is None or (documents == "auto" and train.form != "rows")):
+        inferred.append(_describe(train, is_isolated))
+    paths_held_out = {split: some.paths for split, some in held_out.items()}
+    return TextSource(
+        train=train,
+        valid=held_out.get("valid"),
+        test=held_out.get("test"),
+        content_hash=lambda: hash_with_held_out(hash_of_train(), paths_held_out),
+        inferred=list(dict.fromkeys(inferred)),
+        is_isolated=is_isolated,
+    )
+
+
+def _with_folder(config: DataConfig) -> tuple[DataConfig, list[str]]:
+    """The settings with the files of a folder, and a sentence about them."""
+    require_files(config, "a file, several files or a folder of them")
+    changed = with_folder(config)
+    if changed is config:
+        return config, []
+    found = {"train": changed.train, "valid": changed.valid, "test": changed.test}
+    used = {split: paths for split, paths in found.items() if paths and paths != getattr(config, split)}
+    files = ", ".join(f"{format_paths(map(Path, paths))} {SPLIT_PURPOSES[split]}" for split, paths in used.items())
+    return changed, [f"took from the folder {Path(config.train[0]).name} {files}"]
+
+
+def _with_split_keys(file: TextFile | Table, config: DataConfig) -> TextFile | Table:
+    # Lines of plain text are contiguous; `split_text` reports that they cannot be split by time.
+    return with_split_keys(file, config) if isinstance(file, Table) and file.format != "lines" else file
+
+
+def _open(
+    names: Sequence[str], config: DataConfig, documents: DocumentKind, tokenizer: str, key: str | None = None
+) -> Documents:
+    paths = [check_file(name) for name in names]
+    # The content of the first is read; the others are of the same kind, unless their names contradict.
+    is_table = [_is_table(path, config, reads_content=index == 0) for index, path in enumerate(paths)]
+    if all(is_table):
+        if documents != "auto":
+            given = f"got task.documents = {documents!r} for {format_paths(paths)}"
+            raise ConfigError(f"task.documents is for plain text, each row of a table is a document, {given}")
+        return Documents(tuple(_open_table(path, config, key) for path in paths), "rows")
+    if any(is_table):
+        table, plain = paths[is_table.index(True)], paths[is_table.index(False)]
+        raise DataError(f"files read together must be of one kind, but {table.name} is a table and {plain.name} is not")
+    is_lines = config.format == "lines" or tokenizer == "words" if documents == "auto" else documents == "lines"
+    if not is_lines:
+        return Documents(tuple(TextFile(path) for path in paths), "file")
+    lines = config.changed(format="lines", columns=[], header=None)
+    return Documents(tuple(_open_table(path, lines) for path in paths), "lines")
+
+
+def _is_table(path: Path, config: DataConfig, *, reads_content: bool) -> bool:
+    """Whether a file is a table: by the settings, by its name, or because it begins like JSON lines."""
+    if config.format == "lines":
+        return False
+    if format_suffix(path).removeprefix(".") in TABLE_SUFFIXES:
+        return True
+    is_specified = bool(config.format or config.columns or config.header is not None)
+    is_likely = is_specified or (reads_content and _begins_with_brace(path))
+    return is_likely and _open_table(path, config).format != "lines"
+
+
+def _begins_with_brace(path: Path) -> bool:
+    with closing(iter_blocks(path, block_length=_FIRST_BLOCK)) as blocks:
+        return next((block.lstrip().startswith("{") for block in blocks if not block.isspace()), False)
+
+
+def _open_table(path: Path, config: DataConfig, key: str | None = None) -> Table:
+    return open_table(
+        path,
+        columns=config.columns or None,
+        format=config.format,
+        roles=TEXT_ROLES,
+        header=config.header,
+        key=key,
+        skip_bad=config.skip_bad,
+    )
+
+
+def _describe(documents: Documents, is_isolated: bool) -> str:
+    if documents.form == "file" and len(documents.files) == 1:
+        return f"read {documents.name} as {'an independent document' if is_isolated else 'contiguous text'}"
+    how = {"file": "", "lines": " line by line", "rows": " row by row"}[documents.form]
+    return f"read {documents.name}{how} as {'independent' if is_isolated else 'consecutive'} documents"

@@ -1,0 +1,122 @@
+"""The folder of an experiment: its manifest, and data in memory as a file.
+
+The manifest, `manifest.json`, lists the runs of the experiment with their settings. The same command continues an
+interrupted experiment; a command with other settings, or on other data, is refused.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.data.prepare import Prepared
+from regard.data.sources import Rows
+from regard.errors import DataError, RunError, RunExistsError
+from regard.experiments.jobs import Job
+from regard.files import write_atomically
+from regard.runs.folder import RunFolder
+from regard.runs.run import split_paths_and_rows
+from regard.runs.train import with_task
+from regard.settings import merge
+
+_COLUMNS = {1: ("text",), 2: ("source", "target"), 3: ("text1", "text2", "label")}
+"""The names of the columns of rows in memory once they are in a file, by their number."""
+
+
+def default_folder(kind: str, data: Any, suffix: str = "") -> Path:
+    """The folder of an experiment that the user has not named: `runs/compare-pairs` for the data `pairs.tsv`."""
+    paths, _ = split_paths_and_rows(data)
+    stem = (Path(paths[0]).absolute().name.split(".")[0] if paths else "") or "rows"
+    return Path("runs") / f"{kind}-{stem}{suffix}"
+
+
+def with_data(
+    settings: Mapping[str, Any],
+    data: str | os.PathLike[str] | Sequence[str] | Rows,
+    folder: Path,
+    *,
+    what: str,
+    overwrite: bool,
+) -> dict[str, Any]:
+    """The settings with the paths of the data, and its task; rows in memory become a file that every run can read."""
+    paths, rows = split_paths_and_rows(data)
+    if not paths and not rows:
+        raise DataError("no data: name a file, a folder or a built-in data set, or pass rows")
+    if rows is None:
+        return dict(with_task(merge(settings, {"data": {"train": paths}})))
+    columns = _COLUMNS.get(len(rows[0]), ())
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(columns) or not columns:
+            raise DataError(
+                f"rows must all have 1, 2 or 3 columns, got {len(rows[0])} in row 1 and {len(row)} in row {number}"
+            )
+    task = with_task(settings, rows)["task"]
+    path = folder / "rows.jsonl"
+    lines = "".join(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
+    if path.exists() and path.read_bytes() != lines.encode() and not overwrite:
+        raise RunExistsError(f"{folder} contains a {what} on other rows: overwrite it, or name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lines.encode())
+    return merge({**settings, "task": task}, {"data": {"train": [str(path)], "columns": list(columns)}})
+
+
+def write_manifest(
+    folder: Path, jobs: Sequence[Job], data: Prepared, *, what: str, shares_tokenizer: bool, overwrite: bool
+) -> None:
+    """Write the manifest of `jobs`, or raise if the folder contains something else; more runs may be added.
+
+    `what` names the experiment in messages. With `shares_tokenizer`, all runs on the whole training set have one
+    tokenizer, which is checked too.
+    """
+    path = folder / "manifest.json"
+    wanted: dict[str, Any] = {Path(job.path).name: [job.settings, job.generation] for job in jobs}
+    wanted = json.loads(json.dumps(wanted))  # as it will be read
+    before = read_manifest(path)
+    if before is not None and overwrite:
+        for name in before:
+            shutil.rmtree(folder / name, ignore_errors=True)
+    elif before is not None:
+        changed = [name for name, settings in wanted.items() if before.get(name, settings) != settings]
+        if changed:
+            raise RunExistsError(
+                f"{folder} contains a {what} with other settings (of {changed[0]}): overwrite it, "
+                "or name another folder"
+            )
+        _check_same_data(jobs, data, what=what, shares_tokenizer=shares_tokenizer)
+        wanted = {**before, **wanted}
+    elif folder.is_dir() and any((folder / name).exists() for name in wanted):
+        raise RunError(f"{folder} contains something that is not a {what}: name another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(wanted, ensure_ascii=False).encode())
+    except OSError as error:
+        raise RunError(f"cannot write a {what} to {folder}: {error.strerror or error}") from None
+
+
+def read_manifest(path: Path) -> dict[str, Any] | None:
+    """What an earlier command wrote; None where there was none."""
+    if not path.is_file():
+        return None
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise RunError(f"{path} is damaged: {error}; name another folder") from None
+
+
+def _check_same_data(jobs: Sequence[Job], data: Prepared, *, what: str, shares_tokenizer: bool) -> None:
+    """Finished runs must have been trained on the present data, otherwise they are scored on other examples."""
+    for job in jobs:
+        run = RunFolder(job.path)
+        if not run.exists:
+            continue
+        is_same = run.read_provenance().data_hash == data.content_hash
+        if is_same and shares_tokenizer and job.train_rows is None:
+            stored = run.read_codecs(run.read_settings())
+            is_same = all(codec.to_json() == data.codecs[name].to_json() for name, codec in stored.items())
+        if not is_same:
+            raise RunExistsError(
+                f"{run.path.parent} contains a {what} on other data (of {run.path.name}): "
+                "overwrite it, or name another folder"
+            )

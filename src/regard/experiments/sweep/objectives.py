@@ -1,0 +1,118 @@
+"""What the trials of a sweep are ranked by: names, directions, and values, read from the run folder of each trial.
+
+The test rows stay sealed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from regard.data.prepare import Prepared
+from regard.errors import ConfigError, RunError
+from regard.evaluation.registry import find_metric_of
+from regard.experiments.jobs import last_metrics
+from regard.runs.folder import RunFolder
+from regard.selection.bounds import ScoreSummary
+from regard.selection.ledger import evaluations
+from regard.settings import nearest
+from regard.tasks.registry import make_task
+from regard.training.settings import ResolvedSettings
+
+RUN_OBJECTIVES = ("loss", "parameters", "seconds")
+"""What every run has: its best validation loss, its number of parameters, and the seconds of its training."""
+
+
+@dataclass(frozen=True)
+class SweepObjective:
+    """What is maximized, or minimized."""
+
+    name: str
+
+    @property
+    def is_maximized(self) -> bool:
+        return self.name not in RUN_OBJECTIVES and find_metric_of(self.name).higher_is_better
+
+    @property
+    def direction(self) -> Literal["maximize", "minimize"]:
+        return "maximize" if self.is_maximized else "minimize"
+
+    @property
+    def is_per_token(self) -> bool:
+        """Whether it is a mean over tokens, which is comparable only for the same tokens."""
+        return self.name == "loss" or (self.name not in RUN_OBJECTIVES and find_metric_of(self.name).is_per_token)
+
+    @property
+    def sign(self) -> float:
+        """What a value is multiplied by so that lower is better."""
+        return -1.0 if self.is_maximized else 1.0
+
+
+def read_objectives(names: Sequence[str], settings: ResolvedSettings, data: Prepared) -> list[SweepObjective]:
+    """The objectives of these names; unset, the task's first score, or the loss of a task without outputs."""
+    task, rows = make_task(settings.task, data.codecs), data.held_out["valid"]
+    if not rows:
+        raise ConfigError("a sweep selects by validation rows, and there are none")
+    known = [*task.metric_names(), *RUN_OBJECTIVES]
+    if not names:
+        headline = task.headline(rows)
+        names = ["loss" if not task.has_targets else headline if headline in known else known[0]]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"no objective of {task.name} is called {name!r}{nearest(name, known)}")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"objectives must differ, got {', '.join(names)}")
+    return [SweepObjective(name) for name in names]
+
+
+def report_of(folder: RunFolder) -> dict[str, Any] | None:
+    """The ledger's line of the final evaluation of a run; None where the run is not finished."""
+    lines = [line for line in folder.read_ledger() if line["event"] == "report"]
+    return lines[-1] if lines else None
+
+
+def measure_run(folder: RunFolder) -> dict[str, float]:
+    """All values that a finished run can be ranked by."""
+    report = report_of(folder)
+    if report is None:
+        raise RunError(f"the training of {folder.path} is not finished")
+    return {
+        **{name: score["value"] for name, score in report["scores"].items() if isinstance(score, dict)},
+        "loss": best_loss(folder.read_ledger()),
+        "parameters": float(folder.read_provenance().num_parameters),
+        "seconds": float(last_metrics(folder.path)["seconds"]),
+    }
+
+
+def best_loss(evaluations: Sequence[dict[str, Any]]) -> float:
+    """The lowest validation loss of a training, which is that of the saved weights."""
+    return min((line["scores"]["loss"] for line in evaluations if line["event"] == "training"), default=float("inf"))
+
+
+def evaluations_of(folder: RunFolder) -> list[dict[str, Any]]:
+    """Each evaluation on the validation rows, once: a step that is trained again after a crash has the same weights."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for line in evaluations(folder.read_ledger(), "valid"):
+        scores = {n: s["value"] if isinstance(s, dict) else s for n, s in line["scores"].items() if n != "rows"}
+        kept = {"time": line["time"], "event": line["event"], "candidate": line["candidate"], "scores": scores}
+        found.setdefault((line["event"], line["candidate"]), kept)
+    return list(found.values())
+
+
+def objective_scores(folder: RunFolder, objectives: Sequence[SweepObjective]) -> dict[str, Any]:
+    """The scores of the objectives in the final evaluation, with signatures, and its number of rows."""
+    report = report_of(folder)
+    assert report is not None, "a finished run has a report"
+    names = [objective.name for objective in objectives if objective.name in report["scores"]]
+    return {"rows": report["scores"]["rows"], "scores": {name: report["scores"][name] for name in names}}
+
+
+def correct_rows(report: dict[str, Any], name: str) -> ScoreSummary | None:
+    """A score as the number of correct rows; None where it is no proportion of rows, and so has no exact bound."""
+    score = report["scores"].get(name)
+    if not isinstance(score, dict):
+        return None
+    signature = dict(part.split(":", 1) for part in score["signature"].split("|"))
+    if signature.get("interval") != "clopper-pearson":
+        return None
+    num_rows = int(signature["n"])
+    return ScoreSummary.from_successes(round(score["value"] * num_rows), num_rows)

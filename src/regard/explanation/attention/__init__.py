@@ -1,0 +1,22 @@
+"""Attention maps: recorded during a forward pass, and drawn as a page, a figure or a heat map in the terminal."""
+
+from regard.explanation.attention.maps import AttentionMaps, write_attention_page
+from regard.explanation.attention.recording import (
+    causal_attention_maps,
+    cross_attention_maps,
+    encoder_attention_maps,
+    has_attention,
+    model_attention_maps,
+    record_attention,
+)
+
+__all__ = [
+    "AttentionMaps",
+    "causal_attention_maps",
+    "cross_attention_maps",
+    "encoder_attention_maps",
+    "has_attention",
+    "model_attention_maps",
+    "record_attention",
+    "write_attention_page",
+]

@@ -1,0 +1,177 @@
+/* The report of a run: each section is drawn from its part of the data, and left out where that is empty. */
+"use strict";
+
+const SAMPLES_AT_ONCE = 24;
+const MOST_TILES = 6;
+/* A curve of more points than this is smoothed, over a thin line of the logged values. */
+const MANY_POINTS = 60;
+
+PAGES.report = (root, data) => {
+  if (data.scores.length) root.append(makeScores(data.scores));
+  if (data.summary.length) root.append(makeTiles(data.summary));
+  addSections(root, [
+    ["learning", "Learning curves", data.curves.length, showLearning],
+    ["confusion", "Confusion matrix", data.confusion, showConfusion],
+    ["words", "Word attributions", data.highlights.length, showAttributions],
+    ["samples", "Samples", data.samples.length, showSamples],
+    ["attention", "Attention", data.attention.length, showAttention],
+    ["certificate", "Certificate", data.certificate, showCertificate],
+    ["notes", "Notes", data.notes.length, (section, { notes }) => section.append(makeNotes(notes))],
+    ["settings", "Settings", data.settings.trim().length, showSettings],
+  ], data);
+};
+
+/* The first score large, a few others beside it; many others as a table. */
+function makeScores([main, ...others]) {
+  const isTable = others.length > MOST_TILES;
+  const rows = others.map((score) => make("div", {}, make("dt", {}, score.label),
+    make("dd", {}, scoreFormatter(score)(score.value)), make("dd", { class: "between" }, hasInterval(score) ? formatInterval(score) : "")));
+  const beside = isTable ? make("dl", { class: "score-table" }, ...rows)
+    : make("div", { class: "other-scores" }, ...others.map((score) => makeScore(score, false)));
+  const block = make("div", { class: `scores${others.length ? "" : " single"}` }, makeScore(main, true), others.length ? beside : null);
+  const signed = [main, ...others].filter(({ signature }) => signature);
+  return make("div", {}, block, signed.length ? make("details", { class: "folded" }, make("summary", {}, "Signatures: everything that the scores depend on"),
+    ...signed.map((score) => makeSignature(`${score.name}|${score.signature} = ${scoreFormatter(score)(score.value)}`))) : null);
+}
+
+/* The interval of a bootstrap in which all resamples agree has no width and carries no information. */
+const hasInterval = ({ value, interval }) => isNumber(value) && interval?.every(isNumber) && interval[1] > interval[0];
+const formatInterval = (score) => score.interval.map(scoreFormatter(score)).join(" to ");
+
+const makeScore = (score, isMain) => make("div", { class: `score${isMain ? " main" : ""}` },
+  make("div", { class: "name" }, score.label),
+  make("div", { class: "value" }, scoreFormatter(score)(score.value)),
+  ...(hasInterval(score) ? [intervalBar(score, isMain ? 300 : 160, isMain),
+    make("div", { class: "between" }, `${isMain ? "95 % interval " : ""}${formatInterval(score)}`)] : []));
+
+function showCertificate(section, { certificate: { findings, tables, footnote } }) {
+  section.append(makeNotes(findings), ...tables.map(makeTable), make("p", { class: "ledger" }, footnote));
+}
+
+/* A row for each true label, a column for each predicted label; shades are shares of the row. */
+function showConfusion(section, { confusion: { labels, counts } }) {
+  const totals = counts.map((row) => row.reduce((sum, count) => sum + count, 0));
+  const cell = (count, row, column) => {
+    const share = totals[row] ? count / totals[row] : 0;
+    const color = row === column ? "right" : "wrong";
+    return make("td", { style: `background: color-mix(in srgb, var(--${color}) ${Math.round(70 * share)}%, transparent)`,
+      title: `${labels[row]} predicted as ${labels[column]}: ${count} of ${totals[row]}` }, count ? String(count) : "");
+  };
+  section.append(make("div", { class: "confusion" }, make("table", {},
+    make("thead", {}, make("tr", {}, make("th", { class: "corner" }, "true ↓ predicted →"),
+      ...labels.map((label) => make("th", { scope: "col" }, label)), make("th", { class: "total" }, "rows"))),
+    make("tbody", {}, ...counts.map((row, number) => make("tr", {}, make("th", { scope: "row" }, labels[number]),
+      ...row.map((count, column) => cell(count, number, column)), make("td", { class: "total" }, String(totals[number]))))))));
+}
+
+const showAttention = (section, { attention }) => {
+  section.append(make("p", { class: "lead" }, ATTENTION_LEAD));
+  new AttentionViewer(section, attention);
+};
+
+const showAttributions = (section, { highlights }) => {
+  section.append(make("p", { class: "lead" }, HIGHLIGHTS_LEAD));
+  showHighlights(section, highlights);
+};
+
+/* The mean over a window around each point, which narrows towards the ends. */
+function smoothed(points) {
+  const reach = Math.ceil(points.length / 60);
+  return points.map(({ x }, i) => {
+    const side = Math.min(reach, i, points.length - 1 - i);
+    const window = points.slice(i - side, i + side + 1);
+    return { x, y: window.reduce((sum, { y }) => sum + y, 0) / window.length };
+  });
+}
+
+const makeKey = (words, color) => make("span", {}, make("i", { style: `border-color: var(--${color})` }), words);
+
+function showLearning(section, { curves }) {
+  const pointsOf = (name) => curves.filter((line) => isNumber(line[name])).map((line) => ({ x: line.step, y: line[name] }));
+  const [training, validation, rates] = ["loss", "valid_loss", "learning_rate"].map(pointsOf);
+  const isNoisy = training.length > MANY_POINTS;
+  const axis = { kind: "linear", name: "steps", format: formatNumber, formatPlace: (step) => `step ${formatNumber(step)}` };
+  const card = make("div", { class: "card" });
+  section.append(card);
+  const charts = [];
+  if (training.length || validation.length) {
+    const values = [...training, ...validation].map(({ y }) => y).filter((y) => y > 0);
+    const isLogarithmic = values.reduce((a, b) => Math.max(a, b), 0) > 30 * values.reduce((a, b) => Math.min(a, b), Infinity);
+    const legend = make("div", { class: "chart-legend" },
+      training.length ? makeKey(isNoisy ? "training loss, smoothed; thin: as logged" : "training loss", "accent") : null);
+    if (validation.length) {
+      const { x: step, y: lowest } = lowestOf(validation);
+      legend.append(makeKey(`validation loss, lowest ${formatNumber(lowest)} at step ${formatNumber(step)}`, "second"));
+    }
+    card.append(legend);
+    const chart = new LineChart(card, {
+      height: 318, axis, name: "training loss and validation loss", isLogarithmic, startsAtZero: true, describe: (step) => describeStep(curves, step),
+      lines: () => [
+        { name: "raw", points: isNoisy ? training : [] },
+        { name: "loss", points: isNoisy ? smoothed(training) : training },
+        { name: "valid_loss", points: validation, marks: validation.length <= 40 ? "all" : "none", hasRing: true },
+      ],
+    });
+    charts.push(chart);
+    section.querySelector(".section-head").append(makeChoices("Loss axis", [[false, "linear"], [true, "logarithmic"]], isLogarithmic, (choice) => {
+      chart.isLogarithmic = choice;
+      chart.draw();
+    }));
+  }
+  if (rates.length) {
+    card.append(make("div", { class: "chart-legend", style: "margin: 18px 0 4px" }, makeKey("learning rate", "muted")));
+    charts.push(new LineChart(card, {
+      height: 76, numTicks: 2, axis, name: "learning rate", startsAtZero: true, hasAxis: false, lines: () => [{ name: "learning_rate", points: rates }],
+      describe: charts.length ? null : (step) => describeStep(curves, step),
+    }));
+  }
+  charts.forEach((chart) => { chart.linked = charts.filter((other) => other !== chart); });
+}
+
+/* The numbers logged at a step and, where it has none, of the validation nearest to it. */
+function describeStep(curves, step) {
+  const line = curves.find((entry) => entry.step === step) ?? { step };
+  const isValid = (name) => name.startsWith("valid");
+  const rows = (entry, test) => Object.entries(entry)
+    .filter(([name, value]) => name !== "step" && (value === null || isNumber(value)) && test(name))
+    .map(([name, value]) => [name.replaceAll("_", " "), formatNumber(value)]);
+  const nearest = curves.filter((entry) => Object.keys(entry).some(isValid))
+    .reduce((a, b) => (a && Math.abs(a.step - step) <= Math.abs(b.step - step) ? a : b), null);
+  return [
+    ...rows(line, (name) => !isValid(name)),
+    ...(nearest && nearest.step !== step ? [[`validation at step ${formatNumber(nearest.step)}`, null]] : []),
+    ...(nearest ? rows(nearest, isValid) : []),
+  ];
+}
+
+function showSamples(section, { samples }) {
+  const groups = {
+    wrong: samples.filter((sample) => sample.right === false),
+    right: samples.filter((sample) => sample.right === true),
+    all: samples,
+  };
+  const kinds = kindsOfTags(samples.flatMap(({ kind, target, prediction }) => (kind === "tags" ? `${target ?? ""} ${prediction}`.trim().split(/\s+/) : [])));
+  const first = groups.wrong.length ? "wrong" : groups.right.length ? "right" : "all";
+  showGroups(section, make("div", { class: "samples" }), groups, first, SAMPLES_AT_ONCE, (sample) => makeSample(sample, kinds));
+}
+
+const TOML = /("(?:\\.|[^"\\])*"|'[^']*')|(#.*$)|(^\s*\[.*\]\s*$)|(^\s*[\w.-]+(?=\s*=))|(\b(?:true|false)\b|[+-]?\b\d[\w.:+-]*)/g;
+const TOML_NAMES = ["toml-text", "toml-comment", "toml-table", "toml-key", "toml-value"];
+
+function showSettings(section, { settings }) {
+  const lines = settings.trimEnd().split("\n").flatMap((line, i) => [i ? "\n" : "", ...highlighted(line)]);
+  const code = make("pre", {}, ...lines);
+  section.append(make("details", { class: "settings" },
+    make("summary", {}, "run.toml: every setting of this run"),
+    make("div", { class: "code" }, copyButton(code), code)));
+}
+
+function highlighted(line) {
+  const pieces = [];
+  let end = 0;
+  for (const match of line.matchAll(TOML)) {
+    pieces.push(line.slice(end, match.index), make("span", { class: TOML_NAMES[match.slice(1).findIndex(Boolean)] }, match[0]));
+    end = match.index + match[0].length;
+  }
+  return [...pieces, line.slice(end)];
+}

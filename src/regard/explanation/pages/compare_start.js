@@ -1,1 +1,0 @@
-showComparison(document.getElementById("comparison"), readData());

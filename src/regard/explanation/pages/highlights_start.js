@@ -1,1 +1,0 @@
-showHighlights(document.getElementById("highlights"), readData());

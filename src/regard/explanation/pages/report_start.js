@@ -1,1 +1,0 @@
-showReport(document.getElementById("report"), readData());

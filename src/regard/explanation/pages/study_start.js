@@ -1,1 +1,0 @@
-showStudy(document.getElementById("study"), readData());

@@ -1,0 +1,92 @@
+"""The report of a run: one page with its scores, learning curves, samples and settings."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.errors import ConfigError
+from regard.evaluation.registry import score_label
+from regard.explanation.html import page_data, write_page
+from regard.explanation.report.formatting import label_of
+from regard.explanation.report.summary import Summary
+
+if TYPE_CHECKING:  # importing attention imports torch, which certificates and bounds do not need
+    from regard.explanation.attention import AttentionMaps
+    from regard.explanation.attribution import Highlights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The content of the page; a section whose content is empty is left out."""
+
+    title: str
+    summary: Mapping[str, str] = field(default_factory=dict)
+    """Names and texts: model, parameters, rows, device, time."""
+    scores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Metric to `value` and, where known, `interval` (95 %) and `signature`; the first one is shown large."""
+    evaluated_on: str = "Validation"
+    """The set of the scores, which precedes the name of the first one."""
+    num_rows: int | None = None
+    """How many rows the scores are computed on."""
+    curves: Sequence[Mapping[str, Any]] = ()
+    """The lines of `metrics.jsonl`: each has a `step`, those of training a `loss`, of validation a `valid_loss`."""
+    settings: str = ""
+    """The resolved `run.toml`."""
+    samples: Sequence[Mapping[str, Any]] = ()
+    """`source`, `prediction` and, where known, `target` and `right`; with `kind` "tags", texts of tags."""
+    certificate: Summary | None = None
+    confusion: Mapping[str, Any] | None = None
+    """`labels`, and `counts`: how often each label (a row) was predicted as each (a column)."""
+    highlights: "Sequence[Highlights]" = ()
+    attention: "Sequence[AttentionMaps]" = ()
+    notes: Sequence[str] = ()
+    """What was inferred, counted or left out, one sentence each."""
+
+
+def write_report(path: str | os.PathLike[str], report: Report) -> None:
+    """Writes the report as one HTML file."""
+    data = {
+        "title": report.title,
+        "summary": list(report.summary.items()),
+        "scores": _scores(report),
+        "curves": _merged(report.curves),
+        "settings": report.settings,
+        "samples": list(report.samples),
+        "certificate": None if report.certificate is None else report.certificate.to_json(),
+        "confusion": report.confusion,
+        "highlights": [example.to_json() for example in report.highlights],
+        "attention": [maps.to_page_data() for maps in report.attention],
+        "notes": list(report.notes),
+    }
+    write_page(path, "report", title=report.title, data=data)
+
+
+def update_certificate(path: str | os.PathLike[str], certificate: Summary) -> None:
+    """Replaces the certificate of a report after an evaluation; a file that is not a report is left as it is."""
+    data = page_data(path) if Path(path).exists() else None
+    if data is not None:
+        write_page(path, "report", title=data["title"], data={**data, "certificate": certificate.to_json()})
+
+
+def _scores(report: Report) -> list[dict[str, Any]]:
+    """The scores with their labels; that of the first one names its set, for example "Validation BLEU (500 rows)"."""
+    found = []
+    for number, (name, score) in enumerate(report.scores.items()):
+        if "value" not in score:
+            raise ConfigError(f"a score must have a value, got {name!r} with {', '.join(score) or 'nothing'}")
+        rows = "" if report.num_rows is None else f" ({report.num_rows:,} rows)"
+        label = label_of(name) if number else f"{report.evaluated_on} {score_label(name)}{rows}"
+        found.append({"name": name, "label": label, **score})
+    return found
+
+
+def _merged(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One line per step, in order; of a step that a resumed run has logged twice, the later line counts."""
+    steps: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        if "step" not in line:
+            raise ConfigError(f"a line of curves must have a step, got {', '.join(line) or 'nothing'}")
+        steps.setdefault(line["step"], {}).update(line)
+    return [steps[step] for step in sorted(steps)]

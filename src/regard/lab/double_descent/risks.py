@@ -1,0 +1,364 @@
+r"""Risks against capacity: random features by their number, networks by their width and by epochs.
+
+Belkin et al., "Reconciling modern machine-learning practice and the classical bias-variance trade-off" (2019).
+https://arxiv.org/abs/1812.11118
+Nakkiran et al., "Deep Double Descent: Where Bigger Models and More Data Hurt" (2019).
+https://arxiv.org/abs/1912.02292
+Mei and Montanari, "The generalization error of random features regression" (2019). https://arxiv.org/abs/1908.05355
+
+Random features and perceptrons learn the label sign(x_1) of $x \sim \mathcal N(0, I_d)$.
+Transformers read a few symbols, half of which vote for one label and half for the
+other, and predict the majority. A fraction of the labels is flipped, in training and
+test sets alike. Networks are trained on the squared error, which a model minimizes
+by interpolating its labels, with all rows in each update, so that an update is an
+epoch; all models of one width are trained in parallel.
+
+Dimensions: as in `regard.lab.random_features`; `noise` fractions of flipped labels, `capacity` numbers of
+features or widths, `epoch` of a measurement, `member` models trained in parallel, `draw` of data and weights.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from regard.evaluation.intervals import Interval, mean_interval
+from regard.lab.random_features import (
+    FeatureKind,
+    draw_random_features,
+    limit_kernel,
+    median_interval,
+    min_norm_least_squares,
+)
+from regard.logging import log_info, progress_bar
+from regard.models.heads import HeadConfig, SequenceClassifier
+from regard.models.transformer import TransformerConfig
+
+INTERPOLATION = 0.01
+"""The training error (mean squared error of labels -1 and 1) below which labels count as interpolated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoubleDescentSizes:
+    """Sizes of the models, and how much they are trained and tested on; the defaults are those of a quick run."""
+
+    feature_rows: int = 400
+    feature_inputs: int = 50
+    bandwidth: float = 1.5
+    feature_widths: tuple[int, ...] = (
+        5, 10, 20, 40, 80, 130, 200, 280, 340, 380, 400, 420, 460, 550, 700, 1000, 2000, 4000, 8000,
+    )  # fmt: skip
+    feature_draws: int = 10
+    perceptron_rows: int = 120
+    perceptron_inputs: int = 12
+    perceptron_widths: tuple[int, ...] = (1, 2, 4, 6, 8, 10, 14, 20, 50, 128)
+    perceptron_epochs: int = 800
+    perceptron_rate: float = 0.02
+    transformer_rows: int = 100
+    length: int = 5
+    """Symbols of a sequence."""
+    num_symbols: int = 12
+    transformer_widths: tuple[int, ...] = (2, 4, 6, 8, 12, 16, 32, 64)
+    transformer_epochs: int = 250
+    transformer_rate: float = 0.005
+    num_seeds: int = 4
+    """Of networks: each seed has its own rows and initial weights."""
+    num_test_rows: int = 400
+
+
+class CurvePeak(NamedTuple):
+    """Indices of the lowest point before a peak, of its top, and of the lowest point after it."""
+
+    before: int
+    top: int
+    after: int
+
+
+def find_peak(curve: Float[Tensor, " capacity"]) -> CurvePeak | None:
+    """The most prominent peak, by its height above the higher of the minima before and after; None if there is none.
+
+    Example:
+        >>> find_peak(torch.tensor([3.0, 2.0, 5.0, 1.0]))
+        CurvePeak(before=1, top=2, after=3)
+        >>> find_peak(torch.tensor([3.0, 2.0, 1.0])) is None
+        True
+    """
+    best, height = None, 0.0
+    for top in range(1, len(curve) - 1):
+        before, after = int(curve[:top].argmin()), top + 1 + int(curve[top + 1 :].argmin())
+        prominence = float(curve[top] - max(curve[before], curve[after]))
+        if prominence > height:
+            best, height = CurvePeak(before, top, after), prominence
+    return best
+
+
+@dataclass(frozen=True)
+class RiskCurve:
+    """Risks by capacity and draw, with the function that summarizes draws by an estimate and its interval."""
+
+    capacities: Sequence[int]
+    risks: Float[Tensor, "capacity draw"]
+    summarize: Callable[[Tensor], Interval] = mean_interval
+
+    @property
+    def estimates(self) -> Float[Tensor, " capacity"]:
+        return torch.tensor([self.summarize(draws)[0] for draws in self.risks], dtype=torch.float64)
+
+    @property
+    def peak(self) -> CurvePeak | None:
+        return find_peak(self.estimates)
+
+    def compare(self, one: int, other: int) -> int:
+        """1 if the risk at index `one` is significantly above that at `other`, -1 if below, otherwise 0.
+
+        Draws are paired: all capacities share the data of a draw.
+        """
+        _, low, high = self.summarize(self.risks[one] - self.risks[other])
+        return int(low > 0) - int(high < 0)
+
+    @property
+    def is_double_descent(self) -> bool:
+        """Whether both the rise and the second descent are significant."""
+        peak = self.peak
+        return peak is not None and self.compare(peak.top, peak.before) > 0 and self.compare(peak.after, peak.top) < 0
+
+
+class SignExamples(NamedTuple):
+    """Inputs with true labels, and with labels of which a fraction is flipped."""
+
+    inputs: Float[Tensor, "row input"]
+    truth: Float[Tensor, " row"]
+    labels: Float[Tensor, "row noise"]
+
+
+def draw_sign_examples(num_rows: int, input_dim: int, noises: Sequence[float], *, rng: torch.Generator) -> SignExamples:
+    """Draw examples; a label that is flipped at one fraction is also flipped at every larger one."""
+    inputs = torch.randn(num_rows, input_dim, generator=rng, dtype=torch.float64)
+    truth = torch.where(inputs[:, 0] > 0, 1.0, -1.0).to(inputs)
+    uniform = torch.rand(num_rows, generator=rng, dtype=torch.float64)
+    labels = torch.stack([torch.where(uniform < noise, -truth, truth) for noise in noises], dim=1)
+    return SignExamples(inputs, truth, labels)
+
+
+@dataclass(frozen=True)
+class FeatureRisks:
+    """Test risks of random features."""
+
+    kind: FeatureKind
+    widths: Sequence[int]
+    squared: Float[Tensor, "noise capacity draw"]
+    """Mean squared error on labels with the same noise."""
+    errors: Float[Tensor, "noise capacity draw"]
+    """Fraction of true labels that are predicted wrongly."""
+    kernel_squared: Float[Tensor, "noise draw"]
+    """Of the kernel machine, the limit of infinitely many features."""
+    kernel_errors: Float[Tensor, "noise draw"]
+
+    @property
+    def curves(self) -> list[RiskCurve]:
+        """The squared error by number of features, for each noise."""
+        return [RiskCurve(self.widths, risks, median_interval) for risks in self.squared]
+
+
+def measure_features(
+    kind: FeatureKind, sizes: DoubleDescentSizes, noises: Sequence[float], *, seed: int
+) -> FeatureRisks:
+    """Fit each number of features in each draw of data and features, which all noises share."""
+    widths, bandwidth, input_dim = sizes.feature_widths, sizes.bandwidth, sizes.feature_inputs
+    risks, limits, seeds = [], [], range(seed, seed + sizes.feature_draws)
+    for each in progress_bar(seeds, f"{kind} features", total=len(seeds)):
+        rng = torch.Generator().manual_seed(each)
+        rows = draw_sign_examples(sizes.feature_rows, input_dim, noises, rng=rng)
+        test = draw_sign_examples(sizes.num_test_rows, input_dim, noises, rng=rng)
+        features = draw_random_features(kind, input_dim, max(widths), bandwidth=bandwidth, rng=rng)
+        weights = (min_norm_least_squares(features(rows.inputs, width), rows.labels) for width in widths)
+        fitted = [features(test.inputs, width) @ each for width, each in zip(widths, weights, strict=True)]
+        risks.append(torch.stack([_risks(predicted, test) for predicted in fitted], dim=-1))
+        gram, cross = (limit_kernel(kind, each.inputs, rows.inputs, bandwidth=bandwidth) for each in (rows, test))
+        limits.append(_risks(cross @ torch.linalg.solve(gram, rows.labels), test))
+    log_info(f"{kind} features: {len(widths)} widths, {len(seeds)} draws")
+    return FeatureRisks(kind, widths, *torch.stack(risks, dim=-1), *torch.stack(limits, dim=-1))
+
+
+def _risks(predicted: Float[Tensor, "row noise"], test: SignExamples) -> Float[Tensor, "2 noise"]:
+    squared = (predicted - test.labels).square().mean(dim=0)
+    errors = (predicted * test.truth[:, None] <= 0).double().mean(dim=0)
+    return torch.stack([squared, errors])
+
+
+class MemberData(NamedTuple):
+    """Training and test rows of each member."""
+
+    inputs: Shaped[Tensor, "member row place"]
+    labels: Shaped[Tensor, "member row"]
+    test_inputs: Shaped[Tensor, "member test place"]
+    test_labels: Shaped[Tensor, "member test"]
+
+
+@dataclass(frozen=True)
+class NetworkRisks:
+    """Risks of networks by width and epoch."""
+
+    name: str
+    widths: Sequence[int]
+    num_parameters: Sequence[int]
+    epochs: Sequence[int]
+    train: Float[Tensor, "noise capacity epoch draw"]
+    test: Float[Tensor, "noise capacity epoch draw"]
+
+    @property
+    def curves(self) -> list[RiskCurve]:
+        """The test risk by width after the last epoch, for each noise."""
+        return [RiskCurve(self.widths, risks[:, -1]) for risks in self.test]
+
+    @property
+    def epoch_curves(self) -> list[RiskCurve]:
+        """The test risk of the widest networks by epoch, for each noise."""
+        return [RiskCurve(self.epochs, risks[-1]) for risks in self.test]
+
+    def interpolates_from(self, noise: int) -> int | None:
+        """The index of the smallest width from which on all interpolate their labels; None if there is none."""
+        errors = self.train[noise, :, -1].mean(dim=-1)
+        above = torch.nonzero(errors >= INTERPOLATION).flatten()
+        first = int(above.max()) + 1 if len(above) else 0
+        return first if first < len(errors) else None
+
+
+def measure_perceptrons(sizes: DoubleDescentSizes, noises: Sequence[float], *, seed: int) -> NetworkRisks:
+    """Perceptrons with one hidden ReLU layer."""
+
+    def build(width: int) -> nn.Module:
+        hidden = nn.Linear(sizes.perceptron_inputs, width)
+        return nn.Sequential(hidden, nn.ReLU(), nn.Linear(width, 1), nn.Flatten(0))
+
+    seeds = range(seed, seed + sizes.num_seeds)
+    data, epochs, rate = sign_data(sizes, noises, seeds), sizes.perceptron_epochs, sizes.perceptron_rate
+    return _measure("perceptrons", build, sizes.perceptron_widths, data, epochs, rate, seeds, len(noises))
+
+
+def measure_transformers(sizes: DoubleDescentSizes, noises: Sequence[float], *, seed: int) -> NetworkRisks:
+    """Encoders with one layer and a classification head with one output."""
+
+    def build(width: int) -> nn.Module:
+        config = TransformerConfig(
+            encoder_layers=1, decoder_layers=0, model_dim=width, num_heads=2, feedforward_dim=2 * width,
+            block="pre-norm", dropout=0.0,
+        )  # fmt: skip
+        head = HeadConfig(pooling="mean", dropout=0.0)
+        return nn.Sequential(SequenceClassifier(config, head, sizes.num_symbols, 1), nn.Flatten(0))
+
+    seeds = range(seed, seed + sizes.num_seeds)
+    data, epochs, rate = majority_data(sizes, noises, seeds), sizes.transformer_epochs, sizes.transformer_rate
+    return _measure("Transformers", build, sizes.transformer_widths, data, epochs, rate, seeds, len(noises))
+
+
+def sign_data(sizes: DoubleDescentSizes, noises: Sequence[float], seeds: Sequence[int]) -> MemberData:
+    """Signs of the first coordinate, for each seed and noise."""
+    members = []
+    for seed in seeds:
+        rng = torch.Generator().manual_seed(seed)
+        rows, test = (
+            draw_sign_examples(count, sizes.perceptron_inputs, noises, rng=rng)
+            for count in (sizes.perceptron_rows, sizes.num_test_rows)
+        )
+        members += [(rows.inputs, rows.labels[:, i], test.inputs, test.labels[:, i]) for i in range(len(noises))]
+    return MemberData(*(torch.stack(parts).to(torch.get_default_dtype()) for parts in zip(*members, strict=True)))
+
+
+def majority_data(sizes: DoubleDescentSizes, noises: Sequence[float], seeds: Sequence[int]) -> MemberData:
+    """Sequences of symbols whose label is 1 if most are from the first half of the symbols, otherwise -1."""
+    assert sizes.length % 2 == 1, "an even number of symbols may have no majority"
+    members, n = [], sizes.transformer_rows
+    for seed in seeds:
+        rng = torch.Generator().manual_seed(seed)
+        symbols = torch.randint(sizes.num_symbols, (n + sizes.num_test_rows, sizes.length), generator=rng)
+        truth = torch.where((symbols < sizes.num_symbols // 2).sum(dim=1) > sizes.length // 2, 1.0, -1.0)
+        uniform = torch.rand(len(symbols), generator=rng)
+        for noise in noises:
+            labels = torch.where(uniform < noise, -truth, truth)
+            members.append((symbols[:n], labels[:n], symbols[n:], labels[n:]))
+    return MemberData(*map(torch.stack, zip(*members, strict=True)))
+
+
+def train_members(
+    models: Sequence[nn.Module], data: MemberData, *, measured: Sequence[int], learning_rate: float, description: str
+) -> tuple[Float[Tensor, "member epoch"], Float[Tensor, "member epoch"]]:
+    """Train each model on its own rows with Adam; returns training and test errors at the `measured` epochs.
+
+    The weights of all models are stacked, so that a step costs little more than one of
+    a single small model. The gradient of the sum of their losses contains the gradient
+    of each, and Adam's updates are elementwise, so the models do not affect each other.
+    """
+    weights, _ = stack_module_state(list(models))
+    skeleton = copy.deepcopy(models[0])
+    predict = vmap(lambda own, inputs: functional_call(skeleton, own, (inputs,)))
+
+    def squared_errors(inputs: Tensor, labels: Tensor) -> Float[Tensor, " member"]:
+        return (predict(weights, inputs) - labels).square().mean(dim=1)
+
+    optimizer = torch.optim.Adam(weights.values(), lr=learning_rate)
+    last = measured[-1]
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: warmup_cosine(step, last))
+    train, test = [], []
+    with sdpa_kernel(SDPBackend.MATH):  # vmap does not support the fused kernels
+        for epoch in progress_bar(range(1, last + 1), description, total=last):
+            optimizer.zero_grad()
+            squared_errors(data.inputs, data.labels).sum().backward()
+            optimizer.step()
+            schedule.step()
+            if epoch in measured:
+                with torch.no_grad():
+                    train.append(squared_errors(data.inputs, data.labels))
+                    test.append(squared_errors(data.test_inputs, data.test_labels))
+    return torch.stack(train, dim=1), torch.stack(test, dim=1)
+
+
+def warmup_cosine(step: int, steps: int) -> float:
+    """The learning rate over its peak: linear warmup over the first tenth of the steps, times a cosine to 0."""
+    warmup = max(1, steps // 10)
+    return min(1.0, (step + 1) / warmup) * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def log_spaced(last: int, *, per_decade: int = 4) -> list[int]:
+    """Log-spaced integers from 1 to `last`.
+
+    Example:
+        >>> log_spaced(100, per_decade=3)
+        [1, 2, 5, 10, 22, 46, 100]
+    """
+    steps = math.ceil(per_decade * math.log10(last))
+    return sorted({round(last ** (i / steps)) for i in range(steps + 1)}) if steps else [1]
+
+
+def _measure(
+    name: str, build: Callable[[int], nn.Module], widths: Sequence[int], data: MemberData, epochs: int,
+    learning_rate: float, seeds: Sequence[int], num_noises: int,
+) -> NetworkRisks:  # fmt: skip
+    """Train all widths, with the same data and, for one seed, the same initial weights for every noise."""
+    measured = log_spaced(epochs)
+    risks, counts = [], []
+    for width in widths:
+        models = []
+        for seed in seeds:
+            torch.manual_seed(seed)
+            first = build(width)
+            models += [first, *(copy.deepcopy(first) for _ in range(num_noises - 1))]
+        description = f"{name}, width {width}"
+        risks.append(
+            train_members(models, data, measured=measured, learning_rate=learning_rate, description=description)
+        )
+        counts.append(sum(weight.numel() for weight in models[0].parameters()))
+        train, test = (float(errors[:, -1].mean()) for errors in risks[-1])
+        log_info(f"{description}: squared error {train:.3f} in training, {test:.3f} in test")
+
+    def arrange(parts: tuple[Tensor, ...]) -> Float[Tensor, "noise capacity epoch draw"]:
+        return torch.stack(parts).unflatten(1, (len(seeds), num_noises)).permute(2, 0, 3, 1)
+
+    return NetworkRisks(name, widths, counts, measured, *map(arrange, zip(*risks, strict=True)))

@@ -1,0 +1,408 @@
+r"""Runs of small Transformers on text of known entropy, and laws of their loss.
+
+Kaplan et al., "Scaling Laws for Neural Language Models" (2020). https://arxiv.org/abs/2001.08361
+Hoffmann et al., "Training Compute-Optimal Large Language Models" (2022), section 3.3. https://arxiv.org/abs/2203.15556
+Hutter, "Learning Curve Theory" (2021). https://arxiv.org/abs/2102.04074
+
+With $N$ parameters and $D$ tokens, each read once,
+
+$$ L(N, D) = E + \frac{A}{N^\alpha} + \frac{B}{D^\beta} : $$
+
+the entropy of the text, the error of a model of finite size, and the error of
+finite data. With a compute of $C = 6 N D$ the loss is lowest at
+
+$$ N^* = \Big(\frac{\alpha A}{\beta B}\Big)^{\frac{1}{\alpha + \beta}}
+   \Big(\frac{C}{6}\Big)^{\frac{\beta}{\alpha + \beta}} , \qquad D^* = \frac{C}{6 N^*} . $$
+
+A single power law $L = c\, x^{-\gamma}$ has no such floor, and so cannot hold for all $x$:
+it extrapolates to a loss of 0.
+
+In the text each character depends on the previous one. With probability $h$ the next
+character $c'$ is drawn by a ranking specific to the last one, $c$, otherwise by a common
+ranking; the frequencies follow Zipf's law (Zipf, *Human Behavior and the Principle of
+Least Effort* (1949)):
+
+$$ p(c' \mid c) = h\, z(\mathrm{rank}_c(c')) + (1 - h)\, z(\mathrm{rank}(c')), \qquad z(r) \propto r^{-s} . $$
+
+So there is always something rarer to learn, and losses fall as powers of the data
+(Hutter). No model has a lower expected loss than the entropy. The learning rate of each
+run decays to 0 over its own length: an intermediate loss of a longer run would be higher
+than its data allows (Hoffmann et al., section 3.1).
+
+Dimensions: `rows` of `time` characters, `vocab` characters.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.optimize import least_squares
+from scipy.special import logsumexp, softmax
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.data.permutation import mix
+from regard.errors import DataError
+from regard.lab.exercises import TokenBatch, token_loss, train_on_batches
+from regard.logging import log_info
+from regard.models.transformer import Transformer, TransformerConfig
+
+_HUBER_DELTA = 1e-3
+"""Residuals of log L beyond this count linearly, so that one bad run cannot dominate the fit."""
+_EXPONENTS = (0.01, 3.0)
+_MAX_DRAWS = 50
+
+_STARTS = tuple(product((0.5, 0.9), (0.2, 1.0)))
+"""E over the lowest loss; both exponents."""
+_LEAST_START = 0.3
+"""Of E over the lowest loss: closer to 0, the fit is insensitive to log E."""
+_FACTOR = float(np.log(0.3))
+"""log of A / N^alpha and of B / D^beta, at the mean of log N and log D."""
+_TOLERANCE = 1e-6
+
+_Values = Float[np.ndarray, " runs"]
+Fitted = TypeVar("Fitted")
+
+
+@dataclass(frozen=True)
+class ScalingLaw:
+    """The loss as a function of parameters and data."""
+
+    floor: float
+    """E, the limit for infinitely many parameters and tokens."""
+    size_factor: float
+    size_exponent: float
+    """A and alpha."""
+    data_factor: float
+    data_exponent: float
+    """B and beta."""
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        size_term = self.size_factor * parameters**-self.size_exponent
+        return self.floor + size_term + self.data_factor * tokens**-self.data_exponent
+
+    @property
+    def compute_exponent(self) -> float:
+        """The exponent of compute in the optimal number of parameters; that of the data is 1 minus it."""
+        return self.data_exponent / (self.size_exponent + self.data_exponent)
+
+    def optimal_size(self, compute: float) -> float:
+        """The number of parameters with the lowest loss at a compute of 6 N D."""
+        ratio = self.size_exponent * self.size_factor / (self.data_exponent * self.data_factor)
+        return ratio ** (1 / (self.size_exponent + self.data_exponent)) * (compute / 6) ** self.compute_exponent
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """The loss as a power of one quantity."""
+
+    factor: float
+    exponent: float
+
+    def loss(self, x: float) -> float:
+        return self.factor * x**-self.exponent
+
+
+def fit_scaling_law(
+    parameters: _Values, tokens: _Values, losses: _Values, *, start: ScalingLaw | None = None
+) -> ScalingLaw:
+    r"""The law with the lowest Huber loss of $\log L$, from several starts or from a given one.
+
+    As by Hoffmann et al., but with both logarithms centered, which nearly decorrelates
+    factors and exponents. Exponents are restricted to [0.01, 3].
+    """
+    x, y, z = np.log(parameters), np.log(tokens), np.log(losses)
+    x_mean, y_mean = float(x.mean()), float(y.mean())
+    x, y = x - x_mean, y - y_mean
+
+    def terms(theta: Float[np.ndarray, " 5"]) -> Float[np.ndarray, "3 runs"]:
+        """The logarithm of each term of the law."""
+        e, a, alpha, b, beta = theta
+        return np.stack([np.full_like(z, e), a - alpha * x, b - beta * y])
+
+    def residuals(theta: Float[np.ndarray, " 5"]) -> _Values:
+        return logsumexp(terms(theta), axis=0) - z
+
+    def jacobian(theta: Float[np.ndarray, " 5"]) -> Float[np.ndarray, "runs 5"]:
+        shares = softmax(terms(theta), axis=0)
+        return np.stack([shares[0], shares[1], -shares[1] * x, shares[2], -shares[2] * y], axis=1)
+
+    factors = (-12.0, 5.0)
+    bounds = [(float(z.min()) - 7.0, float(z.max())), factors, _EXPONENTS, factors, _EXPONENTS]
+    derivative: Any = jacobian  # scipy's annotation allows only its own names
+    search = partial(
+        least_squares, residuals, jac=derivative, bounds=tuple(zip(*bounds, strict=True)), loss="huber",
+        f_scale=_HUBER_DELTA, max_nfev=300, ftol=_TOLERANCE, xtol=_TOLERANCE,
+    )  # fmt: skip
+    lowest = float(losses.min())
+    if start is None:
+        starts = [[np.log(share * lowest), _FACTOR, exponent, _FACTOR, exponent] for share, exponent in _STARTS]
+    else:
+        size = float(np.log(start.size_factor)) - start.size_exponent * x_mean
+        data = float(np.log(start.data_factor)) - start.data_exponent * y_mean
+        floor = float(np.log(max(start.floor, _LEAST_START * lowest)))
+        starts = [[floor, size, start.size_exponent, data, start.data_exponent]]
+    found = [search(theta) for theta in starts]
+    e, a, alpha, b, beta = min(found, key=lambda result: result.cost).x.tolist()
+    return ScalingLaw(
+        float(np.exp(e)), float(np.exp(a + alpha * x_mean)), alpha, float(np.exp(b + beta * y_mean)), beta
+    )  # fmt: skip
+
+
+def fit_power_law(x: _Values, losses: _Values) -> PowerLaw:
+    """The least-squares line through the logarithms."""
+    slope, intercept = np.polyfit(np.log(x), np.log(losses), 1)
+    return PowerLaw(float(np.exp(intercept)), -float(slope))
+
+
+def compute_frontier(compute: _Values, losses: _Values) -> list[int]:
+    """The indices of runs with a lower loss than every run of the same or less compute, the cheapest first."""
+    order = np.lexsort([losses, compute])
+    lowest = np.minimum.accumulate(losses[order])
+    is_better = np.concatenate([[True], losses[order][1:] < lowest[:-1]])
+    return order[is_better].tolist()
+
+
+@dataclass(frozen=True)
+class LackOfFit:
+    """How far runs are from a law, compared with how far they are from each other."""
+
+    residual: float
+    """Root mean square of the mean log loss minus the law's, over groups of runs that differ in the seed only."""
+    spread: float
+    """The standard deviation of the log loss within such groups."""
+    p_value: float
+    """The probability of as large an F statistic if the law holds."""
+
+
+def lack_of_fit(runs: Sequence[tuple[float, float, float]], law: ScalingLaw) -> LackOfFit | None:
+    """The F test of lack of fit (Fisher 1922), from parameters, tokens and loss of each run.
+
+    Runs of the same size and data estimate the variance between seeds independently of
+    the law. None without such runs, or with no more sizes and amounts of data than the law
+    has parameters. The test assumes normal errors of equal variance and a least-squares fit.
+    """
+    from scipy.stats import f as fisher
+
+    groups: dict[tuple[float, float], list[float]] = {}
+    for parameters, tokens, loss in runs:
+        groups.setdefault((parameters, tokens), []).append(float(np.log(loss)))
+    num_repeated, num_left = len(runs) - len(groups), len(groups) - 5
+    if num_repeated < 1 or num_left < 1:
+        return None
+    within = sum(len(logs) * float(np.var(logs)) for logs in groups.values()) / num_repeated
+    residuals = [(len(logs), float(np.mean(logs) - np.log(law.loss(*of)))) for of, logs in groups.items()]
+    between = sum(count * residual**2 for count, residual in residuals) / num_left
+    rms = float(np.sqrt(np.mean([residual**2 for _, residual in residuals])))
+    return LackOfFit(rms, float(np.sqrt(within)), float(fisher.sf(between / within, num_left, num_repeated)))
+
+
+def bootstrap_fits(
+    fit: Callable[[Sequence[int]], Fitted],
+    num_runs: int,
+    *,
+    num_resamples: int,
+    rng: np.random.Generator,
+    is_sufficient: Callable[[Sequence[int]], bool],
+) -> list[Fitted]:
+    """Fits to as many runs, drawn with replacement; a draw that is not sufficient for a fit is drawn again.
+
+    The runs are treated as independent draws of size, data and seed, which a grid is not
+    exactly: the resulting intervals are approximate, and too narrow for few runs.
+    """
+    fits: list[Fitted] = []
+    for _ in range(_MAX_DRAWS * num_resamples):
+        drawn = sorted(rng.integers(num_runs, size=num_runs).tolist())
+        if is_sufficient(drawn):
+            fits.append(fit(drawn))
+        if len(fits) == num_resamples:
+            return fits
+    raise DataError(
+        f"at least one in {_MAX_DRAWS} resamples must be sufficient for a fit, got {len(fits)} of "
+        f"{_MAX_DRAWS * num_resamples:,}; use more runs"
+    )
+
+
+_LANGUAGE, _TEST, _RUN = range(3)
+"""Streams of random numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingSizes:
+    """The grid of runs, and the larger runs to extrapolate to; the defaults are those of a quick run."""
+
+    widths: tuple[int, ...] = (8, 12, 20, 32)
+    """Of the models that laws are fitted to."""
+    steps: tuple[int, ...] = (100, 200, 400, 800)
+    """Of the runs that laws are fitted to; each batch is read once."""
+    larger_width: int = 48
+    larger_steps: tuple[int, ...] = (800, 1_600)
+    """Of the runs whose losses are predicted."""
+    num_seeds: int = 1
+    num_layers: int = 2
+    num_heads: int = 2
+    length: int = 64
+    batch_size: int = 8
+    learning_rate: float = 1e-2
+    vocab_size: int = 64
+    context_weight: float = 0.8
+    """The probability h of a ranking specific to the last character."""
+    exponent: float = 1.5
+    """The exponent s of Zipf's law."""
+    num_test_rows: int = 512
+    num_resamples: int = 200
+
+
+@dataclass(frozen=True)
+class MarkovSample:
+    """Rows of text, and their negative log-probability."""
+
+    batch: TokenBatch
+    entropy: float
+    """In nats per character: the loss of the true distribution on these rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class MarkovLanguage:
+    """A Markov chain of characters."""
+
+    first: Float[Tensor, " vocab"]
+    """Probabilities of the first character of a row."""
+    following: Float[Tensor, "vocab vocab"]
+    """Probabilities of the next character, given each character."""
+
+    @property
+    def entropy(self) -> float:
+        """The entropy rate in nats per character."""
+        # A thousand steps converge to the stationary distribution.
+        stationary = torch.linalg.matrix_power(self.following, 1_000)[0]
+        return -float((stationary[:, None] * self.following * self.following.log()).sum())
+
+    def draw(self, num_rows: int, length: int, rng: torch.Generator) -> MarkovSample:
+        """Rows of `length` characters to predict, after a first one that is given."""
+        drawn = [torch.multinomial(self.first, num_rows, replacement=True, generator=rng)]
+        total = 0.0
+        for _ in range(length):
+            probabilities = self.following[drawn[-1]]
+            drawn.append(torch.multinomial(probabilities, 1, generator=rng)[:, 0])
+            total -= float(probabilities.gather(1, drawn[-1][:, None]).log().sum())
+        text = torch.stack(drawn, dim=1)
+        batch = TokenBatch(text[:, :-1].contiguous(), text[:, 1:].contiguous())
+        return MarkovSample(batch, total / (num_rows * length))
+
+
+def make_language(vocab_size: int, *, context_weight: float, exponent: float, rng: torch.Generator) -> MarkovLanguage:
+    """Draw a language; `context_weight` is h and `exponent` s of the formula above."""
+    common = torch.arange(1, vocab_size + 1, dtype=torch.float64) ** -exponent
+    common /= common.sum()
+    # The rank of each character after each: one random permutation per row.
+    ranks = torch.rand(vocab_size, vocab_size, generator=rng, dtype=torch.float64).argsort(dim=1)
+    return MarkovLanguage(common, context_weight * common[ranks] + (1 - context_weight) * common)
+
+
+@dataclass(frozen=True)
+class ScalingRun:
+    """The size, data, compute and test loss of one run."""
+
+    seed: int
+    width: int
+    parameters: int
+    characters: int
+    """Read in training, each once."""
+    operations: float
+    """Floating-point operations of the matrix products, counted."""
+    loss: float
+
+    @property
+    def compute(self) -> float:
+        """6 N D, the usual approximation of the operations, which the laws use."""
+        return 6.0 * self.parameters * self.characters
+
+
+@dataclass(frozen=True)
+class FittedLaws:
+    """Laws fitted to the same runs."""
+
+    whole: ScalingLaw
+    by_size: PowerLaw
+    """Of the runs with the most data."""
+    by_data: PowerLaw
+    """Of the runs with the most parameters."""
+    by_compute: PowerLaw
+    """Of the runs on the compute frontier."""
+
+
+def draw_language(sizes: ScalingSizes, seed: int) -> tuple[MarkovLanguage, MarkovSample]:
+    """Returns the language of a study, and its test set."""
+    language = make_language(
+        sizes.vocab_size, context_weight=sizes.context_weight, exponent=sizes.exponent, rng=_generator(seed, _LANGUAGE)
+    )
+    return language, language.draw(sizes.num_test_rows, sizes.length, _generator(seed, _TEST))
+
+
+def run_scaling(
+    language: MarkovLanguage, test: MarkovSample, sizes: ScalingSizes, width: int, steps: int, *, number: int, seed: int
+) -> ScalingRun:
+    """Train one model on `steps` fresh batches, and measure its test loss."""
+    torch.manual_seed(mix(seed, _RUN, number, width, steps))
+    config = TransformerConfig(
+        encoder_layers=0, decoder_layers=sizes.num_layers, model_dim=width, num_heads=sizes.num_heads,
+        feedforward_dim=4 * width, activation="gelu", block="pre-norm", dropout=0.0, positions="rotary",
+    )  # fmt: skip
+    model = Transformer(config, sizes.vocab_size)
+    rng = _generator(seed, _RUN, number, width, steps)
+    text = language.draw(steps * sizes.batch_size, sizes.length, rng).batch
+    batches = map(TokenBatch, text.inputs.split(sizes.batch_size), text.targets.split(sizes.batch_size))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=sizes.learning_rate, fused=True)
+    name = f"width {width}, {steps} steps"
+    train_on_batches(model, lambda: next(batches), optimizer, steps=steps, clip_norm=1.0, description=name)
+    with torch.inference_mode():
+        loss = float(token_loss(model, test.batch))
+    log_info(f"{name}, seed {seed + number}: loss {loss:.3f}, entropy {test.entropy:.3f}")
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    operations = steps * count_step_flops(model, sizes.batch_size, sizes.length)
+    return ScalingRun(seed + number, width, num_parameters, text.inputs.numel(), operations, loss)
+
+
+def count_step_flops(model: nn.Module, num_rows: int, length: int) -> float:
+    """Of the matrix products: a forward pass, and a backward pass of twice its cost (Kaplan et al., section 2.1)."""
+    tokens = torch.zeros(num_rows, length, dtype=torch.long)
+    # The plain implementation of attention: the counter does not count the fused kernel of a CPU.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(tokens)
+    return 3.0 * counter.get_total_flops()
+
+
+def fit_laws(runs: Sequence[ScalingRun], *, start: ScalingLaw | None = None) -> FittedLaws:
+    """Fit each law to the runs it describes."""
+    parameters, characters, compute, losses = (
+        np.array([getattr(run, name) for run in runs], dtype=np.float64)
+        for name in ("parameters", "characters", "compute", "loss")
+    )
+    most_data, most_parameters = characters == characters.max(), parameters == parameters.max()
+    best = compute_frontier(compute, losses)
+    return FittedLaws(
+        fit_scaling_law(parameters, characters, losses, start=start),
+        fit_power_law(parameters[most_data], losses[most_data]),
+        fit_power_law(characters[most_parameters], losses[most_parameters]),
+        fit_power_law(compute[best], losses[best]),
+    )
+
+
+def can_fit(runs: Sequence[ScalingRun]) -> bool:
+    """Whether runs, drawn with replacement, have two sizes, two amounts of data and two runs on the frontier."""
+    most_characters, most_parameters = max(run.characters for run in runs), max(run.parameters for run in runs)
+    sizes = {run.parameters for run in runs if run.characters == most_characters}
+    amounts = {run.characters for run in runs if run.parameters == most_parameters}
+    best = compute_frontier(np.array([run.compute for run in runs]), np.array([run.loss for run in runs]))
+    return min(len(sizes), len(amounts), len(best)) >= 2
+
+
+def _generator(*numbers: int) -> torch.Generator:
+    return torch.Generator().manual_seed(mix(*numbers) >> 1)

@@ -1,0 +1,12 @@
+"""Algorithmic stability: pairs of SGD runs whose training sets differ in one example, compared with their bounds."""
+
+from regard.lab.study import StudyEntry
+
+__all__ = ["STABILITY"]
+
+STABILITY = StudyEntry(
+    name="stability",
+    title="Stability of stochastic gradient descent",
+    question="How far does one replaced training example move the weights, and what do stability bounds allow?",
+    function="regard.lab.stability.report:study_stability",
+)

@@ -1,0 +1,55 @@
+"""Models: encoders and decoders of sequences, by family.
+
+protocols       Encoder, Decoder and DecoderState, the types that the rest of the package uses
+family          the registry of families: settings, presets and how a model is built
+transformer/    Transformers, from the original to GPT-2, Llama, BERT and T5
+recurrent       rnn, gru and lstm, with and without attention
+convolutional   gated convolutions
+vision          the Vision Transformer
+heads           pooling and prediction heads on an encoder
+"""
+
+from regard.models.convolutional import Convolutional, ConvolutionalConfig
+from regard.models.family import (
+    FAMILIES,
+    EncoderDecoderConfig,
+    Family,
+    ModelConfig,
+    Preset,
+    build_model,
+    find_family,
+    read_model_config,
+)
+from regard.models.presets import find_preset, has_size, preset_names
+from regard.models.protocols import Decoder, DecoderState, Encoder, EncoderOutput, StatefulDecoder, StaticState
+from regard.models.recurrent import Recurrent, RecurrentConfig
+from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.vision import VisionTransformer, VisionTransformerConfig
+
+__all__ = [
+    "FAMILIES",
+    "Convolutional",
+    "ConvolutionalConfig",
+    "Decoder",
+    "DecoderState",
+    "Encoder",
+    "EncoderDecoderConfig",
+    "EncoderOutput",
+    "Family",
+    "ModelConfig",
+    "Preset",
+    "Recurrent",
+    "RecurrentConfig",
+    "StatefulDecoder",
+    "StaticState",
+    "Transformer",
+    "TransformerConfig",
+    "VisionTransformer",
+    "VisionTransformerConfig",
+    "build_model",
+    "find_family",
+    "find_preset",
+    "has_size",
+    "preset_names",
+    "read_model_config",
+]

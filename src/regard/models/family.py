@@ -1,0 +1,224 @@
+"""Families of models: what one brings with it, and how a model is built from settings.
+
+A family is a configuration class, presets and a function that builds a model. It is
+found by the entry-point group `regard.models`, so that an installed package can
+add one:
+
+    [project.entry-points."regard.models"]
+    mine = "my_package.mine:MyFamily"
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+from torch import nn
+
+from regard.data.formats.images import ImageConfig
+from regard.errors import ConfigError
+from regard.nn.attention import Lookup, Retrieval
+from regard.nn.similarity import Similarity
+from regard.registry import Registry
+from regard.settings import Settings
+
+InputKind = Literal["tokens", "pixels"]
+DEFAULT_FAMILY = "transformer"
+
+
+class ModelConfig(Settings):
+    """The settings of a model, and what training and generation need to know about its family."""
+
+    family: str
+    """Name under which the family is registered."""
+    model_dim: int = Field(default=512, ge=1)
+    """Width of the hidden states."""
+
+    can_use_muon: ClassVar[bool] = False
+    """Whether its matrices can be trained by Muon."""
+    can_compile: ClassVar[bool] = True
+    """Whether `torch.compile` can compile it."""
+    can_use_cuda_graphs: ClassVar[bool] = True
+    """Whether a training step can be captured as a CUDA graph."""
+    can_isolate_documents: ClassVar[bool] = False
+    """Whether attention can be restricted to documents within a row."""
+    gains_from_bf16_on_cpu: ClassVar[bool] = False
+    """Whether bfloat16 is faster on a CPU, from a certain width on."""
+    input_kind: ClassVar[InputKind] = "tokens"
+    """What the encoder reads: tokens or pixels."""
+
+    @model_validator(mode="after")
+    def _is_of_its_family(self) -> "ModelConfig":
+        expected = type(self).model_fields["family"].default
+        if self.family != expected:
+            raise ConfigError(f"{type(self).__name__}.family must be {expected!r}, got {self.family!r}")
+        return self
+
+    @property
+    def encoder_depth(self) -> int:
+        """Layers of the encoder; 0 without an encoder."""
+        return 0
+
+    @property
+    def decoder_depth(self) -> int:
+        """Layers of the decoder; 0 without a decoder."""
+        return 0
+
+    @property
+    def max_source_positions(self) -> int | None:
+        """The longest sequence that the encoder can process; None without a limit."""
+        return None
+
+    @property
+    def max_target_positions(self) -> int | None:
+        """The longest sequence that the decoder can process; None without a limit."""
+        return None
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest sequence that both can process; None without a limit."""
+        limits = [n for n in (self.max_source_positions, self.max_target_positions) if n is not None]
+        return min(limits, default=None)
+
+    @property
+    def lr_scale(self) -> float:
+        """Factor on the default learning rate."""
+        return 1.0
+
+    @property
+    def default_warmup_steps(self) -> int | None:
+        """Warmup steps that the family needs; None for those of the task."""
+        return None
+
+    @property
+    def can_carry_state(self) -> bool:
+        """Whether it is a `StatefulDecoder`: its state can be carried from window to window."""
+        return False
+
+    @property
+    def head_norm_epsilon(self) -> float:
+        """Epsilon of a layer norm in a head."""
+        return 1e-5
+
+
+class EncoderDecoderConfig(ModelConfig):
+    """The settings of a model made of an encoder and a decoder, either of which may be left out."""
+
+    num_layers: int = Field(default=6, ge=0)
+    """Layers of the encoder, and of the decoder."""
+    encoder_layers: int | None = Field(default=None, ge=0)
+    """Layers of the encoder, if not num_layers; 0 for no encoder."""
+    decoder_layers: int | None = Field(default=None, ge=0)
+    """Layers of the decoder, if not num_layers; 0 for no decoder."""
+    retrieval: Retrieval = "soft"
+    """soft: the average of the values by their weights; hard: the value with the highest score."""
+    attention_temperature: float = Field(default=1.0, gt=0.0)
+    """Divides the attention scores; the limit of 0 is hard retrieval."""
+
+    @property
+    def encoder_depth(self) -> int:
+        return self.num_layers if self.encoder_layers is None else self.encoder_layers
+
+    @property
+    def decoder_depth(self) -> int:
+        return self.num_layers if self.decoder_layers is None else self.decoder_layers
+
+
+def make_lookup(
+    config: ModelConfig, similarity: Similarity, *, dropout: float = 0.0, is_causal: bool = False
+) -> Lookup:
+    """Return a lookup with the retrieval and the temperature of a model's settings, where it has them."""
+    if not isinstance(config, EncoderDecoderConfig):
+        return Lookup(similarity, dropout=dropout, is_causal=is_causal)
+    return Lookup(
+        similarity,
+        temperature=config.attention_temperature,
+        retrieval=config.retrieval,
+        dropout=dropout,
+        is_causal=is_causal,
+    )
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A kind of model in several sizes."""
+
+    sizes: Mapping[str, Mapping[str, Any]]
+    """Settings of each size: tiny, small, base and big."""
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of all sizes."""
+
+
+class Family:
+    """What a package registers to add a family of models; the class itself or an instance of it."""
+
+    name: ClassVar[str]
+    Config: ClassVar[type[ModelConfig]]
+    Model: ClassVar[type[nn.Module]]
+    presets: ClassVar[Mapping[str, Preset]] = {}
+    """Kinds by name. The first is the default for the family."""
+
+    def build(
+        self,
+        config: Any,
+        *,
+        vocab_size: int,
+        source_vocab_size: int | None = None,
+        image: ImageConfig | None = None,
+    ) -> nn.Module:
+        """Return a new model.
+
+        Args:
+            config: Settings of the class `Config`.
+            vocab_size: Tokens of the vocabulary; of the decoder's, where the encoder has its own.
+            source_vocab_size: Tokens of the encoder's own vocabulary; None to share one.
+            image: Size of the images, for a family that reads pixels.
+        """
+        return self.Model(config, vocab_size, source_vocab_size=source_vocab_size)
+
+    def encoder_only(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings `values` without the decoder; those of a decoder-only model are unchanged."""
+        if values.get("encoder_layers") == 0 or not issubclass(self.Config, EncoderDecoderConfig):
+            return dict(values)
+        return {**values, "decoder_layers": 0}
+
+    def decoder_only(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings `values` without the encoder: a causal language model."""
+        return {**values, "encoder_layers": 0} if issubclass(self.Config, EncoderDecoderConfig) else dict(values)
+
+
+FAMILIES: Registry[Family] = Registry("regard.models", "model family", members=("name", "Config", "build"))
+
+
+def find_family(name: str) -> Family:
+    """Return the family registered as `name`; an unknown name is a `ConfigError` with the nearest one."""
+    found: Family | type[Family] = FAMILIES.find(name)
+    return found() if isinstance(found, type) else found
+
+
+def read_model_config(values: Mapping[str, Any]) -> ModelConfig:
+    """Check the settings of a model; without `family` they are those of a Transformer.
+
+    Example:
+        >>> read_model_config({"family": "recurrent", "cell": "gru"}).encoder_depth
+        2
+    """
+    name = values.get("family", DEFAULT_FAMILY)
+    if not isinstance(name, str):
+        raise ConfigError(f"model.family must be a string, got {name!r}")
+    return find_family(name).Config.read({**values, "family": name}, section="model")
+
+
+def build_model(
+    config: ModelConfig,
+    vocab_size: int,
+    *,
+    source_vocab_size: int | None = None,
+    image: ImageConfig | None = None,
+) -> Any:
+    """Return a new model with these settings: an `Encoder`, and a `Decoder` if `config.decoder_depth` is not 0.
+
+    With `source_vocab_size` the encoder has its own embedding.
+    """
+    family = find_family(config.family)
+    return family.build(config, vocab_size=vocab_size, source_vocab_size=source_vocab_size, image=image)

@@ -1,0 +1,175 @@
+"""The settings of a Transformer, from the model of the paper to GPT-2, Llama, BERT, T5, BART and Marian."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from regard.errors import ConfigError
+from regard.models.family import EncoderDecoderConfig
+from regard.nn.blocks import BlockOrder
+from regard.nn.feedforward import Activation
+from regard.nn.norms import Norm
+from regard.nn.positions import Positions
+from regard.nn.similarity import SimilarityName
+
+Initialization = Literal["glorot", "gpt2"]
+
+
+class TransformerConfig(EncoderDecoderConfig):
+    """The settings of a Transformer. The defaults are the base model of Vaswani et al. (2017)."""
+
+    family: str = "transformer"
+    can_use_muon: ClassVar[bool] = True
+    can_isolate_documents: ClassVar[bool] = True
+    gains_from_bf16_on_cpu: ClassVar[bool] = True
+    num_heads: int = Field(default=8, ge=1)
+    """Attention heads."""
+    num_key_value_heads: int | None = Field(default=None, ge=1)
+    """Key/value heads that the query heads share (grouped-query attention). Unset: one per query head."""
+    query_width: int | None = Field(default=None, ge=1)
+    """Width of all query heads together, if not model_dim."""
+    feedforward_dim: int = Field(default=2048, ge=0)
+    """Width of the hidden layer of the feed-forward network; 0 for no feed-forward network."""
+    activation: Activation = "relu"
+    """relu, gelu, gelu-tanh (its approximation), silu or squared-relu; or a gated one with 1.5 times as many weights:
+    swiglu, geglu or geglu-tanh."""
+    norm: Norm = "layer"
+    """layer, rms or none."""
+    norm_epsilon: float = Field(default=1e-5, gt=0.0)
+    """Added to the variance, or to the mean square, before its root is taken."""
+    embedding_norm: bool = False
+    """Normalize the embeddings before the first block."""
+    block: BlockOrder = "post-norm"
+    """post-norm as in the paper; pre-norm, which trains without a long warmup; or parallel."""
+    residual: bool = True
+    """Add the input of each sub-layer to its output."""
+    value_projection: bool = True
+    """Whether attention projects the values before it averages them."""
+    output_projection: bool = True
+    """Whether attention projects the concatenated outputs of its heads."""
+    shaped_attention: bool = False
+    """Initialize self-attention to the identity, so that it needs no residual sum."""
+    similarity: SimilarityName = "scaled-dot"
+    """dot, scaled-dot, bilinear, additive, cosine, gaussian, mahalanobis or latent."""
+    positions: Positions = "sinusoidal"
+    """sinusoidal, learned, rotary, relative, alibi, shaw or none."""
+    encoder_positions: Positions | None = None
+    """Positions of the encoder, if not `positions`."""
+    decoder_positions: Positions | None = None
+    """Positions of the decoder, if not `positions`."""
+    position_base: float = Field(default=10_000.0, gt=1.0)
+    """The base L of sinusoidal and rotary positions."""
+    position_stretch: float = Field(default=1.0, ge=1.0)
+    """Factor by which rotary positions are slowed down where one turn exceeds position_stretch_from (Llama 3)."""
+    position_stretch_from: int = Field(default=8_192, ge=1)
+    """Context length before the stretch."""
+    position_buckets: int = Field(default=32, ge=4)
+    """Buckets of distances of relative positions."""
+    position_distance: int = Field(default=128, ge=2)
+    """Distance from which on all share one bucket."""
+    context_length: int = Field(default=1024, ge=1)
+    """The longest sequence, where positions are learned."""
+    num_segments: int = Field(default=0, ge=0)
+    """Segment embeddings of the encoder, such as 2 for the texts of a pair; 0 for none."""
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Dropout on the embeddings and on the output of each sub-layer."""
+    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Dropout on the attention weights."""
+    token_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Probability with which the embedding of a token is zero in a training step."""
+    bias: bool = True
+    """Whether linear layers have a bias."""
+    attention_bias: bool | None = None
+    """Whether the query, key and value projections have a bias, if not `bias`."""
+    tie_embeddings: bool = True
+    """Use the token embedding, transposed, as the output projection."""
+    output_bias: bool = False
+    """Whether the output projection has a bias."""
+    scale_output: bool = False
+    """Divide the last hidden states by the square root of model_dim."""
+    scale_embeddings: bool = True
+    """Multiply embeddings by the square root of model_dim."""
+    query_key_norm: bool = False
+    """Normalize queries and keys, which bounds the attention scores."""
+    initialization: Initialization = "glorot"
+    """glorot; or gpt2: normal with a small standard deviation, smaller for the output layers of sub-layers."""
+
+    @model_validator(mode="after")
+    def _heads_fit_together(self) -> "TransformerConfig":
+        width = f"{self.model_dim=}" if self.query_width is None else f"{self.query_width=}"
+        if (self.query_width or self.model_dim) % self.num_heads:
+            name = width.removeprefix("self.").partition("=")[0]
+            raise ConfigError(f"{name} must be a multiple of num_heads, got {width} and {self.num_heads=}")
+        if self.num_heads % (self.num_key_value_heads or 1):
+            raise ConfigError(
+                "num_heads must be a multiple of num_key_value_heads, "
+                f"got {self.num_heads=} and {self.num_key_value_heads=}"
+            )
+        if "rotary" in self.position_schemes and self.head_dim % 2:
+            raise ConfigError(
+                f"rotary positions need an even head_dim, got {width} / {self.num_heads=} = {self.head_dim}"
+            )
+        if not self.value_projection and (self.num_key_value_heads or self.num_heads) != self.num_heads:
+            raise ConfigError(
+                "without value_projection num_key_value_heads must equal num_heads, "
+                f"got {self.num_heads=} and {self.num_key_value_heads=}"
+            )
+        has_own_width = self.query_width not in (None, self.model_dim)
+        if has_own_width and not (self.value_projection and self.output_projection):
+            raise ConfigError(
+                "a query_width other than model_dim needs value_projection and output_projection, "
+                f"got {self.query_width=} and {self.model_dim=}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stacks_fit_together(self) -> "TransformerConfig":
+        schemes = self.position_schemes
+        if "sinusoidal" in schemes and self.model_dim % 2:
+            raise ConfigError(f"sinusoidal positions need an even model_dim, got {self.model_dim=}")
+        if "relative" in schemes and self.position_distance <= self.position_buckets // 2:
+            raise ConfigError(
+                "position_distance must exceed half of position_buckets, "
+                f"got {self.position_distance=} and {self.position_buckets=}"
+            )
+        if self.num_segments and not self.encoder_depth:
+            raise ConfigError(f"num_segments is for a model with an encoder, got {self.num_segments=} without one")
+        return self
+
+    @property
+    def position_schemes(self) -> Sequence[Positions]:
+        """The positions of the encoder and of the decoder, if there are such."""
+        schemes: list[Positions] = []
+        if self.encoder_depth:
+            schemes.append(self.encoder_positions or self.positions)
+        if self.decoder_depth:
+            schemes.append(self.decoder_positions or self.positions)
+        return schemes
+
+    @property
+    def head_dim(self) -> int:
+        return (self.query_width or self.model_dim) // self.num_heads
+
+    @property
+    def max_source_positions(self) -> int | None:
+        is_learned = self.encoder_depth and (self.encoder_positions or self.positions) == "learned"
+        return self.context_length if is_learned else None
+
+    @property
+    def max_target_positions(self) -> int | None:
+        is_learned = self.decoder_depth and (self.decoder_positions or self.positions) == "learned"
+        return self.context_length if is_learned else None
+
+    @property
+    def lr_scale(self) -> float:
+        return 0.5 if self.block == "post-norm" else 1.0
+
+    @property
+    def default_warmup_steps(self) -> int | None:
+        # Vaswani et al. (2017), section 5.3: a post-norm model diverges with a short warmup.
+        return 4_000 if self.block == "post-norm" else None
+
+    @property
+    def head_norm_epsilon(self) -> float:
+        return self.norm_epsilon

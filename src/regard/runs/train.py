@@ -1,0 +1,365 @@
+"""From data and settings to a run: detect the task, prepare, resolve, build, train, report."""
+
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.data.prepare import Prepared
+from regard.data.settings import DataConfig
+from regard.data.sources import IN_MEMORY, Rows
+from regard.data.stores.tokens import TokenStream
+from regard.errors import ConfigError, DeviceError, RunError, StoppedError
+from regard.logging import format_duration, log_info
+from regard.models.presets import has_size
+from regard.runs.folder import RunFolder
+from regard.runs.report import write_run_report
+from regard.runs.run import Run, split_paths_and_rows
+from regard.settings import merge, require_table
+from regard.tasks.registry import detect_task, find_task, make_task
+from regard.tasks.text import TextSettings
+from regard.training.checkpoints import load_checkpoint, save_checkpoint, trained_weights, weights_of, write_tensors
+from regard.training.defaults import choose_size, draft, find_hardware, preset_of, resolve
+from regard.training.display import TrainingDisplay
+from regard.training.embeddings import initialize_embeddings
+from regard.training.finetuning import adapt, base_weights
+from regard.training.interruption import listen
+from regard.training.loop import Trainer
+from regard.training.precision import is_out_of_memory, keep_memory, threads
+from regard.training.settings import Provenance, ResolvedSettings
+from regard.version import version
+
+OnEvaluation = Callable[[int, float], None]
+Data = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Rows
+
+REPORT_ROWS = 1_000
+"""Validation rows that the report's scores are computed on."""
+_MAY_CHANGE = {
+    "data": ("train", "valid", "test"),
+    "train": ("max_steps", "max_epochs", "minutes", "patience", "checkpoint_every", "device", "tensorboard"),
+}
+"""What a resumed run may change; anything else would make it another run. Data may move: it is known by its hash."""
+
+
+def train(
+    data: Data | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    task: str | None = None,
+    model: str | None = None,
+    columns: Sequence[str] | None = None,
+    valid: str | Sequence[str] | None = None,
+    test: str | Sequence[str] | None = None,
+    tokenizer: str | None = None,
+    minutes: float | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    show_progress: bool = True,
+    on_evaluation: OnEvaluation | None = None,
+) -> Run:
+    """Train a model on a file of rows, running text or images, and write a run folder.
+
+    Args:
+        data: A file, several, a folder, the name of a built-in data set, or rows in memory.
+        out: The run folder; unset, a new one under `runs/`.
+        task: The name of a task; unset, it is detected from the data.
+        model: The name of a preset; unset, one is chosen for the task, the amount of data and the machine.
+        columns: The columns to use, by name or by position from 1.
+        valid: A file of validation rows; unset, part of the training rows.
+        test: A file of test rows; unset, part of the training rows.
+        tokenizer: bpe, unigram, characters, bytes, words, or the path of a tokenizer.json.
+        minutes: The budget in minutes.
+        steps: The budget in steps.
+        epochs: The budget in passes over the training rows.
+        seed: Another seed gives another run.
+        device: auto, cpu, cuda or cuda:N.
+        settings: Any setting, nested as in `run.toml`; the arguments above take precedence.
+        resume: Resume the run in `out`.
+        overwrite: Replace the run in `out`.
+        show_progress: Show a progress bar on stderr.
+        on_evaluation: Called with the step and the validation loss of each evaluation; an exception ends training.
+    """
+    paths, rows = split_paths_and_rows(data)
+    values = merge(
+        settings or {},
+        given_values(
+            data={
+                "train": paths or ([IN_MEMORY] if rows is not None else None),
+                "columns": None if columns is None else list(columns),
+                "valid": _as_list(valid),
+                "test": _as_list(test),
+            },
+            train={
+                "minutes": None if minutes is None else float(minutes),
+                "max_steps": steps,
+                "max_epochs": None if epochs is None else float(epochs),
+                "seed": seed,
+                "device": device,
+            },
+            task={"name": task, "tokenizer": tokenizer},
+            preset=model,
+        ),
+    )
+    if resume:
+        if out is None:
+            raise RunError("to resume a run, name its folder")
+        return _resume(RunFolder(out), values, rows, show_progress, on_evaluation)
+    folder = RunFolder(out if out is not None else new_run_path(paths))
+    folder.require_vacant(overwrite=overwrite)
+    prepared, resolved, trainer = set_up(values, rows)
+    return start(
+        folder, prepared, resolved, trainer, overwrite=overwrite, show_progress=show_progress,
+        on_evaluation=on_evaluation,
+    )  # fmt: skip
+
+
+def given_values(**sections: Any) -> dict[str, Any]:
+    """Nested settings without those that are None."""
+    found: dict[str, Any] = {}
+    for name, value in sections.items():
+        kept = {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+        if kept is not None and kept != {}:
+            found[name] = kept
+    return found
+
+
+def set_up(values: Mapping[str, Any], rows: Rows | None = None) -> tuple[Prepared, ResolvedSettings, Trainer]:
+    """Prepared data, resolved settings and a trainer that is ready to start; only the cache is written to."""
+    values = with_task(values, rows)
+    # Before the data is read, so that a misspelled setting or a missing device is reported at once.
+    settings = draft(values)
+    hardware, task = find_hardware(settings), make_task(settings.task)
+    data = task.prepare(settings.data, rows)
+    preset = preset_of(values, type(task))
+    if not has_size(preset):
+        size = choose_size(data, has_gpu=hardware.device.type == "cuda")
+        settings = draft(values, size=size)
+        unit = "tokens" if isinstance(data.train, TokenStream) else "rows"
+        log_info(f"model {settings.preset}, chosen for {len(data.train):,} {unit} on {hardware.device.type}")
+    resolved = resolve(settings, data)
+    return data, resolved, make_trainer(resolved, data)
+
+
+def with_task(values: Mapping[str, Any], rows: Rows | None = None) -> dict[str, Any]:
+    """The settings with the name of the task: the one that is set, or the one that recognizes the data."""
+    for name in ResolvedSettings.model_fields.keys() & values.keys() - {"preset", "task"}:
+        if not isinstance(values[name], Mapping):
+            raise ConfigError(f"{name} is a section of settings, got {values[name]!r}")
+    task = values.get("task", {})
+    given = {"name": task} if isinstance(task, str) else dict(require_table(task, "task"))
+    if "name" in given:
+        description = find_task(given["name"]).description
+        log_info(f"task {given['name']}" + ("" if description == given["name"] else f": {description}"))
+    else:
+        config = DataConfig.read(values.get("data", {}), section="data")
+        given["name"], reason = detect_task(config, rows, given=given)
+        log_info(f"task {given['name']}, by the data: {reason}")
+    return {**values, "task": given}
+
+
+def make_trainer(
+    settings: ResolvedSettings, data: Prepared, *, folder: Path | None = None, is_new: bool = True
+) -> Trainer:
+    """A trainer that is ready to start; where it is not new, its weights are restored right after."""
+    if settings.train.tensorboard and find_spec("tensorboard") is None:
+        raise ConfigError("train.tensorboard needs the extra regard[tensorboard]")
+    hardware = find_hardware(settings)
+    task = make_task(settings.task, data.codecs)
+    if hardware.device.type == "cpu":
+        keep_memory()
+    torch.manual_seed(settings.train.seed)
+    model = task.build(settings.model, settings.head)
+    if isinstance(settings.task, TextSettings) and settings.task.embeddings is not None and is_new:
+        initialize_embeddings(model, settings.task.embeddings)
+    if settings.finetune is not None:
+        adapt(model, settings.finetune, base_weights(settings.finetune, folder or Path()))
+    log_info(f"{sum(p.numel() for p in model.parameters()):,} parameters on {hardware}")
+    return Trainer(model.to(hardware.device), task, data, settings, hardware)
+
+
+def start(
+    folder: RunFolder,
+    data: Prepared,
+    settings: ResolvedSettings,
+    trainer: Trainer,
+    *,
+    overwrite: bool = False,
+    show_progress: bool = True,
+    on_evaluation: OnEvaluation | None = None,
+) -> Run:
+    """Create the run folder, train, and report."""
+    provenance = Provenance(
+        version=version(),
+        torch=torch.__version__,
+        data_hash=data.content_hash,
+        num_parameters=sum(p.numel() for p in trainer.model.parameters()),
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        hardware=f"{trainer.hardware}, {platform.machine()}",
+        notes=data.notes,
+    )
+    _require_space(folder, provenance.num_parameters)
+    with folder.lock():
+        folder.require_vacant(overwrite=overwrite)  # another process may have trained here since the first check
+        folder.create(settings, provenance, data.codecs, data.held_out)
+        return _fit(folder, trainer, data, show_progress, on_evaluation)
+
+
+def _resume(
+    folder: RunFolder,
+    changes: Mapping[str, Any],
+    rows: Rows | None,
+    show_progress: bool,
+    on_evaluation: OnEvaluation | None,
+) -> Run:
+    before = folder.read_settings()
+    # A run that was interrupted within its first steps has a checkpoint, and no figures yet.
+    if folder.model_path.exists() and not (folder.metrics_path.exists() or folder.checkpoints.exists()):
+        raise RunError(f"{folder.path} was imported or merged, and has no training to resume: fine-tune it")
+    settings = ResolvedSettings.read(merge(before.model_dump(), changes))
+    _require_same_run(before, settings)
+    if settings.train.max_steps is settings.train.max_epochs is settings.train.minutes is None:
+        raise ConfigError(f"{folder.settings_path} has no train.max_steps, train.max_epochs or train.minutes: set one")
+    task = make_task(settings.task)
+    data = task.prepare(settings.data, rows)
+    if data.content_hash != folder.read_provenance().data_hash:
+        raise RunError(f"the data is not what {folder.path} was trained on: its content has changed")
+    stored = folder.read_codecs(settings)
+    if {name: codec.to_json() for name, codec in data.codecs.items()} != {
+        name: codec.to_json() for name, codec in stored.items()
+    }:
+        raise RunError(f"the codecs are not those that {folder.path} was trained with: data is encoded differently")
+    with folder.lock():
+        found = load_checkpoint(folder.checkpoints)
+        trainer = make_trainer(settings, data, folder=folder.path, is_new=found is None)
+        if found is None:
+            log_info("there is no checkpoint yet: starting from the first step")
+        else:
+            trainer.restore(*found)
+            log_info(f"resuming from step {trainer.progress.step:,}")
+        folder.rewind(trainer.progress.step)
+        folder.write_settings(settings)
+        return _fit(folder, trainer, data, show_progress, on_evaluation)
+
+
+def _fit(
+    folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: bool, on_evaluation: OnEvaluation | None = None
+) -> Run:
+    def save(trainer: Trainer) -> None:
+        save_checkpoint(folder.checkpoints, trainer.progress.step, trainer.tensors(), trainer.progress_note())
+        if not folder.model_path.exists():
+            save_best(trainer)
+
+    def save_best(trainer: Trainer) -> None:
+        tuned = trainer.settings.finetune
+        own = trained_weights(trainer.model) if tuned and tuned.is_adapter else weights_of(trainer.model)
+        write_tensors(folder.model_path, {**own, **trainer.ema.tensors()}, {"step": trainer.progress.step})
+
+    def observe(line: Mapping[str, Any]) -> None:
+        folder.add_metrics(line)
+        display.update(line, trainer.used())
+        if "valid_loss" in line:
+            folder.ledger.add("valid", "training", f"step {line['step']}", {"loss": line["valid_loss"]})
+        if writer is not None:
+            for name in line.keys() - {"step"}:
+                writer.add_scalar(name, line[name], line["step"])
+        if "valid_loss" in line and on_evaluation is not None:
+            on_evaluation(line["step"], line["valid_loss"])
+
+    with (
+        listen() as interruption,
+        TrainingDisplay(is_shown=show_progress) as display,
+        _tensorboard(folder, trainer) as writer,
+        threads(torch.get_num_threads()),
+    ):
+        try:
+            outcome = trainer.fit(observe, save=save, save_best=save_best, should_stop=lambda: bool(interruption))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            advice = f"a smaller train.batch_tokens than {trainer.config.batch_tokens:,} may help"
+            raise DeviceError(f"{trainer.hardware.device} ran out of memory: {advice}") from None
+    # A signal that arrives with the last step, after `should_stop` was called, counts as well.
+    if not outcome.is_finished or interruption:
+        assert interruption.signal is not None, "only a signal stops training early"
+        raise StoppedError(
+            f"stopped at step {outcome.progress.step:,}; the state is saved in {folder.path} and can be resumed",
+            signal=interruption.signal,
+        )
+    steps = outcome.progress.step
+    log_info(
+        f"trained {steps:,} {'step' if steps == 1 else 'steps'} in {format_duration(outcome.progress.seconds)}: "
+        f"{outcome.reason}; weights of step {outcome.progress.best_step or steps:,} kept"
+    )
+    return _report(folder, trainer, data)
+
+
+def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
+    run = Run(folder.path, device=str(trainer.hardware.device))
+    evaluation = run.evaluate_rows(data.held_out["valid"][:REPORT_ROWS])
+    run.record("valid", "report", evaluation)
+    path = write_run_report(run, evaluation)
+    log_info(f"validation: {evaluation.scores[evaluation.headline]}")
+    log_info(f"report: {path}")
+    return run
+
+
+def _require_same_run(before: ResolvedSettings, after: ResolvedSettings) -> None:
+    old, new = (flatten(settings.model_dump()) for settings in (before, after))
+    free = [f"{section}.{name}" for section, names in _MAY_CHANGE.items() for name in names]
+    for name, value in new.items():
+        if value != old.get(name) and name not in free:
+            raise ConfigError(
+                f"a resumed run keeps its settings, but {name} is {value!r} and was {old.get(name)!r}; "
+                f"only {', '.join(free)} may change"
+            )
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, with names such as `train.seed`."""
+    result: dict[str, Any] = {}
+    for name, value in values.items():
+        result |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return result
+
+
+def _require_space(folder: RunFolder, num_parameters: int) -> None:
+    """Two checkpoints of four numbers a parameter, one being written, and the model."""
+    needed = num_parameters * 4 * (4 * 3 + 1)
+    existing = next(parent for parent in (folder.path, *folder.path.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise DeviceError(
+            f"not enough disk space at {existing}: checkpoints need {needed / 2**20:,.0f} MiB, "
+            f"{free / 2**20:,.0f} MiB are free"
+        )
+
+
+def new_run_path(paths: Sequence[str]) -> Path:
+    """A new folder under `runs/`, named for the data."""
+    stem = (Path(paths[0]).absolute().name.split(".")[0] if paths else "") or "run"
+    names = (Path("runs") / (stem if number == 1 else f"{stem}-{number}") for number in range(1, 10_000))
+    return next(path for path in names if not path.exists())
+
+
+def _as_list(value: str | Sequence[str] | None) -> list[str] | None:
+    return [str(value)] if isinstance(value, str | os.PathLike) else None if value is None else [str(v) for v in value]
+
+
+def _tensorboard(folder: RunFolder, trainer: Trainer) -> AbstractContextManager[Any]:
+    if not trainer.config.tensorboard:
+        return nullcontext()
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder.tensorboard_path), purge_step=trainer.progress.step + 1)

@@ -1,0 +1,177 @@
+"""A description of a source, by which tasks recognize it.
+
+A source is read once, a sample of its rows is kept, and every task's `detect`
+is asked what it makes of the description.
+"""
+
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from regard.data.formats.cells import parse_timestamp
+from regard.data.formats.files import uncompressed_name
+from regard.data.formats.images import has_labeled_images, is_image
+from regard.data.settings import DataConfig
+from regard.data.sources import Rows, is_builtin, open_source
+from regard.data.text_sources import open_texts
+from regard.errors import ConfigError, DataError
+
+LABEL_COLUMNS = ("label", "labels", "class", "category", "sentiment", "intent", "topic", "gold_label", "polarity",
+                 "is_duplicate")  # fmt: skip
+PAIR_COLUMNS = (
+    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2"),
+    ("text_a", "text_b"), ("sentence_a", "sentence_b"), ("question", "sentence"), ("question", "passage"),
+)  # fmt: skip
+"""What the two texts of a pair are called, where a table has names for them."""
+
+_PAIR = ("source", "target")
+_SAMPLE_ROWS, _FEWEST_LABELED = 1_000, 20
+_LEAST_REPEATED, _LONGEST_LABEL = 10, 40
+"""A label occurs this often on average, and has at most this many characters."""
+_TABLE_SUFFIXES = (".tsv", ".tab", ".csv")
+
+
+@dataclass(frozen=True)
+class DetectionSummary:
+    """What a source looks like: its kind, the names of its columns, and a sample of rows."""
+
+    name: str
+    suffix: str = ""
+    """Of a single file, without that of a compression: `.tsv`."""
+    names: tuple[str, ...] = ()
+    """Names of all columns, lower-case, where they have names."""
+    sample: tuple[tuple[Any, ...], ...] = ()
+    """The columns that hold a source and a target, or all columns of rows in memory; of the first 1,000 rows."""
+    columns_given: int = 0
+    """The number of columns that the user has named."""
+    has_label_separator: bool = False
+    is_builtin: bool = False
+    is_plain_text: bool = False
+    is_image_folder: bool = False
+
+    @property
+    def num_columns(self) -> int:
+        return self.columns_given or (len(self.sample[0]) if self.sample else 0)
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether cells are lists, as of words and tags in memory."""
+        return bool(self.sample) and isinstance(self.sample[0][0], list | tuple)
+
+    @property
+    def has_images(self) -> bool:
+        """Whether a column of the sample has paths of images."""
+        return any(self.are_images(column) for column in self._columns)
+
+    @property
+    def is_series(self) -> bool:
+        """Whether the sample has dates and numbers only, and not just whole numbers, which may be text."""
+        is_known = bool(self.sample) and all(self.are_dates(each) or self.is_numeric(each) for each in self._columns)
+        return is_known and any(self.are_dates(each) or self.has_decimals(each) for each in self._columns)
+
+    @property
+    def _columns(self) -> range:
+        return range(len(self.sample[0]) if self.sample else 0)
+
+    def has_column(self, *names: str) -> bool:
+        """Whether a column has one of these names."""
+        return any(name in self.names for name in names)
+
+    def named_column(self, *names: str) -> str:
+        return next(name for name in names if name in self.names)
+
+    def are_labels(self, column: int, *, fewest: int = _FEWEST_LABELED, repeated: int = _LEAST_REPEATED) -> bool:
+        """Whether a column has few distinct short values, each of which occurs again and again."""
+        values = [str(row[column]) for row in self.sample]
+        distinct = set(values)
+        is_short = all(len(value) <= _LONGEST_LABEL for value in distinct)
+        return len(values) >= fewest and is_short and len(distinct) * repeated <= len(values)
+
+    def are_images(self, column: int) -> bool:
+        """Whether all values of a column are paths of images."""
+        return bool(self.sample) and all(is_image(str(row[column])) for row in self.sample)
+
+    def is_numeric(self, column: int) -> bool:
+        """Whether all values of a column are numbers."""
+        return bool(self.sample) and all(_is_number(row[column]) for row in self.sample)
+
+    def has_decimals(self, column: int) -> bool:
+        """Whether a column has numbers with decimals."""
+        return self.is_numeric(column) and any("." in str(row[column]) for row in self.sample)
+
+    def are_dates(self, column: int) -> bool:
+        """Whether all values of a column are dates such as 2024-05-31."""
+        return bool(self.sample) and all(_is_date(row[column]) for row in self.sample)
+
+    def describe_columns(self) -> list[str]:
+        """What each column of the sample holds, for messages."""
+        return [
+            f"column {number + 1} of "
+            + ("images" if self.are_images(number) else "dates" if self.are_dates(number)
+               else "numbers" if self.is_numeric(number) else "labels" if self.are_labels(number) else "text")
+            for number in self._columns
+        ]  # fmt: skip
+
+
+def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]) -> DetectionSummary:
+    """Describe the data that `config` names, or rows in memory; `given` are values of the `[task]` section."""
+    has_separator, num_given = given.get("label_separator") is not None, len(config.columns)
+    if rows is not None:
+        if rows and (isinstance(rows[0], str) or len(rows[0]) == 1):
+            return DetectionSummary("the list of texts", is_plain_text=True)
+        sample = tuple(tuple(row) for row in rows[:_SAMPLE_ROWS])
+        return DetectionSummary("the table in memory", sample=sample, has_label_separator=has_separator)
+    name = ", ".join(Path(path).name for path in config.train)
+    if is_builtin(config):
+        return DetectionSummary(name, sample=(_PAIR,), is_builtin=True)
+    if len(config.train) > len(_PAIR):
+        return DetectionSummary(name, is_plain_text=True)
+    suffix = ""
+    if len(config.train) == 1:
+        if has_labeled_images(Path(config.train[0])):
+            return DetectionSummary(name, is_image_folder=True)
+        suffix = Path(uncompressed_name(Path(config.train[0]))).suffix.lower()
+    named = tuple(column.rpartition(".")[2].lower() for column in config.columns)
+    if suffix in (".json", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
+        return DetectionSummary(name, suffix, named, columns_given=num_given)
+    if num_given > len(_PAIR):
+        return DetectionSummary(name, suffix, named, columns_given=num_given, has_label_separator=has_separator)
+    try:
+        table = open_source(config, _PAIR).train
+    except (DataError, ConfigError) as error:
+        if any(Path(uncompressed_name(Path(path))).suffix.lower() in _TABLE_SUFFIXES for path in config.train):
+            raise
+        try:
+            open_texts(config)
+        except (DataError, ConfigError):
+            raise error from None
+        return DetectionSummary(name, suffix, is_plain_text=True)
+    names = named or tuple(column.rpartition(".")[2].lower() for column in table.names)
+    return DetectionSummary(
+        name, suffix, names, sample=_sample(table), columns_given=num_given, has_label_separator=has_separator
+    )
+
+
+def _sample(table: Any) -> tuple[tuple[str, ...], ...]:
+    """The first rows of a table that can be read; the others are reported when the rows are prepared."""
+    rows: list[tuple[str, ...]] = []
+    try:
+        for row in islice(table, _SAMPLE_ROWS):
+            rows.append(row.values)
+    except DataError:
+        if not rows:
+            raise
+    return tuple(rows)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _is_date(value: Any) -> bool:
+    return not _is_number(value) and parse_timestamp(str(value)) is not None

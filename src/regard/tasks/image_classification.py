@@ -1,0 +1,338 @@
+"""Image classification: the label of an image.
+
+Dosovitskiy et al., "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale" (2020).
+https://arxiv.org/abs/2010.11929
+
+A row is the path of an image and a label, and an input is a path. A patch is to
+an image what a token is to a text: batch sizes and speed are counted in patches.
+
+Dimensions: `batch` images, `channels`, `height` and `width` of each, `labels` classes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, UInt8
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from regard.data.codecs.codec import Codec
+from regard.data.codecs.labels import LabelCodec
+from regard.data.codecs.pixels import PixelCodec
+from regard.data.formats.images import ImageConfig
+from regard.data.image_sources import ImageSource, open_images
+from regard.data.permutation import mix, permute
+from regard.data.prepare import FitData, Prepared, prepare_images
+from regard.data.settings import DataConfig
+from regard.data.sources import Rows
+from regard.data.stores.images import ImageStore
+from regard.errors import ConfigError, RunError
+from regard.evaluation.examples import Examples
+from regard.logging import log_info
+from regard.models.family import ModelConfig, find_family
+from regard.models.heads import HeadConfig, Pool, PredictionHead, pooled
+from regard.tasks.detection import DetectionSummary
+from regard.tasks.task import (
+    EVALUATION_TOKENS,
+    PLAIN,
+    Defaults,
+    DefaultsContext,
+    Detection,
+    EvaluationData,
+    ExportSpec,
+    ImportedCodecs,
+    Likelihoods,
+    Objective,
+    Prediction,
+    ReportContent,
+    ServerSchema,
+    Task,
+    TaskSettings,
+    repeat_batch,
+    to_device,
+)
+from regard.tasks.text import pad_rows
+from regard.tasks.text_classification import (
+    balanced_weights,
+    class_examples,
+    class_targets,
+    classification_loss,
+    confusion_table,
+    count_targets,
+    label_losses,
+    most_probable,
+)
+
+
+class ImageClassificationSettings(TaskSettings):
+    """Settings of image classification."""
+
+    name: str = "image-classification"
+    balance: bool = False
+    """Weight images so that all labels have the same weight in the loss."""
+    image: ImageConfig = Field(default_factory=ImageConfig)
+
+
+class ImageClassification(Task[ImageClassificationSettings]):
+    """Images and their labels, by an encoder of images."""
+
+    name = "image-classification"
+    description = "image classification"
+    Settings = ImageClassificationSettings
+    roles = ("image", "label")
+    codec_types: Mapping[str, type[Codec]] = {"image": PixelCodec, "label": LabelCodec}
+    store_columns = ("image", "label")
+    metrics = ("accuracy", "macro_f1", "matthews", "calibration_error")
+    input_kind = "pixels"
+    default_preset = "vit"
+    has_labels = True
+    unit = "image"
+    head_kind = "image-labels"
+    attention_kind = None
+
+    @classmethod
+    def detect(cls, summary: DetectionSummary) -> Detection | None:
+        if summary.is_image_folder:
+            return Detection("a folder of images for each label", confidence=0.95)
+        if summary.num_columns == 2 and summary.are_images(0) and summary.are_labels(-1, fewest=2, repeated=2):
+            return Detection("paths of images and their labels", confidence=0.9)
+        return None
+
+    @property
+    def image(self) -> ImageConfig:
+        codec = self.codecs.get("image")
+        return codec.image if isinstance(codec, PixelCodec) else self.settings.image
+
+    @property
+    def label_codec(self) -> LabelCodec:
+        codec = self.codecs.get("label")
+        return codec if isinstance(codec, LabelCodec) else LabelCodec({})
+
+    def open(self, config: DataConfig, rows: Rows | None = None) -> ImageSource:  # pyright: ignore[reportIncompatibleMethodOverride]  images are not rows of a table
+        return open_images(config, rows)
+
+    def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared[ImageStore]:
+        return prepare_images(self.open(config, rows), config, self)
+
+    def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
+        source = self.open(config, rows)
+        for inferred in source.inferred:
+            log_info(inferred)
+        return list(source.train.rows), source.content_hash()
+
+    def cache_key(self) -> Mapping[str, Any]:
+        return {"task": self.name, "image": self.settings.image.model_dump()}
+
+    def fit_codecs(self, data: FitData) -> dict[str, Codec]:
+        return {"image": PixelCodec(self.settings.image), "label": LabelCodec.fit(row[-1] for row in data.rows())}
+
+    def target_of(self, row: Sequence[str]) -> str:
+        return row[-1].strip()
+
+    def notes(self) -> list[str]:
+        image = self.image
+        return [
+            f"images are resized to {image.size} x {image.size} pixels, {image.num_positions - 1:,} patches each",
+            self.label_codec.describe(),
+        ]
+
+    def facts(self) -> dict[str, str]:
+        image = self.image
+        return {"images": f"{image.size} x {image.size} pixels, patches of {image.patch_size} x {image.patch_size}"}
+
+    def defaults(self, context: DefaultsContext) -> Defaults:
+        return Defaults(super().defaults(context).train, head={"pooling": "first"})
+
+    def num_positions(self, data: Prepared) -> int:
+        return 0  # positions are those of the patches
+
+    def build(self, model: ModelConfig, head: HeadConfig) -> "ImageClassifier":
+        return ImageClassifier(model, self.image, head, len(self.label_codec))
+
+    def batches(
+        self, data: Prepared, *, batch_tokens: int, seed: int, has_fixed_shapes: bool = False
+    ) -> "ImageBatches":
+        assert isinstance(data.train, ImageStore)
+        return ImageBatches(self, data.train, batch_tokens=batch_tokens, seed=seed, has_fixed_shapes=has_fixed_shapes)
+
+    def validation_batches(self, data: Prepared) -> Iterator["ImageBatch"]:
+        assert isinstance(data.valid, ImageStore)
+        for some in self._ranges(len(data.valid)):
+            rows = np.array(some)
+            yield self.make_batch(data.valid.pixels(rows), data.valid.labels(rows))
+
+    def row_batches(self, rows: Sequence[Sequence[str]]) -> Iterator["ImageBatch"]:
+        codec = PixelCodec(self.image)
+        for chosen in self._ranges(len(rows)):
+            labels = [numbers[0] for numbers in self.label_codec.encode([rows[row][-1] for row in chosen])]
+            yield self.make_batch(codec.pixels([rows[row][0] for row in chosen]), np.array(labels, np.int64))
+
+    def make_batch(
+        self, pixels: NDArray[np.uint8], labels: NDArray[np.int64], *, is_training: bool = False
+    ) -> "ImageBatch":
+        targets = class_targets(labels, len(self.label_codec))
+        is_balanced = is_training and self.settings.balance
+        return ImageBatch(
+            pixels=torch.from_numpy(pixels),
+            targets=targets,
+            weights=balanced_weights(self.label_codec)[targets] if is_balanced else torch.ones(len(labels)),
+            num_targets=len(labels),
+            num_tokens=len(labels) * self.image.num_positions,
+        )
+
+    def loss(self, model: "ImageClassifier", batch: "ImageBatch", objective: Objective = PLAIN) -> Float[Tensor, ""]:
+        """Cross-entropy summed over the images."""
+        if objective.rdrop:
+            batch = repeat_batch(batch)
+        return classification_loss(model(batch.pixels).float(), batch.targets, batch.weights, objective)
+
+    @torch.no_grad()
+    def likelihoods(self, model: Any, batches: Iterator["ImageBatch"], device: torch.device) -> Likelihoods:
+        """Of the label of each image."""
+        losses: list[float] = []
+        counts: list[int] = []
+        for batch in batches:
+            batch = to_device(batch, device)
+            losses += label_losses(model(batch.pixels).float(), batch.targets).tolist()
+            counts += count_targets(batch.targets)
+        return Likelihoods(losses, counts)
+
+    def predictor(self, model: Any, config: Any) -> "ImagePredictor":
+        if not len(self.label_codec):
+            raise RunError("this model has no labels: fine-tune it on labeled images")
+        return ImagePredictor(self, model)
+
+    def sources(self, rows: Sequence[Sequence[str]]) -> list[str]:
+        return []
+
+    def examples(self, data: EvaluationData) -> Examples:
+        return class_examples(self.label_codec, data)
+
+    def comparison_metrics(self, headline: str) -> tuple[str, ...]:
+        return ("accuracy", "matthews")
+
+    def report(self, model: Any, data: EvaluationData) -> ReportContent:
+        table = confusion_table(self.label_codec, data)
+        return ReportContent(samples=self.samples(model, data), confusion=table, facts=self.facts())
+
+    def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
+        return ServerSchema(("path",), labels=tuple(self.label_codec.labels), output="label", reads_files=True)
+
+    def export_spec(self) -> ExportSpec:
+        return replace(super().export_spec(), labels=tuple(self.label_codec.labels))
+
+    @classmethod
+    def imported_codecs(cls, imported: ImportedCodecs) -> dict[str, Codec]:
+        """Without labels the codec is empty, and the model is a body to be fine-tuned."""
+        return {"image": PixelCodec(imported.image), "label": LabelCodec(dict.fromkeys(imported.labels, 0))}
+
+    @torch.inference_mode()
+    def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
+        """Inputs are paths of images."""
+        found = [model.embed(pixels).float() for pixels in self.read_pixels(inputs, model)]
+        return F.normalize(torch.cat(found), dim=-1).cpu().numpy()
+
+    def read_pixels(
+        self, paths: Sequence[str], model: nn.Module
+    ) -> Iterator[UInt8[Tensor, "batch channels height width"]]:
+        """The pixels of images on the device of the model, in batches."""
+        device, codec = next(model.parameters()).device, PixelCodec(self.image)
+        for rows in self._ranges(len(paths)):
+            yield torch.from_numpy(codec.pixels([paths[row] for row in rows])).to(device)
+
+    def _ranges(self, num_images: int) -> list[range]:
+        at_once = max(1, EVALUATION_TOKENS // self.image.num_positions)
+        return [range(start, min(start + at_once, num_images)) for start in range(0, num_images, at_once)]
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """Images, and the label of each."""
+
+    pixels: UInt8[Tensor, "batch channels height width"]
+    targets: Int[Tensor, " batch"]
+    weights: Float[Tensor, " batch"]
+    """The weight of each image in the loss: 0 for one that only pads the batch."""
+    num_targets: int
+    num_tokens: int
+
+    def tensors(self) -> list[Tensor | None]:
+        return [self.pixels, self.targets, self.weights]
+
+    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "ImageBatch":
+        names = ("pixels", "targets", "weights")
+        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
+
+
+class ImageBatches:
+    """Images of a store in shuffled order; with `has_fixed_shapes` all batches have one shape."""
+
+    def __init__(
+        self, task: ImageClassification, store: ImageStore, *, batch_tokens: int, seed: int, has_fixed_shapes: bool
+    ) -> None:
+        self._task, self._store, self._seed = task, store, seed
+        at_once = max(1, batch_tokens // task.image.num_positions)
+        self.per_epoch = -(-len(store) // at_once)
+        self._num_rows = -(-len(store) // self.per_epoch) if has_fixed_shapes else 0
+
+    def batch(self, number: int) -> ImageBatch:
+        """Batch `number`, counted from 0 through all epochs."""
+        epoch, place = divmod(number, self.per_epoch)
+        start, end = (len(self._store) * each // self.per_epoch for each in (place, place + 1))
+        rows = permute(np.arange(start, end), len(self._store), mix(self._seed, epoch))
+        batch = self._task.make_batch(self._store.pixels(rows), self._store.labels(rows), is_training=True)
+        more = max(0, self._num_rows - len(rows))
+        if not more:
+            return batch
+        pixels, targets = (pad_rows(x, self._num_rows) for x in (batch.pixels, batch.targets))
+        return replace(batch, pixels=pixels, targets=targets, weights=F.pad(batch.weights, (0, more)))
+
+
+class ImagePredictor:
+    """Predicts the labels of the images at some paths."""
+
+    def __init__(self, task: ImageClassification, model: "ImageClassifier") -> None:
+        self._task, self._model = task, model
+
+    def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
+        found: list[list[float]] = []
+        for pixels in self._task.read_pixels(inputs, self._model):
+            with torch.inference_mode():
+                found += self._model(pixels).double().softmax(dim=-1).tolist()
+        tables = (dict(zip(self._task.label_codec.labels, some, strict=True)) for some in found)
+        return [
+            Prediction(path, most_probable(table), probabilities=table)
+            for path, table in zip(inputs, tables, strict=True)
+        ]
+
+
+class ImageClassifier(nn.Module):
+    """Pixels in, a logit for each label out; without labels it is a body to be fine-tuned."""
+
+    def __init__(self, config: ModelConfig, image: ImageConfig, head: HeadConfig, num_outputs: int) -> None:
+        super().__init__()
+        if config.input_kind != "pixels":
+            raise ConfigError(
+                f"images need a model that reads pixels, such as vit-tiny, got model.family={config.family}"
+            )
+        self.body: Any = find_family(config.family).build(config, vocab_size=0, image=image)
+        self.pooling = Pool(config.model_dim, head.pooling)
+        self.head = (
+            PredictionHead(config.model_dim, num_outputs, dropout=head.dropout, has_hidden_layer=head.hidden_layer)
+            if num_outputs
+            else None
+        )
+
+    def forward(self, pixels: UInt8[Tensor, "batch channels height width"]) -> Float[Tensor, "batch outputs"]:
+        if self.head is None:
+            raise RunError("this model has no labels: fine-tune it on labeled images")
+        return self.head(self.embed(pixels))
+
+    def embed(self, pixels: UInt8[Tensor, "batch channels height width"]) -> Float[Tensor, "batch model"]:
+        """The embedding of each image."""
+        return pooled(self.pooling, self.body.encode(pixels))

@@ -1,0 +1,671 @@
+r"""Language modeling: predict the next token of running text.
+
+By the chain rule a text's probability is that of its tokens, each given those
+before it:
+
+$$ p(x_1 \dots x_n) = \prod_t p(x_t \mid x_1 \dots x_{t-1}) $$
+
+The model is trained by teacher forcing on windows of the text. Documents are
+concatenated, each begun by the start token and ended by the end token; where
+they are isolated, attention stays inside each. A recurrent model may also carry
+its state from each window to the next (truncated backpropagation through time).
+
+Bengio et al., "A Neural Probabilistic Language Model" (2003).
+Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).
+
+Dimensions: `batch` windows, `time` positions, `model` width.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from regard.data.formats.messages import format_count
+from regard.data.permutation import mix
+from regard.data.prepare import Prepared, prepare_text
+from regard.data.settings import DataConfig
+from regard.data.sources import Rows
+from regard.data.splits.by_hash import row_hash
+from regard.data.stores.tokens import TokenStream
+from regard.data.text_sources import TextSource, open_texts
+from regard.data.windows import ContiguousSampler, WindowSampler, evaluation_windows
+from regard.errors import ConfigError, DataError
+from regard.evaluation.examples import Examples
+from regard.evaluation.spans import shared_ends, sum_between
+from regard.generation.config import GenerationConfig
+from regard.generation.engine import Engine, Request
+from regard.logging import log_warning, quiet_logs
+from regard.models.family import ModelConfig, build_model
+from regard.models.heads import HeadConfig
+from regard.models.protocols import Decoder, StatefulDecoder
+from regard.nn.losses import IGNORED, linear_log_likelihoods
+from regard.tasks.detection import DetectionSummary
+from regard.tasks.task import (
+    PLAIN,
+    ComparedRun,
+    Defaults,
+    DefaultsContext,
+    Detection,
+    EvaluationData,
+    Likelihoods,
+    Objective,
+    Prediction,
+    ReportContent,
+    ServerSchema,
+    TextScore,
+    repeat_batch,
+    to_device,
+)
+from regard.tasks.text import TextSettings, TextTask, append_bias, next_token_loss, row_losses
+from regard.text.tokenizer import TextStreamer, Tokenizer
+
+_NEW_TOKENS = 200
+"""Tokens that are generated where no limit is set."""
+_EVALUATION_TOKENS = 16_384
+_SLOTS = {"cpu": 32, "cuda": 256}
+"""Texts that are generated side by side."""
+_BATCH_TOKENS = {"cpu": 1_024, "cuda": 8_192}
+_WINDOW = {"cpu": 128, "cuda": 256}
+_WIDE, _WIDE_WINDOW = 512, 1_024
+"""A model at least this wide is trained on windows of this length on a GPU."""
+_FEWEST_WINDOWS, _SHORTEST_WINDOW = 8, 8
+_TRAIN_DEFAULTS = {
+    "label_smoothing": 0.0,
+    "schedule": "trapezoid",
+    "warmup_steps": 40,
+    "beta2": 0.95,
+    "weight_decay": 0.1,
+    "ema_decay": 0.98,
+}
+"""What learns fastest by the experiments in docs/log.md."""
+_NUM_PROMPTS, _PROMPT_CHARACTERS = 8, 60
+"""Prompts that a report has the model continue, and their length."""
+_FEW_SPANS = 50
+"""Bootstrap intervals from fewer spans are too narrow."""
+
+
+class RunningTextSettings(TextSettings):
+    """Settings of tasks on running text."""
+
+    documents: Literal["auto", "file", "lines"] = "auto"
+    """What a document of a plain text is: the whole file, or each line; auto: lines where the tokenizer is words,
+    else the file."""
+    isolate: bool
+    """Whether each document is read on its own. Unset: true for rows of a table and for many files, false for lines
+    and for one file."""
+    window: int = Field(ge=2)
+    """Positions of a training window. Unset: chosen for the model, the device and the length of the text."""
+    stride: int | None = Field(default=None, ge=1)
+    """The distance between the starts of evaluation windows: a smaller one gives each token more context and takes
+    longer. Unset: windows do not overlap."""
+
+
+class LanguageModelingSettings(RunningTextSettings):
+    """Settings of language models."""
+
+    name: str = "language-modeling"
+    activation_penalty: float = Field(default=0.0, ge=0.0)
+    """Weight of the mean square of the hidden states in the loss (AR of Merity et al., 2017)."""
+    change_penalty: float = Field(default=0.0, ge=0.0)
+    """Weight of the mean squared change of the hidden states between positions (TAR)."""
+    carry_state: bool = False
+    """For recurrent models: each training window continues the previous one, with the state reached there. The state
+    is reset at each epoch."""
+    window_jitter: float = Field(default=0.0, ge=0.0, lt=0.5)
+    """With carry_state: the largest random shift of the cuts between windows, as a share of the window."""
+
+    @model_validator(mode="after")
+    def _jitter_needs_a_carried_state(self) -> Self:
+        if self.window_jitter and not self.carry_state:
+            raise ConfigError(
+                f"task.window_jitter needs task.carry_state, got window_jitter={self.window_jitter} without it"
+            )
+        return self
+
+
+RunningTextSettingsT = TypeVar("RunningTextSettingsT", bound=RunningTextSettings)
+
+
+class RunningTextTask(TextTask[RunningTextSettingsT]):
+    """A task on running text, which is stored as one stream of tokens and read in windows."""
+
+    roles = ("text",)
+    store_columns = ("text",)
+    has_targets = False
+    unit = "document"
+
+    def open(self, config: DataConfig, rows: Rows | None = None) -> TextSource:  # pyright: ignore[reportIncompatibleMethodOverride]  documents are not rows of a table
+        settings = self.settings
+        return open_texts(
+            config, rows, tokenizer=settings.tokenizer, documents=settings.documents, isolate=settings.isolate
+        )
+
+    def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared[TokenStream]:
+        return prepare_text(self.open(config, rows), config, self)
+
+    def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
+        source = self.open(config, rows)
+        return [(text,) for text in source.train.documents()], source.content_hash()
+
+    @classmethod
+    def imported_settings(cls, *, max_length: int, window: int) -> dict[str, Any]:
+        values = super().imported_settings(max_length=max_length, window=window)
+        return {**values, "window": window, "isolate": False}
+
+    def texts_of(self, row: Sequence[str]) -> Sequence[str]:
+        return row
+
+    def cache_key(self) -> dict[str, Any]:
+        """A stream of tokens serves every task on running text, whatever the limit of a row."""
+        return {**super().cache_key(), "task": "running text", "max_length": None}
+
+    def running_defaults(self, context: DefaultsContext) -> dict[str, Any]:
+        """The window, and whether documents are isolated."""
+        return {"window": default_window(context), "isolate": context.data.is_isolated}
+
+    def num_positions(self, data: Prepared) -> int:
+        return self.settings.window
+
+    def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Any) -> None:
+        settings = self.settings
+        if settings.stride is not None and settings.stride > settings.window:
+            raise ConfigError(f"task.stride must be at most task.window, got {settings.stride} and {settings.window}")
+        if settings.isolate and not model.can_isolate_documents:
+            log_warning(f"models of family {model.family} cannot isolate documents: each is read as a continuation")
+
+    def with_stride(self, stride: int) -> Self:
+        window = self.settings.window
+        if not 1 <= stride <= window:
+            raise ConfigError(f"stride must be between 1 and the window of {window} tokens, got {stride}")
+        return type(self)(self.settings.changed(stride=stride), self.codecs)
+
+    def sources(self, rows: Sequence[Sequence[str]]) -> list[str]:
+        return []
+
+    def train_size(self, data: Prepared) -> int:
+        return data.train.num_documents
+
+    def check_comparison(
+        self,
+        tasks: Mapping[str, Any],
+        data: Prepared,
+        config: DataConfig,
+        *,
+        batch_tokens: int,
+        sizes: Sequence[int] = (),
+    ) -> None:
+        """Raise where the text has no window for each model, or not two spans that all models score."""
+        for task in tasks.values():
+            task.batches(data, batch_tokens=batch_tokens, seed=0)
+        _require_spans(list(tasks.values()), data)
+        if sizes and not data.is_isolated:
+            raise ConfigError(
+                "a smaller training set is made of some of many documents, and this text is continuous: "
+                f"sizes must be unset, got {', '.join(map(str, sizes))}"
+            )
+        super().check_comparison(tasks, data, config, batch_tokens=batch_tokens, sizes=sizes)
+        for size in sizes:  # the number of their tokens is known only once they are prepared
+            with quiet_logs():
+                fewer = self.prepare(config.changed(train_rows=size))
+            for task in tasks.values():
+                task.batches(fewer, batch_tokens=batch_tokens, seed=0)
+
+    def token_ids(self, rows: Sequence[Sequence[str]]) -> NDArray[np.int64]:
+        """Documents as one stream of ids, with an end token before the first and after each."""
+        ids = [self.tokenizer.end]
+        for encoded in self.tokenizer.encode([row[0] for row in rows]):
+            ids += [*encoded, self.tokenizer.end]
+        return np.array(ids)
+
+
+def default_window(context: DefaultsContext) -> int:
+    """What fits the device and the model, provided that the text has several such windows."""
+    is_wide = context.device == "cuda" and context.model.model_dim >= _WIDE
+    window = _WIDE_WINDOW if is_wide else _WINDOW[context.device]
+    window = min(window, context.model.max_positions or window, len(context.data.train) // _FEWEST_WINDOWS)
+    return max(_SHORTEST_WINDOW, window)
+
+
+@dataclass(frozen=True)
+class WindowBatch:
+    """Windows of text: `targets[t]` is the token after `tokens[t]`."""
+
+    tokens: Int[Tensor, "batch time"]
+    targets: Int[Tensor, "batch time"]
+    """`IGNORED` where it does not count."""
+    documents: Int[Tensor, "batch time"] | None
+    """The number of each position's document in its window; None where documents are not isolated."""
+    num_targets: int
+    is_one_text: bool = False
+    """Whether each row continues where what counts of the row above it ended, so that a recurrent model may read all
+    rows as one text."""
+    continues: bool = False
+    """Whether each row continues the same row of the previous batch."""
+
+    @property
+    def num_tokens(self) -> int:
+        return self.tokens.numel()
+
+    def tensors(self) -> list[Tensor | None]:
+        return [self.tokens, self.targets, self.documents]
+
+    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "WindowBatch":
+        names = ("tokens", "targets", "documents")
+        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
+
+
+class WindowBatches:
+    """The windows of a stream, in shuffled order."""
+
+    def __init__(
+        self, stream: TokenStream, tokenizer: Tokenizer, *, window: int, batch_tokens: int, seed: int, isolate: bool
+    ) -> None:
+        batch_size = max(1, batch_tokens // window)
+        self.sampler = WindowSampler(len(stream), window=window, batch_size=batch_size, seed=seed)
+        self._ids, self._tokenizer, self._isolate = stream.ids, tokenizer, isolate
+        self._offsets = np.arange(window + 1)
+
+    @property
+    def per_epoch(self) -> int:
+        return self.sampler.batches_per_epoch
+
+    def batch(self, number: int) -> WindowBatch:
+        ids = self._ids[self.sampler.starts(number)[:, None] + self._offsets].astype(np.int64)
+        return make_window_batch(ids, self._tokenizer, isolate=self._isolate)
+
+
+class ContinuousBatches:
+    """The windows of a stream in the order of the text, each row of a batch at a place of its own."""
+
+    def __init__(
+        self, stream: TokenStream, tokenizer: Tokenizer, *, window: int, batch_tokens: int, seed: int, jitter: int
+    ) -> None:
+        batch_size = max(1, batch_tokens // window)
+        self.sampler = ContiguousSampler(len(stream), window=window, batch_size=batch_size, seed=seed, jitter=jitter)
+        self._ids, self._tokenizer = stream.ids, tokenizer
+
+    @property
+    def per_epoch(self) -> int:
+        return self.sampler.batches_per_epoch
+
+    def batch(self, number: int) -> WindowBatch:
+        starts, length = self.sampler.windows(number)
+        ids = self._ids[starts[:, None] + np.arange(length + 1)].astype(np.int64)
+        batch = make_window_batch(ids, self._tokenizer, isolate=False)
+        return replace(batch, continues=not self.sampler.is_first(number))
+
+
+class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
+    """Running text, by a decoder-only model."""
+
+    name = "language-modeling"
+    description = "language modeling"
+    Settings = LanguageModelingSettings
+    metrics = ("perplexity", "bits_per_byte")
+    architecture = "decoder"
+    default_preset = "gpt"
+    attention_kind = "causal"
+    head_kind = "next-token"
+
+    @classmethod
+    def detect(cls, summary: DetectionSummary) -> Detection | None:
+        if summary.is_plain_text:
+            return Detection("running text", confidence=0.9)
+        if summary.has_column("text", "content", "document") and not summary.columns_given and not summary.has_images:
+            return Detection(
+                f"a column of text ({summary.named_column('text', 'content', 'document')})", confidence=0.4
+            )
+        return None
+
+    def defaults(self, context: DefaultsContext) -> Defaults:
+        train = {
+            **_TRAIN_DEFAULTS,
+            "optimizer": "muon" if context.model.can_use_muon else "adamw",
+            "batch_tokens": _BATCH_TOKENS[context.device],
+        }
+        return Defaults(train=train, task=self.running_defaults(context))
+
+    def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Any) -> None:
+        super().check(model=model, is_finetuned=is_finetuned, held_out=held_out)
+        if self.settings.carry_state and not model.can_carry_state:
+            raise ConfigError(f"task.carry_state is for recurrent models, got model.family={model.family}")
+
+    def build(self, model: ModelConfig, head: HeadConfig) -> nn.Module:
+        if model.encoder_depth or not model.decoder_depth:
+            raise ConfigError(
+                "a language model is decoder-only: set model.encoder_layers to 0, "
+                f"got encoder_layers={model.encoder_depth} and decoder_layers={model.decoder_depth}"
+            )
+        return build_model(model, self.tokenizer.vocab_size)
+
+    def batches(self, data: Prepared, *, batch_tokens: int, seed: int, has_fixed_shapes: bool = False) -> WindowBatches:
+        """Windows have one shape in any case."""
+        assert isinstance(data.train, TokenStream)
+        window, isolate = self.settings.window, data.is_isolated
+        return WindowBatches(
+            data.train, self.tokenizer, window=window, batch_tokens=batch_tokens, seed=seed, isolate=isolate
+        )
+
+    @property
+    def carries_state(self) -> bool:
+        return self.settings.carry_state
+
+    def stateful_batches(self, data: Prepared, *, batch_tokens: int, seed: int) -> ContinuousBatches:
+        assert isinstance(data.train, TokenStream)
+        window, jitter = self.settings.window, int(self.settings.window_jitter * self.settings.window)
+        return ContinuousBatches(
+            data.train, self.tokenizer, window=window, batch_tokens=batch_tokens, seed=seed, jitter=jitter
+        )
+
+    def validation_batches(self, data: Prepared) -> Iterator[WindowBatch]:
+        assert isinstance(data.valid, TokenStream)
+        window = self.settings.window
+        return stream_batches(data.valid.ids, self.tokenizer, window=window, stride=window, isolate=data.is_isolated)
+
+    def row_batches(self, rows: Sequence[Sequence[str]]) -> Iterator[WindowBatch]:
+        settings = self.settings
+        return stream_batches(
+            self.token_ids(rows),
+            self.tokenizer,
+            window=settings.window,
+            stride=settings.stride or settings.window,
+            isolate=settings.isolate,
+        )
+
+    def loss(self, model: Any, batch: WindowBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
+        """Cross-entropy summed over the targets, and the penalties on hidden states."""
+        if objective.rdrop:
+            batch = repeat_batch(batch)
+        hidden_states = model.hidden_states(batch.tokens, documents=_documents_for(model, batch))
+        return self._loss_of(model, hidden_states, batch, objective)
+
+    def stateful_loss(
+        self, model: Any, batch: WindowBatch, state: list[Tensor] | None, objective: Objective = PLAIN
+    ) -> tuple[Float[Tensor, ""], list[Tensor]]:
+        """The `loss`, and the state after the windows; with R-Drop, that of the first pass."""
+        before = model.restore_state(state) if state is not None and batch.continues else None
+        rows = torch.arange(batch.tokens.size(0), device=batch.tokens.device)
+        if objective.rdrop:
+            batch, before = repeat_batch(batch), None if before is None else before.select(torch.cat([rows, rows]))
+        hidden_states, after = model.hidden_states_from(batch.tokens, before)
+        loss = self._loss_of(model, hidden_states, batch, objective)
+        after = after.select(rows) if objective.rdrop else after
+        return loss, [part.detach() for part in after.tensors()]
+
+    def _loss_of(
+        self, model: Decoder, hidden_states: Float[Tensor, "batch time model"], batch: WindowBatch, objective: Objective
+    ) -> Float[Tensor, ""]:
+        loss = next_token_loss(model, hidden_states, batch.targets, objective)
+        activation, change = self.settings.activation_penalty, self.settings.change_penalty
+        if activation or change:
+            penalty = hidden_state_penalty(hidden_states, activation=activation, change=change)
+            loss = loss + (penalty / 2 if objective.rdrop else penalty)
+        return loss
+
+    @torch.no_grad()
+    def likelihoods(self, model: Any, batches: Iterator[WindowBatch], device: torch.device) -> Likelihoods:
+        """Of each window; a recurrent model reads text that is one from its beginning to its end."""
+        losses: list[float] = []
+        counts: list[int] = []
+        state = None
+        for batch in batches:
+            batch = to_device(batch, device)
+            if batch.is_one_text and isinstance(model, StatefulDecoder):
+                hidden_states, state = _read_on(model, batch, state)
+            else:
+                hidden_states = model.hidden_states(batch.tokens, documents=_documents_for(model, batch))
+            some_losses, some_counts = row_losses(model, hidden_states, batch.targets)
+            losses += some_losses
+            counts += some_counts
+        return Likelihoods(losses, counts, carries_state=state is not None)
+
+    def predictor(self, model: Any, config: GenerationConfig) -> "LanguageModelingPredictor":
+        return LanguageModelingPredictor(model, self.tokenizer, config)
+
+    def examples(self, data: EvaluationData) -> Examples:
+        settings = self.settings
+        how: dict[str, str | int | float] = {"window": settings.window, "stride": settings.stride or settings.window}
+        if data.likelihoods.carries_state:
+            how["state"] = "carried"
+        return Examples(
+            losses=data.likelihoods.losses,
+            num_tokens=data.likelihoods.counts,
+            num_bytes=sum(len(row[0].encode()) for row in data.rows),
+            settings=how,
+        )
+
+    def align(self, examples: Sequence[Examples]) -> list[Examples]:
+        """Sums over spans of text that start and end at window ends of every model."""
+        found = [each.require("losses", "num_tokens") for each in examples]
+        ends = shared_ends([counts for _, counts in found])
+        sums = [[sum_between(column, both[1], ends).tolist() for column in both] for both in found]
+        return [
+            replace(each, losses=losses, num_tokens=counts)
+            for each, (losses, counts) in zip(examples, sums, strict=True)
+        ]
+
+    def comparison_metrics(self, headline: str) -> tuple[str, ...]:
+        """Bits per byte first: perplexities compare only for one vocabulary, and fewer documents give another."""
+        return ("bits_per_byte", "perplexity")
+
+    def comparison_notes(self, runs: Sequence[ComparedRun]) -> list[str]:
+        first = next(run for run in runs if run.train_rows is None)
+        spans, num_bytes = first.examples.require("losses", "num_bytes")
+        notes = [f"scores are on the {first.role} text, {format_count(num_bytes, 'byte')}"]
+        if len(spans) < _FEW_SPANS:
+            notes.append(f"{len(spans)} spans of text are few: the intervals are too narrow")
+        return [*notes, *_notes_on_context(runs), *_notes_on_vocabularies(runs)]
+
+    def report(self, model: Any, data: EvaluationData) -> ReportContent:
+        text = " ".join(data.rows[0][0][: 2 * _PROMPT_CHARACTERS].split())[:_PROMPT_CHARACTERS]
+        shown = self._readable(model, text)
+        inputs = [(shown, shown)] if shown.strip() else []
+        return ReportContent(samples=self.samples(model, data), facts=self.facts(), attention_inputs=inputs)
+
+    def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
+        """Prompts from held-out text, how the text continues, and how the model continues it."""
+        texts = [row[0] for row in data.rows if len(row[0]) > 2 * _PROMPT_CHARACTERS]
+        places = [
+            (text, len(text) * part // _NUM_PROMPTS) for part in range(_NUM_PROMPTS) for text in texts[:_NUM_PROMPTS]
+        ]
+        samples = []
+        for text, place in places[:_NUM_PROMPTS]:
+            start = place + text[place:].find(" ") + 1
+            middle, end = (_word_end(text, start + length * _PROMPT_CHARACTERS, start) for length in (1, 4))
+            prompt = self._readable(model, text[start:middle])
+            if prompt.strip():
+                samples.append({"source": prompt, "target": text[start + len(prompt) : end]})
+        config = GenerationConfig(temperature=0.8, max_tokens=100)
+        found = self.predictor(model, config)([sample["source"] for sample in samples])
+        return [{**sample, "prediction": each.output} for sample, each in zip(samples, found, strict=True)]
+
+    def _readable(self, model: Any, text: str) -> str:
+        """As much of a text as leaves half of the model's positions free, where these are limited."""
+        limit = model.config.max_positions
+        return text if limit is None else self.tokenizer.decode([self.tokenizer.encode([text])[0][: limit // 2]])[0]
+
+    def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
+        return ServerSchema(inputs=("prompt",), streams=True, placeholder="The beginning of a text")
+
+    @torch.inference_mode()
+    def score_text(self, model: Any, text: str) -> TextScore:
+        """The log-probability of a text, from its start to its end, by the chain rule."""
+        tokenizer = self.tokenizer
+        ids = tokenizer.encode([text])[0]
+        limit = model.config.max_positions
+        if limit is not None and len(ids) + 1 > limit:
+            raise DataError(f"the text has {len(ids):,} tokens, the model reads at most {limit - 1:,}")
+        device = next(model.parameters()).device
+        tokens = torch.tensor([[tokenizer.start, *ids]], device=device)
+        targets = torch.tensor([*ids, tokenizer.end], device=device)
+        found = linear_log_likelihoods(*append_bias(model.hidden_states(tokens)[0], model.output), targets)
+        return TextScore(text, tokenizer.pieces([*ids, tokenizer.end]), found.tolist())
+
+
+class LanguageModelingPredictor:
+    """Continues prompts."""
+
+    def __init__(self, model: Any, tokenizer: Tokenizer, config: GenerationConfig) -> None:
+        self._tokenizer, self._config = tokenizer, config
+        device = next(model.parameters()).device.type
+        self._engine = Engine(
+            model, config, end=tokenizer.ends, num_slots=_SLOTS[device], suppress=tokenizer.never_generated
+        )
+
+    def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
+        """The continuation of each prompt."""
+        requests = [self._request(text) for text in inputs]
+        texts = self._tokenizer.decode(self._engine.run(requests))
+        return [Prediction(text, output) for text, output in zip(inputs, texts, strict=True)]
+
+    def stream(self, prompt: str) -> Iterator[str]:
+        """The continuation of a prompt, piece by piece."""
+        request = self._request(prompt)
+        # The last token of the prompt decides whether the continuation begins with a space.
+        yield from self._decode(request, request.prompt[-1:] if prompt else [])
+
+    def stream_tokens(self, prompt: Sequence[int]) -> Iterator[str]:
+        """The continuation of token ids, such as a conversation, piece by piece."""
+        seed = mix(self._config.seed, row_hash([str(token) for token in prompt]))
+        yield from self._decode(Request(list(prompt), self._config.max_tokens or _NEW_TOKENS, seed=seed), [])
+
+    def _request(self, prompt: str) -> Request:
+        """The seed is combined with the prompt, so that each text is sampled independently."""
+        limit, seed = self._config.max_tokens or _NEW_TOKENS, mix(self._config.seed, row_hash((prompt,)))
+        return Request(self._tokenizer.prompt(prompt), limit, seed=seed)
+
+    def _decode(self, request: Request, before: Sequence[int]) -> Iterator[str]:
+        streamer = TextStreamer(self._tokenizer)
+        for token in before:
+            streamer.add(token)
+        for token in self._engine.stream(request):
+            if text := streamer.add(token):
+                yield text
+        if rest := streamer.flush():
+            yield rest
+
+
+def hidden_state_penalty(
+    hidden_states: Float[Tensor, "batch time model"], *, activation: float, change: float
+) -> Float[Tensor, ""]:
+    r"""A penalty on large hidden states, and on changes between positions.
+
+    Merity et al., "Revisiting Activation Regularization for Language RNNs" (2017), AR and TAR.
+    https://arxiv.org/abs/1708.01009
+
+    With hidden states $h_t$ of width $d$, after dropout, and weights $\alpha$ and $\beta$ it is
+
+    $$ \frac1d \sum_t \alpha \lVert h_t \rVert^2 + \beta \lVert h_{t+1} - h_t \rVert^2 $$
+
+    summed over positions as the loss is, and divided by their number with it.
+    """
+    wide = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
+    sizes, changes = wide.square().sum(), wide.diff(dim=1).square().sum()
+    return (activation * sizes + change * changes) / wide.size(-1)
+
+
+def make_window_batch(
+    ids: NDArray[np.int64], tokenizer: Tokenizer, *, isolate: bool, first_counted: NDArray[np.int64] | None = None
+) -> WindowBatch:
+    """Windows with one token more than positions; of row i only targets from `first_counted[i]` on count."""
+    read = torch.from_numpy(ids)
+    tokens, targets = read[:, :-1], read[:, 1:].clone()
+    is_start = tokens == tokenizer.end
+    num_targets = targets.numel()
+    if first_counted is not None:
+        targets[torch.arange(targets.size(1)) < torch.from_numpy(first_counted)[:, None]] = IGNORED
+        num_targets = int((targets != IGNORED).sum())
+    documents = is_start.cumsum(dim=1) if isolate and bool(is_start[:, 1:].any()) else None
+    return WindowBatch(tokens.masked_fill(is_start, tokenizer.start), targets, documents, num_targets)
+
+
+def stream_batches(
+    ids: NDArray, tokenizer: Tokenizer, *, window: int, stride: int, isolate: bool
+) -> Iterator[WindowBatch]:
+    """Every token but the first as a target once, in windows `stride` tokens apart."""
+    if len(ids) < 2:
+        raise DataError("the text has no tokens to be evaluated on")
+    windows = evaluation_windows(len(ids), window, stride)
+    at_once = max(1, _EVALUATION_TOKENS // window)
+    for first in range(0, len(windows), at_once):
+        chosen = windows[first : first + at_once]
+        last = chosen[-1]
+        groups = [chosen] if last[1] - last[0] == window else [chosen[:-1], [last]]
+        for group in (group for group in groups if group):
+            rows = np.stack([np.asarray(ids[start : end + 1], np.int64) for start, end, _ in group])
+            counted = np.array([first_scored - start - 1 for start, _, first_scored in group])
+            batch = make_window_batch(rows, tokenizer, isolate=isolate, first_counted=counted)
+            yield replace(batch, is_one_text=not isolate)
+
+
+def _documents_for(model: Any, batch: WindowBatch) -> Int[Tensor, "batch time"] | None:
+    """The documents of a batch, where the model can isolate them."""
+    return batch.documents if model.config.can_isolate_documents else None
+
+
+def _read_on(model: StatefulDecoder, batch: WindowBatch, state: Any) -> tuple[Float[Tensor, "batch time model"], Any]:
+    """Hidden states of rows that are read as one text, each token once; zeros where nothing counts."""
+    counts = batch.targets != IGNORED
+    found, state = model.hidden_states_from(batch.tokens[counts][None], state)
+    hidden_states = found.new_zeros(*counts.shape, found.size(-1))
+    hidden_states[counts] = found[0]
+    return hidden_states, state
+
+
+def _require_spans(tasks: Sequence[RunningTextTask[Any]], data: Prepared) -> None:
+    """Raise if there are not two spans of held-out text that all models score: no difference could be tested."""
+    texts = [row[0] for row in data.held_out["test"] or data.held_out["valid"]]
+    num_tokens = 1 + sum(len(ids) + 1 for ids in tasks[0].with_codecs(data.codecs).tokenizer.encode(texts))
+    ways = {(task.settings.window, task.settings.stride or task.settings.window) for task in tasks}
+    windows = [evaluation_windows(num_tokens, window, stride) for window, stride in sorted(ways)]
+    num_shared = len(shared_ends([[end + 1 - first for _, end, first in some] for some in windows]))
+    if num_shared < 2:
+        lengths = " and ".join(f"{window:,}" for window, _ in sorted(ways))
+        raise DataError(
+            "models of text are compared on spans that all of them score, at least two, but the "
+            f"{num_tokens - 1:,} held-out tokens have {num_shared} for windows of {lengths}: "
+            "give more text, or a smaller task.window for all"
+        )
+
+
+def _notes_on_context(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    """How models differ in the context that they have when they predict a token."""
+    by_name = {run.name: run for run in runs}
+    crossing = [name for name, run in by_name.items() if not run.model.can_isolate_documents]
+    if runs[0].task.settings.isolate and crossing:
+        yield f"documents are separate contexts, but not for {', '.join(crossing)}, which cannot isolate them"
+    carrying = [name for name, run in by_name.items() if "state" in run.examples.settings]
+    if 0 < len(carrying) < len(by_name):
+        yield f"{', '.join(carrying)}: the state is carried from window to window; other models start each without one"
+    windows = {name: run.examples.settings["window"] for name, run in by_name.items()}
+    if len(set(windows.values())) > 1:
+        lengths = ", ".join(f"{name} {window:,}" for name, window in windows.items())
+        yield f"windows differ ({lengths} tokens): a span ends where windows of all models end"
+
+
+def _notes_on_vocabularies(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    """Whether bits per byte are of the whole text; runs on equally many documents share a tokenizer."""
+    texts = [row[0] for row in runs[0].rows]
+    for size, run in {run.train_rows: run for run in runs}.items():
+        tokenizer = run.task.codecs["text"]
+        if tokenizer.decode(tokenizer.encode(texts)) != texts:
+            which = "the vocabulary" if size is None else f"the vocabulary of {size:,} documents"
+            yield f"{which} does not cover all of the text: bits per byte compare only for the same vocabulary"
+
+
+def _word_end(text: str, place: int, start: int) -> int:
+    """The last end of a word up to `place`, or `place` if there is none after `start`.
+
+    Example:
+        >>> _word_end("to be or not", 7, 0), _word_end("to be or not", 8, 0), _word_end("honorificabilitudinitas", 7, 0)
+        (5, 8, 7)
+    """
+    space = text.rfind(" ", start + 1, place + 1)
+    return place if space < 0 else space

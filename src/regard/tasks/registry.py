@@ -1,0 +1,69 @@
+"""The registered tasks, and which of them a source is for."""
+
+from typing import Any
+
+from regard.data.settings import DataConfig
+from regard.data.sources import Rows
+from regard.errors import ConfigError, DataError
+from regard.models.family import ModelConfig
+from regard.registry import Registry
+from regard.tasks.detection import DetectionSummary, describe_source
+from regard.tasks.task import HeadKind, Task, TaskSettings
+
+TASKS: Registry[type[Task[Any]]] = Registry(
+    "regard.tasks", "task", members=("name", "description", "Settings", "codec_types", "store_columns", "metrics")
+)
+
+
+def find_task(name: str) -> type[Task[Any]]:
+    """The task registered as `name`."""
+    return TASKS.find(name)
+
+
+def task_for_head(head: HeadKind | None) -> type[Task[Any]]:
+    """The task whose models have this head."""
+    return next(task for task in TASKS if task.head_kind == head)
+
+
+def task_for_model(model: ModelConfig) -> type[Task[Any]]:
+    """The task that a model with these stacks and this kind of input is for; raises if there are several."""
+    stacks = "encoder-" * bool(model.encoder_depth) + "decoder" * bool(model.decoder_depth)
+    architecture = stacks.removesuffix("-") or "encoder"
+    found = [each for each in TASKS if (each.architecture, each.input_kind) == (architecture, model.input_kind)]
+    if len(found) != 1:
+        names = ", ".join(task.name for task in found)
+        raise ConfigError(f"models of family {model.family} without a decoder have several tasks: name one of {names}")
+    return found[0]
+
+
+def make_task(settings: TaskSettings, codecs: Any = None) -> Task[Any]:
+    """The task that these settings are for."""
+    return find_task(settings.name)(settings, codecs)
+
+
+def detect_task(
+    config: DataConfig, rows: Rows | None = None, *, given: dict[str, Any] | None = None
+) -> tuple[str, str]:
+    """The name of the task that recognizes a source with the highest confidence, and the reason.
+
+    Args:
+        config: Where the data is.
+        rows: Rows in memory, instead of files.
+        given: Values of the `[task]` section that the user has set.
+
+    Raises:
+        DataError: If no task recognizes the source.
+    """
+    summary = describe_source(config, rows, given or {})
+    found = [
+        (detection.confidence, task.name, detection.reason) for task in TASKS if (detection := task.detect(summary))
+    ]
+    if not found:
+        raise DataError(f"{_describe(summary)}; no task recognizes this. Name one of {', '.join(TASKS.names())}")
+    _, name, reason = max(found)
+    return name, reason
+
+
+def _describe(summary: DetectionSummary) -> str:
+    columns = ", ".join(summary.describe_columns())
+    return f"{summary.name} has {columns}" if columns else f"{summary.name} is neither a table, text nor images"

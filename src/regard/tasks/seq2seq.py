@@ -1,0 +1,343 @@
+"""Sequence to sequence: translation, but also dates to ISO 8601, words to pronunciations, commands to actions.
+
+Sutskever et al., "Sequence to Sequence Learning with Neural Networks" (2014), https://arxiv.org/abs/1409.3215.
+Vaswani et al., "Attention Is All You Need" (2017), https://arxiv.org/abs/1706.03762.
+
+The model is trained by teacher forcing: it is given the true prefix and predicts
+the next token, which maximizes the likelihood of the whole target by the chain
+rule. Source and target share a tokenizer, or have one each.
+
+Dimensions: `batch` pairs, `source` and `target` positions.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from regard.data.batches import pad
+from regard.data.codecs.codec import Codec
+from regard.data.codecs.text import TextCodec
+from regard.data.permutation import mix
+from regard.data.prepare import FitData, Prepared
+from regard.data.settings import DataConfig
+from regard.data.sources import Rows, Source, open_source
+from regard.data.splits.by_hash import row_hash
+from regard.errors import ConfigError
+from regard.generation.beam import BeamSearch, Hypothesis
+from regard.generation.config import GenerationConfig
+from regard.generation.engine import Engine, Request
+from regard.models.family import ModelConfig, build_model
+from regard.models.heads import HeadConfig
+from regard.nn.losses import IGNORED
+from regard.tasks.detection import DetectionSummary
+from regard.tasks.task import (
+    BATCH_TOKENS,
+    PLAIN,
+    TRAIN_DEFAULTS,
+    Defaults,
+    DefaultsContext,
+    Detection,
+    EvaluationData,
+    ExportSpec,
+    Likelihoods,
+    Objective,
+    Prediction,
+    ReportContent,
+    ServerSchema,
+    repeat_batch,
+    to_device,
+)
+from regard.tasks.text import TextSettings, TextTask, fit_tokenizer, next_token_loss, pad_rows, pad_time, row_losses
+from regard.text.tokenizer import Tokenizer
+
+ROLES = ("source", "target")
+_SEARCHED_TOKENS = {"cpu": 8_192, "cuda": 32_768}
+"""Source tokens that are searched together, each counted once for every hypothesis."""
+_SLOTS = {"cpu": 64, "cuda": 256}
+"""Sequences that are generated side by side."""
+_LENGTH_MULTIPLE = 16
+"""On a GPU the length of a batch of sources is a multiple of this, so that CUDA graphs can be reused."""
+
+
+class Seq2SeqSettings(TextSettings):
+    """Settings of sequence-to-sequence models."""
+
+    name: str = "seq2seq"
+    target_tokenizer: str | None = None
+    """A tokenizer of its own for targets: bpe, unigram, characters, bytes, words, or the path of a tokenizer.json.
+    Unset: sources and targets share one."""
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """Sources, and targets shifted by one: from `target_in[t]` and what precedes it, `target_out[t]` is predicted."""
+
+    source: Int[Tensor, "batch source"]
+    lengths: Int[Tensor, " batch"] | None
+    """Of the sources; None where none is padded."""
+    target_in: Int[Tensor, "batch target"]
+    target_out: Int[Tensor, "batch target"]
+    """Padded with `IGNORED`."""
+    num_targets: int
+    num_tokens: int
+
+    def tensors(self) -> list[Tensor | None]:
+        return [self.source, self.lengths, self.target_in, self.target_out]
+
+    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "PairBatch":
+        names = ("source", "lengths", "target_in", "target_out")
+        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
+
+
+_TWO_TOKENIZERS: Mapping[str, type[Codec]] = {"source": TextCodec, "target": TextCodec}
+
+
+class Seq2Seq(TextTask[Seq2SeqSettings]):
+    """Pairs of sequences, by an encoder-decoder model."""
+
+    name = "seq2seq"
+    description = "sequence to sequence"
+    Settings = Seq2SeqSettings
+    codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, **_TWO_TOKENIZERS}
+    store_columns = ("source", "target")
+    metrics = ("exact_match", "bleu", "chrf", "perplexity")
+    architecture = "encoder-decoder"
+    supports_shots = True
+    attention_kind = "cross"
+    head_kind = "target-tokens"
+
+    @classmethod
+    def detect(cls, summary: DetectionSummary) -> Detection | None:
+        if summary.is_builtin:
+            return Detection("a built-in data set of pairs", confidence=0.9)
+        if summary.num_columns == 2 and not summary.is_series and not summary.has_images:
+            return Detection("two columns of text", confidence=0.3)
+        return None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the sources."""
+        return _tokenizer_of(self.codecs.get("source", self.codecs.get("text")))
+
+    @property
+    def target_tokenizer(self) -> Tokenizer:
+        return _tokenizer_of(self.codecs.get("target", self.codecs.get("text")))
+
+    @property
+    def max_row_length(self) -> int:
+        return self.settings.max_length
+
+    def cache_key(self) -> dict[str, Any]:
+        return {**super().cache_key(), "target_tokenizer": self.settings.target_tokenizer}
+
+    def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
+        return open_source(config, ROLES, rows)
+
+    def fitted_codec_types(self) -> Mapping[str, type[Codec]]:
+        return {"text": TextCodec} if self.settings.target_tokenizer is None else _TWO_TOKENIZERS
+
+    def fit_codecs(self, data: FitData) -> dict[str, Codec]:
+        kind = self.settings.target_tokenizer
+        if kind is None:
+            return {"text": fit_tokenizer((text for row in data.sample() for text in row), self.settings, data)}
+        sources, targets = ((row[side] for row in data.sample()) for side in (0, 1))
+        return {
+            "source": fit_tokenizer(sources, self.settings, data),
+            "target": fit_tokenizer(targets, self.settings, data, kind=kind),
+        }
+
+    def notes(self) -> list[str]:
+        kind = self.settings.target_tokenizer
+        if kind is None:
+            return super().notes()
+        return [
+            f"source tokenizer {self.settings.tokenizer}: {self.tokenizer.vocab_size:,} tokens",
+            f"target tokenizer {kind}: {self.target_tokenizer.vocab_size:,} tokens",
+        ]
+
+    def encode_rows(self, rows: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        return [
+            self.tokenizer.encode([row[0] for row in rows]),
+            self.target_tokenizer.encode([row[1] for row in rows]),
+        ]
+
+    def defaults(self, context: DefaultsContext) -> Defaults:
+        return Defaults(train=TRAIN_DEFAULTS | {"batch_tokens": BATCH_TOKENS[context.device]})
+
+    def num_positions(self, data: Prepared) -> int:
+        return 1 + super().num_positions(data)  # the start or the end token
+
+    def build(self, model: ModelConfig, head: HeadConfig) -> nn.Module:
+        if not (model.encoder_depth and model.decoder_depth):
+            raise ConfigError(
+                "a sequence-to-sequence model needs an encoder and a decoder, "
+                f"got encoder_layers={model.encoder_depth} and decoder_layers={model.decoder_depth}"
+            )
+        source_size = self.tokenizer.vocab_size if "source" in self.codecs else None
+        return build_model(model, self.target_tokenizer.vocab_size, source_vocab_size=source_size)
+
+    def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> PairBatch:
+        """Pad pairs; sources end with the end token, targets start and end with theirs.
+
+        Whatever an imported tokenizer puts before a text precedes the sources.
+        """
+        sources, targets = columns
+        reader, writer = self.tokenizer, self.target_tokenizer
+        ended = [np.array([*reader.opening, *source, reader.end], np.int64) for source in sources]
+        lengths = [len(source) for source in ended]
+        num_targets = sum(len(target) + 1 for target in targets)
+        return PairBatch(
+            source=torch.from_numpy(pad(ended, reader.pad)),
+            lengths=torch.tensor(lengths) if min(lengths) < max(lengths) else None,
+            target_in=torch.from_numpy(pad([np.insert(t, 0, writer.start) for t in targets], writer.pad)),
+            target_out=torch.from_numpy(pad([np.append(t, writer.end) for t in targets], IGNORED)),
+            num_targets=num_targets,
+            num_tokens=num_targets + sum(lengths),
+        )
+
+    def pad_batch(self, batch: PairBatch, num_rows: int, length: int) -> PairBatch:
+        """Pad to `num_rows` rows of `length` tokens and an end; added rows have no target."""
+        have = batch.source.size(0)
+        lengths = batch.lengths if batch.lengths is not None else torch.full((have,), batch.source.size(1))
+        reader, writer = self.tokenizer, self.target_tokenizer
+        target_out = pad_time(batch.target_out, length + 1, IGNORED)
+        return replace(
+            batch,
+            source=pad_rows(pad_time(batch.source, len(reader.opening) + length + 1, reader.pad), num_rows),
+            lengths=pad_rows(lengths, num_rows),
+            target_in=pad_rows(pad_time(batch.target_in, length + 1, writer.pad), num_rows),
+            target_out=nn.functional.pad(target_out, (0, 0, 0, num_rows - have), value=IGNORED),
+        )
+
+    def loss(self, model: Any, batch: PairBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
+        """Cross-entropy summed over the target tokens."""
+        if objective.rdrop:
+            batch = repeat_batch(batch)
+        hidden_states = model.hidden_states(batch.target_in, model.encode(batch.source, batch.lengths))
+        return next_token_loss(model, hidden_states, batch.target_out, objective)
+
+    @torch.no_grad()
+    def likelihoods(self, model: Any, batches: Iterator[PairBatch], device: torch.device) -> Likelihoods:
+        """Of each target as a whole."""
+        losses: list[float] = []
+        counts: list[int] = []
+        for batch in batches:
+            batch = to_device(batch, device)
+            hidden_states = model.hidden_states(batch.target_in, model.encode(batch.source, batch.lengths))
+            some_losses, some_counts = row_losses(model, hidden_states, batch.target_out)
+            losses += some_losses
+            counts += some_counts
+        return Likelihoods(losses, counts)
+
+    def predictor(self, model: Any, config: GenerationConfig) -> "Seq2SeqPredictor":
+        return Seq2SeqPredictor(self, model, config)
+
+    def headline(self, rows: Sequence[Sequence[str]]) -> str:
+        """BLEU counts n-grams of four words, so it is of no use for shorter targets."""
+        num_words = [len(row[1].split()) for row in rows]
+        return "bleu" if sum(num_words) >= 4 * len(num_words) else "exact_match"
+
+    def comparison_metrics(self, headline: str) -> tuple[str, ...]:
+        return (headline, *(name for name in ("exact_match", "bleu", "chrf") if name != headline))
+
+    def report(self, model: Any, data: EvaluationData) -> ReportContent:
+        pairs = [(row[0], each.output) for row, each in zip(data.rows, data.predictions, strict=True)]
+        return replace(super().report(model, data), attention_inputs=pairs)
+
+    def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
+        return ServerSchema(has_beam_search=True)
+
+    def export_spec(self) -> ExportSpec:
+        if "source" in self.codecs:
+            raise ConfigError("a model with two tokenizers cannot be exported: task.target_tokenizer must be unset")
+        return super().export_spec()
+
+
+class Seq2SeqPredictor:
+    """Generates the targets of sources, greedily, by sampling, or by beam search."""
+
+    def __init__(self, task: Seq2Seq, model: Any, config: GenerationConfig) -> None:
+        self._task, self._model, self._config = task, model, config
+        self._device = next(model.parameters()).device
+        writer = task.target_tokenizer
+        suppress = writer.never_generated
+        if config.beam_size > 1:
+            self._search = BeamSearch(model, end=writer.end, config=config, suppress=suppress)
+        else:
+            num_slots = _SLOTS[self._device.type]
+            self._engine = Engine(model, config, end=writer.ends, num_slots=num_slots, suppress=suppress)
+
+    def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
+        encoded = self._task.tokenizer.encode(inputs)
+        found = self._beam_search(encoded) if self._config.beam_size > 1 else self._generate(inputs, encoded)
+        texts = self._task.target_tokenizer.decode(tokens for tokens, _ in found)
+        rows = zip(inputs, texts, found, strict=True)
+        return [Prediction(text, output, score) for text, output, (_, score) in rows]
+
+    def _generate(self, inputs: Sequence[str], encoded: Sequence[list[int]]) -> list[tuple[list[int], float | None]]:
+        """Greedy, or sampled with a seed that depends on the configured seed and the input alone."""
+        reader, writer, config = self._task.tokenizer, self._task.target_tokenizer, self._config
+        requests = [
+            Request(
+                [writer.start],
+                config.limit(len(ids)),
+                seed=mix(config.seed, row_hash((text,))),
+                source=[*reader.opening, *ids, reader.end],
+            )
+            for text, ids in zip(inputs, encoded, strict=True)
+        ]
+        return [(tokens, None) for tokens in self._engine.run(requests)]
+
+    def _beam_search(self, encoded: Sequence[list[int]]) -> list[tuple[list[int], float | None]]:
+        """Long inputs first, so that a batch has inputs of similar length."""
+        order = sorted(range(len(encoded)), key=lambda i: -len(encoded[i]))
+        results: dict[int, tuple[list[int], float | None]] = {}
+        place = 0
+        while place < len(order):
+            length = self._rounded(len(encoded[order[place]]) + 1)
+            num_rows = self._num_rows(len(order) - place, length)
+            chosen = order[place : place + num_rows]
+            place += len(chosen)
+            found = self._search_batch([encoded[i] for i in chosen], length, num_rows)
+            for i, hypotheses in zip(chosen, found, strict=False):
+                results[i] = (hypotheses[0].tokens, hypotheses[0].score)
+        return [results[i] for i in range(len(encoded))]
+
+    def _search_batch(self, encoded: list[list[int]], length: int, num_rows: int) -> list[list[Hypothesis]]:
+        sources = [np.array(ids, np.int64) for ids in encoded]
+        batch = self._task.collate([sources, [np.empty(0, np.int64)] * len(sources)])
+        limits = [self._config.limit(len(ids)) for ids in encoded]
+        if self._device.type == "cuda":
+            # Padded to a shape that recurs, so that its CUDA graph can be reused.
+            batch = self._task.pad_batch(batch, num_rows, length - 1)
+            limits += [1] * (num_rows - len(limits))
+            batch = replace(batch, target_in=batch.target_in[:, :1])
+        batch = to_device(batch, self._device)
+        with torch.inference_mode():
+            state = self._model.initial_state(self._model.encode(batch.source, batch.lengths))
+        return self._search.search(state, batch.target_in, limits)
+
+    def _num_rows(self, num_left: int, length: int) -> int:
+        """The number of sources, of up to `length` tokens, that are searched together.
+
+        On a CPU all batches have about the same size; on a GPU it is a power of two, which recurs.
+        """
+        most = max(1, _SEARCHED_TOKENS[self._device.type] // (length * self._config.beam_size))
+        if self._device.type == "cuda":
+            return 1 << (min(most.bit_length() - 1, (num_left - 1).bit_length()))
+        return math.ceil(num_left / math.ceil(num_left / most))
+
+    def _rounded(self, length: int) -> int:
+        return -(-length // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE if self._device.type == "cuda" else length
+
+
+def _tokenizer_of(codec: Codec | None) -> Tokenizer:
+    assert isinstance(codec, TextCodec), "a sequence-to-sequence task has a tokenizer for each side"
+    return codec.tokenizer

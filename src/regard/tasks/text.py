@@ -1,0 +1,253 @@
+"""What tasks on text have in common: settings, tokenization, batches of texts, and the next-token loss.
+
+Dimensions: `batch` texts, `time` positions, `model` width, `vocab` tokens.
+"""
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, Shaped
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from regard.data.batches import pad
+from regard.data.codecs.codec import Codec
+from regard.data.codecs.text import TextCodec
+from regard.data.prepare import FitData
+from regard.models.protocols import Decoder
+from regard.nn.losses import IGNORED, linear_cross_entropy, linear_log_likelihoods, rdrop_cross_entropy
+from regard.tasks.task import PLAIN, ExportSpec, ImportedCodecs, Objective, Task, TaskSettings
+from regard.text.tokenizer import Tokenizer
+
+SEPARATOR = "\t"
+"""Between the texts of a pair, where they are written as one input."""
+_TILE = 8
+"""The width of a matrix is padded to a multiple of this, as tensor cores need it."""
+
+
+class TextSettings(TaskSettings):
+    """Settings of tasks that read text."""
+
+    tokenizer: str
+    """bpe, unigram, characters, bytes or words, trained on the training rows; or the path of a tokenizer.json. Unset:
+    bpe, but characters for the built-in dates."""
+    vocab_size: int | None = Field(default=None, ge=5)
+    """The largest vocabulary of a tokenizer that is trained. Unset: one token for each 400 characters of data, within
+    512 to 32,000; for running text all characters, or the 50,000 most frequent words."""
+    lowercase: bool = False
+    """Lower-case texts before they are tokenized: a smaller vocabulary where rows are few."""
+    max_length: int = Field(default=512, ge=1)
+    """Tokens of a text. Longer texts are truncated; longer pairs of a source and a target are left out of training,
+    and counted."""
+    embeddings: str | None = None
+    """A run folder, imported or trained, whose tokenizer is used and whose token embeddings the model is initialized
+    with; those of another width are projected onto their first principal components."""
+
+
+TextSettingsT = TypeVar("TextSettingsT", bound=TextSettings)
+
+
+class TextTask(Task[TextSettingsT], ABC):
+    """A task whose inputs are tokenized by one tokenizer, the codec `text`."""
+
+    codec_types: Mapping[str, type[Codec]] = {"text": TextCodec}
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        codec = self.codecs["text"]
+        assert isinstance(codec, TextCodec)
+        return codec.tokenizer
+
+    @property
+    def tokenizer_kind(self) -> str:
+        return self.settings.tokenizer
+
+    def cache_key(self) -> dict[str, Any]:
+        key = {"task": self.name, **self.settings.model_dump(include=set(TextSettings.model_fields) - {"name"})}
+        if (path := Path(self.settings.tokenizer)).is_file():
+            key["tokenizer"] = path.read_text(encoding="utf-8")
+        return key
+
+    @classmethod
+    def imported_settings(cls, *, max_length: int, window: int) -> dict[str, Any]:
+        return {"tokenizer": "codecs/text.json", "max_length": max_length}
+
+    @classmethod
+    def imported_codecs(cls, imported: ImportedCodecs) -> dict[str, Codec]:
+        return {"text": TextCodec(imported.tokenizer)}
+
+    def export_spec(self) -> ExportSpec:
+        return replace(super().export_spec(), max_length=self.settings.max_length)
+
+    def texts_of(self, row: Sequence[str]) -> Sequence[str]:
+        """The texts of a row that the tokenizer is trained on."""
+        return row[:-1]
+
+    def fit_codecs(self, data: FitData) -> dict[str, Codec]:
+        texts = (text for row in data.sample() for text in self.texts_of(row))
+        return {"text": fit_tokenizer(texts, self.settings, data)}
+
+    def notes(self) -> list[str]:
+        kind = f"{self.settings.tokenizer}, lower-cased" if self.settings.lowercase else self.settings.tokenizer
+        return [f"tokenizer {kind}: {self.tokenizer.vocab_size:,} tokens"]
+
+    def facts(self) -> dict[str, str]:
+        kind = Path(self.settings.tokenizer).name
+        return {"vocabulary": f"{self.tokenizer.vocab_size:,} tokens ({kind})"}
+
+
+def fit_tokenizer(texts: Any, settings: TextSettings, data: FitData, *, kind: str | None = None) -> TextCodec:
+    """A tokenizer as the settings describe it."""
+    return TextCodec.fit(
+        texts,
+        kind=kind or settings.tokenizer,
+        num_characters=data.num_characters,
+        vocab_size=settings.vocab_size,
+        complete=data.complete_vocabularies,
+        lowercase=settings.lowercase,
+    )
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """Texts, and a target for each."""
+
+    source: Int[Tensor, "batch time"]
+    lengths: Int[Tensor, " batch"] | None
+    """None where nothing is padded."""
+    segments: Int[Tensor, "batch time"]
+    """Which text of its row each position belongs to."""
+    targets: Shaped[Tensor, "batch ..."]
+    weights: Float[Tensor, " batch"]
+    """The weight of each row in the loss: 0 for one that only pads the batch."""
+    num_targets: int
+    num_tokens: int
+
+    def tensors(self) -> list[Tensor | None]:
+        return [self.source, self.lengths, self.segments, self.targets, self.weights]
+
+    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "TextBatch":
+        names = ("source", "lengths", "segments", "targets", "weights")
+        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
+
+
+def make_text_batch(
+    texts: Sequence[NDArray[np.int64]], targets: Tensor, tokenizer: Tokenizer, weights: Tensor | None = None
+) -> TextBatch:
+    """Pad encoded texts to one length; unset, all rows have weight 1."""
+    lengths = [len(text) for text in texts]
+    source = torch.from_numpy(pad(list(texts), tokenizer.pad))
+    return TextBatch(
+        source=source,
+        lengths=torch.tensor(lengths) if min(lengths) < max(lengths) else None,
+        segments=segments_of(source, tokenizer.end),
+        targets=targets,
+        weights=torch.ones(len(texts)) if weights is None else weights,
+        num_targets=len(texts),
+        num_tokens=sum(lengths),
+    )
+
+
+def pad_text_batch(batch: TextBatch, num_rows: int, length: int, padding: int) -> TextBatch:
+    """The batch padded to a shape; added rows repeat the first and have weight 0."""
+    have = batch.source.size(0)
+    lengths = batch.lengths if batch.lengths is not None else torch.full((have,), batch.source.size(1))
+    return replace(
+        batch,
+        source=pad_rows(pad_time(batch.source, length, padding), num_rows),
+        lengths=pad_rows(lengths, num_rows),
+        segments=pad_rows(pad_time(batch.segments, length, 0), num_rows),
+        targets=pad_rows(batch.targets, num_rows),
+        weights=F.pad(batch.weights, (0, num_rows - have)),
+    )
+
+
+def pad_rows(x: Shaped[Tensor, "rows *more"], num_rows: int) -> Shaped[Tensor, "all_rows *more"]:
+    """Repeat the first row until there are `num_rows`."""
+    return torch.cat([x, x[:1].expand(num_rows - x.size(0), *x.shape[1:])])
+
+
+def pad_time(x: Shaped[Tensor, "rows time"], length: int, value: int) -> Shaped[Tensor, "rows length"]:
+    return F.pad(x, (0, length - x.size(1)), value=value)
+
+
+def segments_of(source: Int[Tensor, "batch time"], end: int) -> Int[Tensor, "batch time"]:
+    """0 up to the first end token, 1 after it, padding included.
+
+    Example:
+        >>> segments_of(torch.tensor([[1, 7, 2, 8, 9, 2]]), end=2).tolist()
+        [[0, 0, 0, 1, 1, 1]]
+    """
+    ends = (source == end).long()
+    return (ends.cumsum(dim=1) - ends).clamp(max=1)
+
+
+def encode_texts(rows: Sequence[Sequence[str]], tokenizer: Tokenizer, max_length: int) -> list[list[int]]:
+    """Each row's texts as one sequence: the start token, and an end token after each text.
+
+    A row with more than `max_length` tokens is truncated, its longest text first.
+    """
+    width = len(rows[0]) if rows else 0
+    flat = tokenizer.encode([text for row in rows for text in row])
+    return [join_texts(flat[place : place + width], tokenizer, max_length) for place in range(0, len(flat), width)]
+
+
+def join_texts(parts: Sequence[list[int]], tokenizer: Tokenizer, max_length: int) -> list[int]:
+    """Encoded texts as one sequence, as `encode_texts` returns it."""
+    limit = max(0, max_length - 1 - len(parts))
+    lengths = [len(part) for part in parts]
+    while sum(lengths) > limit:
+        longest = max(range(len(lengths)), key=lambda number: lengths[number])
+        others = max((length for number, length in enumerate(lengths) if number != longest), default=0)
+        lengths[longest] = max(min(others, lengths[longest] - 1), lengths[longest] - (sum(lengths) - limit))
+    ids = [tokenizer.start]
+    for part, length in zip(parts, lengths, strict=True):
+        ids += [*part[:length], tokenizer.end]
+    return ids
+
+
+def next_token_loss(
+    model: Decoder,
+    hidden_states: Float[Tensor, "batch time model"],
+    targets: Int[Tensor, "batch time"],
+    objective: Objective = PLAIN,
+) -> Float[Tensor, ""]:
+    """Cross-entropy summed over all targets but `IGNORED` ones.
+
+    With R-Drop the second half of the rows repeats the first half.
+    """
+    assert model.output is not None, "a model that generates has an output projection"
+    rows, flat, smoothing = hidden_states.flatten(0, 1), targets.flatten(), objective.label_smoothing
+    if objective.rdrop:
+        return rdrop_cross_entropy(model.logits(rows), flat, label_smoothing=smoothing, weight=objective.rdrop)
+    rows, weight = append_bias(rows, model.output)
+    return linear_cross_entropy(rows, weight, flat, label_smoothing=smoothing, is_float8=objective.is_float8)
+
+
+def append_bias(
+    hidden_states: Float[Tensor, "rows model"], output: nn.Linear
+) -> tuple[Float[Tensor, "rows wider"], Float[Tensor, "vocab wider"]]:
+    """Hidden states and a matrix whose product is the logits; the bias is a column of the matrix for a constant 1."""
+    if output.bias is None:
+        return hidden_states, output.weight
+    ones = hidden_states.new_ones(len(hidden_states), 1)
+    one, bias = (F.pad(column, (0, _TILE - 1)) for column in (ones, output.bias[:, None]))
+    return torch.cat([hidden_states, one], dim=1), torch.cat([output.weight, bias], dim=1)
+
+
+@torch.no_grad()
+def row_losses(
+    model: Decoder, hidden_states: Float[Tensor, "*rows model"], targets: Int[Tensor, "batch time"]
+) -> tuple[list[float], list[int]]:
+    """The negative log-likelihood of each row of targets, and the number of targets that count."""
+    assert model.output is not None, "a model that generates has an output projection"
+    found = linear_log_likelihoods(*append_bias(hidden_states.flatten(0, -2), model.output), targets.flatten())
+    losses = -found.unflatten(0, targets.shape).sum(dim=1)
+    return losses.tolist(), (targets != IGNORED).sum(dim=1).tolist()

@@ -1,0 +1,389 @@
+"""Text classification: the label of a text or of a pair of texts; one label, or any number of them.
+
+Howard & Ruder, "Universal Language Model Fine-tuning for Text Classification" (2018), and Devlin et al., "BERT"
+(2018), section 4.1, for pretrained models; from scratch it is the task of Kim (2014).
+
+One label is predicted by the softmax of the logits, several by the sigmoid of each.
+
+Dimensions: `batch` texts, `labels` classes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from regard.data.codecs.codec import Codec
+from regard.data.codecs.labels import LabelCodec, split_labels
+from regard.data.codecs.text import TextCodec
+from regard.data.formats.messages import format_names
+from regard.data.prepare import FitData
+from regard.data.settings import DataConfig
+from regard.data.sources import Rows, Source, open_source
+from regard.errors import ConfigError, DataError
+from regard.evaluation.examples import Examples
+from regard.evaluation.metrics.classes import confusion
+from regard.models.family import ModelConfig
+from regard.models.heads import HeadConfig, SequenceClassifier, default_pooling
+from regard.nn.losses import IGNORED, contrastive_losses
+from regard.tasks.detection import LABEL_COLUMNS, PAIR_COLUMNS, DetectionSummary
+from regard.tasks.task import (
+    PLAIN,
+    Defaults,
+    DefaultsContext,
+    Detection,
+    EvaluationData,
+    ExportSpec,
+    ImportedCodecs,
+    Likelihoods,
+    Objective,
+    Prediction,
+    ReportContent,
+    ServerSchema,
+    repeat_batch,
+    symmetric_kl,
+    to_device,
+)
+from regard.tasks.text import (
+    SEPARATOR,
+    TextBatch,
+    TextSettings,
+    TextSettingsT,
+    TextTask,
+    encode_texts,
+    make_text_batch,
+    pad_text_batch,
+)
+
+MOST_CONFUSED = 30
+"""A confusion matrix of more labels cannot be read."""
+_FEW_ROWS, _CONTRASTIVE_FOR_FEW = 1_000, 1.0
+"""With fewer rows the contrastive term helps fine-tuning (docs/log.md)."""
+
+
+class LabeledTextTask(TextTask[TextSettingsT]):
+    """A task on rows of one text or two and a target in the last column."""
+
+    target_role = "label"
+    store_columns = ("text", "label")
+
+    def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
+        roles = self.roles_of(config, rows)
+        if rows is None:
+            config = _with_pair_columns(config, roles)
+        return open_source(config, roles, rows)
+
+    def roles_of(self, config: DataConfig, rows: Rows | None) -> tuple[str, ...]:
+        """What the columns of a row are: one text or two, and the target."""
+        single, pair = ("text", self.target_role), ("text", "other", self.target_role)
+        if config.columns or rows is not None:
+            width = len(config.columns) or (len(rows[0]) if rows else 2)
+            if width not in (2, 3):
+                raise DataError(f"a row needs one text or two and a {self.target_role}, got {width} columns")
+            return single if width == 2 else pair
+        names = {name.rpartition(".")[2].lower() for name in open_source(config, single).train.names}
+        return pair if any(set(both) <= names for both in PAIR_COLUMNS) else single
+
+    def input_of(self, row: Sequence[str]) -> str:
+        return SEPARATOR.join(row[:-1])
+
+    def encode_rows(self, rows: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        texts = encode_texts([row[:-1] for row in rows], self.tokenizer, self.settings.max_length)
+        return [texts, self.codecs["label"].encode([row[-1] for row in rows])]
+
+    def encode_inputs(self, inputs: Sequence[str]) -> list[list[list[int]]]:
+        """The two texts of a pair are separated by a tab."""
+        encoded = [
+            encode_texts([text.split(SEPARATOR)], self.tokenizer, self.settings.max_length)[0] for text in inputs
+        ]
+        return [encoded, [self.placeholder() for _ in inputs]]
+
+    def placeholder(self) -> list[int]:
+        """A stored target where there is none."""
+        return [0]
+
+    def pad_batch(self, batch: TextBatch, num_rows: int, length: int) -> TextBatch:
+        return pad_text_batch(batch, num_rows, length, self.tokenizer.pad)
+
+    def defaults(self, context: DefaultsContext) -> Defaults:
+        return Defaults(super().defaults(context).train, head={"pooling": default_pooling(context.model)})
+
+    def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
+        from regard.tasks.sentence_embedding import embed_texts
+
+        return embed_texts(model, self.tokenizer, inputs, max_length=self.settings.max_length)
+
+    def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
+        is_pair = bool(rows) and len(rows[0]) == 3
+        return ServerSchema(inputs=("first text", "second text") if is_pair else ("text",), output="label")
+
+
+class TextClassificationSettings(TextSettings):
+    """Settings of text classification."""
+
+    name: str = "text-classification"
+    label_separator: str | None = Field(default=None, min_length=1)
+    """The string between the labels of a row that may have several; a row without labels has the separator alone.
+    Unset: each row has one label."""
+    balance: bool = False
+    """Weight rows so that all labels have the same weight in the loss, however frequent they are."""
+    contrastive: float
+    """Weight of a supervised contrastive term in the loss: embeddings of texts with the same label are pulled together.
+    Unset: 0, but 1 where a pretrained model is fine-tuned on fewer than 1,000 rows with one label each."""
+
+
+class TextClassification(LabeledTextTask[TextClassificationSettings]):
+    """Texts and their labels, by an encoder with a classification head."""
+
+    name = "text-classification"
+    description = "text classification"
+    Settings = TextClassificationSettings
+    codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, "label": LabelCodec}
+    metrics = ("accuracy", "macro_f1", "matthews", "calibration_error")
+    multi_label_metrics = ("micro_f1", "macro_f1", "subset_accuracy")
+    has_labels = True
+    supports_shots = True
+    head_kind = "labels"
+
+    @classmethod
+    def detect(cls, summary: DetectionSummary) -> Detection | None:
+        if summary.num_columns not in (2, 3) or summary.has_images or summary.is_series:
+            return None
+        if summary.has_label_separator or summary.columns_given == 3:
+            return Detection("one text or two and a label", confidence=0.6)
+        if summary.has_column(*LABEL_COLUMNS):
+            return Detection(f"a column of labels ({summary.named_column(*LABEL_COLUMNS)})", confidence=0.6)
+        if summary.are_labels(-1):
+            return Detection("few distinct short values in the last column", confidence=0.5)
+        return None
+
+    @property
+    def label_codec(self) -> LabelCodec:
+        codec = self.codecs["label"]
+        assert isinstance(codec, LabelCodec)
+        return codec
+
+    @property
+    def is_multi_label(self) -> bool:
+        return self.settings.label_separator is not None
+
+    def cache_key(self) -> dict[str, Any]:
+        return {**super().cache_key(), "label_separator": self.settings.label_separator}
+
+    def fit_codecs(self, data: FitData) -> dict[str, Codec]:
+        labels = LabelCodec.fit((row[-1] for row in data.rows()), separator=self.settings.label_separator)
+        return {**super().fit_codecs(data), "label": labels}
+
+    def labels_of(self, row: Sequence[str]) -> Sequence[str]:
+        return split_labels(row[-1], self.settings.label_separator)
+
+    def target_of(self, row: Sequence[str]) -> str:
+        return row[-1] if self.is_multi_label else row[-1].strip()
+
+    def notes(self) -> list[str]:
+        return [*super().notes(), self.label_codec.describe()]
+
+    def defaults(self, context: DefaultsContext) -> Defaults:
+        base = super().defaults(context)
+        is_few = context.is_finetuned and context.num_rows < _FEW_ROWS and not self.is_multi_label
+        return Defaults(base.train, {"contrastive": _CONTRASTIVE_FOR_FEW if is_few else 0.0}, base.head)
+
+    def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Any) -> None:
+        if self.settings.contrastive and self.is_multi_label:
+            raise ConfigError(
+                f"task.contrastive is for texts with one label each, got {self.settings.contrastive} with "
+                f"task.label_separator={self.settings.label_separator!r}"
+            )
+
+    def objective_terms(self) -> frozenset[str]:
+        """Labels that are predicted one by one have no distribution to be smoothed."""
+        return self.objectives - {"label_smoothing"} if self.is_multi_label else self.objectives
+
+    def build(self, model: ModelConfig, head: HeadConfig) -> SequenceClassifier:
+        return SequenceClassifier(model, head, self.tokenizer.vocab_size, len(self.label_codec))
+
+    def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> TextBatch:
+        texts, labels = columns
+        if self.is_multi_label:
+            return make_text_batch(texts, multi_hot(labels, len(self.label_codec)), self.tokenizer)
+        targets = class_targets(np.array([numbers[0] for numbers in labels]), len(self.label_codec))
+        weights = balanced_weights(self.label_codec)[targets] if is_training and self.settings.balance else None
+        return make_text_batch(texts, targets, self.tokenizer, weights)
+
+    def loss(self, model: SequenceClassifier, batch: TextBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
+        """Cross-entropy summed over the texts; with several labels, over the labels of each."""
+        if objective.rdrop:
+            batch = repeat_batch(batch)
+        vectors = model.embed(batch.source, batch.lengths, batch.segments)
+        loss = classification_loss(model.head(vectors).float(), batch.targets, batch.weights, objective)
+        if not self.settings.contrastive:
+            return loss
+        terms = contrastive_losses(vectors.float(), batch.targets, batch.weights > 0) * batch.weights
+        return loss + self.settings.contrastive * terms.sum() / (2 if objective.rdrop else 1)
+
+    @torch.no_grad()
+    def likelihoods(self, model: Any, batches: Iterator[TextBatch], device: torch.device) -> Likelihoods:
+        """Of the labels of each text."""
+        losses: list[float] = []
+        counts: list[int] = []
+        for batch in batches:
+            batch = to_device(batch, device)
+            losses += label_losses(model(batch.source, batch.lengths, batch.segments).float(), batch.targets).tolist()
+            counts += count_targets(batch.targets)
+        return Likelihoods(losses, counts)
+
+    def outputs(self, model: Any, batch: TextBatch) -> list[list[float]]:
+        logits = model(batch.source, batch.lengths, batch.segments).double()
+        return (logits.sigmoid() if self.is_multi_label else logits.softmax(dim=-1)).tolist()
+
+    def prediction(self, text: str, output: list[float]) -> Prediction:
+        probabilities = dict(zip(self.label_codec.labels, output, strict=True))
+        if self.is_multi_label:
+            chosen = [label for label, probability in probabilities.items() if probability > 0.5]
+            return Prediction(text, f"{self.settings.label_separator} ".join(chosen), probabilities=probabilities)
+        return Prediction(text, most_probable(probabilities), probabilities=probabilities)
+
+    def metric_names(self) -> tuple[str, ...]:
+        return self.multi_label_metrics if self.is_multi_label else self.metrics
+
+    def headline(self, rows: Sequence[Sequence[str]]) -> str:
+        return self.metric_names()[0]
+
+    def examples(self, data: EvaluationData) -> Examples:
+        if self.is_multi_label:
+            separator = self.settings.label_separator
+            return Examples(
+                outputs=[frozenset(split_labels(each.output, separator)) for each in data.predictions],
+                targets=[frozenset(split_labels(row[-1], separator)) for row in data.rows],
+                labels=tuple(self.label_codec.labels_with(row[-1] for row in data.rows)),
+            )
+        return class_examples(self.label_codec, data)
+
+    def comparison_metrics(self, headline: str) -> tuple[str, ...]:
+        return self.multi_label_metrics if self.is_multi_label else ("accuracy", "matthews")
+
+    def report(self, model: Any, data: EvaluationData) -> ReportContent:
+        table = None if self.is_multi_label else confusion_table(self.label_codec, data)
+        return ReportContent(samples=self.samples(model, data), confusion=table, facts=self.facts())
+
+    def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
+        return replace(super().server_schema(rows), labels=tuple(self.label_codec.labels))
+
+    def export_spec(self) -> ExportSpec:
+        labels = tuple(self.label_codec.labels)
+        return replace(super().export_spec(), labels=labels, is_multi_label=self.is_multi_label)
+
+    @classmethod
+    def imported_settings(cls, *, max_length: int, window: int) -> dict[str, Any]:
+        return {**super().imported_settings(max_length=max_length, window=window), "contrastive": 0.0}
+
+    @classmethod
+    def imported_codecs(cls, imported: ImportedCodecs) -> dict[str, Codec]:
+        return {**super().imported_codecs(imported), "label": LabelCodec(dict.fromkeys(imported.labels, 0))}
+
+
+def class_examples(codec: LabelCodec, data: EvaluationData) -> Examples:
+    """Examples of one label each, with the confidence of each prediction; a label that training did not see is one."""
+    targets = [row[-1].strip() for row in data.rows]
+    return Examples(
+        outputs=[each.output for each in data.predictions],
+        targets=targets,
+        labels=tuple(codec.labels_with(targets)),
+        confidences=[(each.probabilities or {})[each.output] for each in data.predictions],
+    )
+
+
+def confusion_table(codec: LabelCodec, data: EvaluationData) -> dict[str, Any] | None:
+    """The confusion matrix, where it has few enough labels to be read."""
+    targets = [row[-1].strip() for row in data.rows]
+    labels = codec.labels_with(targets)
+    if len(labels) > MOST_CONFUSED:
+        return None
+    found = confusion([each.output for each in data.predictions], targets, labels=labels)
+    return {"labels": list(found.labels), "counts": found.counts.tolist()}
+
+
+def most_probable(probabilities: Mapping[str, float]) -> str:
+    return max(probabilities, key=lambda label: probabilities[label])
+
+
+def class_targets(indices: NDArray[np.int64], num_labels: int) -> Tensor:
+    """Class indices as targets; a label that training did not see is ignored by the loss."""
+    return torch.from_numpy(np.where(indices < num_labels, indices, IGNORED))
+
+
+def count_targets(targets: Tensor) -> list[int]:
+    """1 for each row, but 0 for one whose label training did not see, which has no likelihood."""
+    return (targets != IGNORED).long().tolist() if targets.dim() == 1 else [1] * len(targets)
+
+
+def multi_hot(labels: Sequence[NDArray[np.int64]], num_labels: int) -> Float[Tensor, "batch labels"]:
+    """A row of zeros and ones for each list of class indices."""
+    targets = torch.zeros(len(labels), num_labels)
+    for row, numbers in zip(targets, labels, strict=True):
+        row[torch.from_numpy(numbers[numbers < num_labels])] = 1.0
+    return targets
+
+
+def balanced_weights(codec: LabelCodec) -> Float[Tensor, " labels"]:
+    """The weight of a row of each label, such that all labels weigh the same and rows 1 on average.
+
+    Example:
+        >>> balanced_weights(LabelCodec({"rare": 1, "common": 3})).tolist()
+        [2.0, 0.6666666865348816]
+    """
+    total = sum(codec.counts.values())
+    return torch.tensor([total / (len(codec) * count) for count in codec.counts.values()], dtype=torch.float32)
+
+
+def classification_loss(
+    logits: Float[Tensor, "batch labels"], targets: Tensor, weights: Float[Tensor, " batch"], objective: Objective
+) -> Float[Tensor, ""]:
+    """The weighted loss summed over rows; with R-Drop, of a repeated batch."""
+    loss = (label_losses(logits, targets, objective.label_smoothing) * weights).sum()
+    if not objective.rdrop:
+        return loss
+    divergence = _divergence(logits, is_single=targets.dim() == 1) * weights.chunk(2)[0]
+    return loss / 2 + objective.rdrop / 4 * divergence.sum()
+
+
+def label_losses(
+    logits: Float[Tensor, "batch labels"], targets: Tensor, label_smoothing: float = 0.0
+) -> Float[Tensor, " batch"]:
+    """The cross-entropy of each row, whose target is a class index or a row of zeros and ones."""
+    if targets.dim() == 1:
+        return F.cross_entropy(logits, targets, reduction="none", label_smoothing=label_smoothing, ignore_index=IGNORED)
+    return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(dim=1)
+
+
+def _divergence(logits: Float[Tensor, "two labels"], *, is_single: bool) -> Float[Tensor, " one"]:
+    """The symmetric KL divergence between the two passes of each text."""
+    if is_single:
+        return symmetric_kl(logits.log_softmax(dim=-1)).sum(dim=-1)
+    one, other = logits.chunk(2)
+    return ((one.sigmoid() - other.sigmoid()) * (one - other)).sum(dim=-1)
+
+
+def _with_pair_columns(config: DataConfig, roles: Sequence[str]) -> DataConfig:
+    """The settings with the columns of a pair, by the names that the table has, where none are set."""
+    if config.columns or len(roles) != 3 or not config.train:
+        return config
+    table = open_source(config, (roles[0], roles[-1])).train
+    names = {name.rpartition(".")[2].lower(): name for name in table.names}
+    both = next((pair for pair in PAIR_COLUMNS if set(pair) <= set(names)), None)
+    if both is None:
+        return config
+    labels = [name for plain, name in names.items() if plain in _PAIR_TARGETS]
+    if not labels:
+        raise DataError(f"which column is the {roles[-1]}? The table has {format_names(table.names)}")
+    return config.changed(columns=[names[both[0]], names[both[1]], labels[0]])
+
+
+_PAIR_TARGETS = ("label", "gold_label", "labels", "class", "category", "score", "similarity", "target", "is_duplicate")

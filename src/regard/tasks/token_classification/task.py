@@ -1,0 +1,459 @@
+"""Token classification: a tag for each word of a sentence, such as entities or parts of speech.
+
+Lample et al., "Neural Architectures for Named Entity Recognition" (2016). https://arxiv.org/abs/1603.01360
+Devlin et al., "BERT" (2018), section 5.3: a word is classified by the hidden state of its first token.
+https://arxiv.org/abs/1810.04805
+
+Entity tags may be written in any scheme; the model is trained on and predicts BIO. Words beyond the first
+`max_length` tokens of a sentence are not read: the tag `O` is predicted for them, or the most frequent tag where tags
+are not those of entities.
+
+Dimensions: `batch` sentences, `time` tokens, `words` of a sentence, `tags` classes.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from regard.data.batches import pad
+from regard.data.codecs.codec import Codec
+from regard.data.codecs.text import TextCodec
+from regard.data.formats.messages import format_count
+from regard.data.prepare import FitData, Prepared, unknown_label_warnings
+from regard.data.settings import DataConfig
+from regard.data.sources import Rows, Source
+from regard.errors import ConfigError, DataError
+from regard.evaluation.examples import Examples
+from regard.evaluation.metrics.entities import (
+    OUTSIDE,
+    convert_tags,
+    describe_faults,
+    detect_scheme,
+    find_faults,
+    may_follow,
+)
+from regard.logging import log_info, log_warning
+from regard.models.family import ModelConfig
+from regard.models.heads import HeadConfig, PredictionHead, build_body, default_pooling
+from regard.nn.crf import ConditionalRandomField, transition_mask
+from regard.nn.losses import IGNORED
+from regard.tasks.detection import DetectionSummary
+from regard.tasks.task import (
+    PLAIN,
+    Defaults,
+    DefaultsContext,
+    Detection,
+    EvaluationData,
+    ExportSpec,
+    ImportedCodecs,
+    Likelihoods,
+    Objective,
+    Prediction,
+    ServerSchema,
+    repeat_batch,
+    symmetric_kl,
+    to_device,
+)
+from regard.tasks.text import TextSettings, TextTask, pad_rows, pad_time
+from regard.tasks.token_classification.sentences import (
+    NUM_FORMS,
+    encode_sentences,
+    ignores_case,
+    open_sentences,
+    words_of,
+)
+
+SCHEME = "BIO"
+"""The scheme in which entity tags are learned and predicted."""
+_ENTITY_METRICS = ("entity_precision", "entity_recall", "entity_f1", "entity_macro_f1")
+_TAG_METRICS = ("accuracy", "macro_f1")
+_TAG_COLUMNS = ("tags", "ner_tags", "pos_tags", "chunk_tags")
+_WORD_COLUMNS = ("tokens", "words")
+_SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio")
+_MOST_LISTED = 12
+
+
+@dataclass(frozen=True)
+class TagCodec(Codec):
+    """The tags of the training rows, in the order of their indices; index 0 is `O`, or the most frequent tag."""
+
+    counts: dict[str, int]
+    has_entities: bool
+
+    @classmethod
+    def fit(cls, sentences: Iterable[Sequence[str]], *, has_entities: bool) -> Self:
+        """Collect tags; those of entities are converted to BIO."""
+        counts = Counter(tag for tags in sentences for tag in (_as_entities(tags) if has_entities else tags))
+        if len(counts) == 1:
+            tag, count = next(iter(counts.items()))
+            raise DataError(f"a tagger needs at least two tags: all {format_count(count, 'word')} have {tag!r}")
+        outside = OUTSIDE if has_entities else None
+        if has_entities:
+            # A type whose entities all have one word may have longer ones among held-out rows.
+            counts.update({f"I{tag[1:]}": 0 for tag in counts if tag.startswith("B")} | {OUTSIDE: 0})
+        first = sorted(counts, key=lambda tag: (tag != outside, -counts[tag], tag))
+        return cls({tag: counts[tag] for tag in first}, has_entities)
+
+    @property
+    def labels(self) -> list[str]:
+        return list(self.counts)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def written(self, tags: Sequence[str]) -> Sequence[str]:
+        """Tags as the model predicts them."""
+        return _as_entities(tags) if self.has_entities else tags
+
+    def tags_of(self, row: Sequence[str]) -> Sequence[str]:
+        """The tags of a row of words and tags, as the model predicts them."""
+        return self.written(words_of(row[1]))
+
+    def encode(self, values: Sequence[str]) -> list[list[int]]:
+        """The indices of the tags of each sentence; `len(self)` for one that training did not see."""
+        indices = {tag: index for index, tag in enumerate(self.counts)}
+        return [[indices.get(tag, len(self)) for tag in self.written(words_of(value))] for value in values]
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        labels = self.labels
+        return [" ".join(labels[index] for index in some) for some in ids]
+
+    def describe(self) -> str:
+        frequent = sorted(self.counts, key=lambda tag: -self.counts[tag])
+        more = f" and {len(frequent) - _MOST_LISTED} more" if len(frequent) > _MOST_LISTED else ""
+        listed = ", ".join(f"{tag} ({self.counts[tag]:,})" for tag in frequent[:_MOST_LISTED])
+        return f"{format_count(len(self), 'tag')}: {listed}{more}"
+
+    def to_json(self) -> str:
+        return json.dumps({"tags": self.counts, "has_entities": self.has_entities}, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        values = json.loads(text)
+        return cls(values["tags"], values["has_entities"])
+
+
+class TokenClassificationSettings(TextSettings):
+    """Settings of token classification."""
+
+    name: str = "token-classification"
+    crf: bool = False
+    """Whether the tags of a sentence are predicted together, by a conditional random field."""
+    capitalization: bool
+    """Whether the model gets capitalization features of each word. Unset: where the tokenizer lower-cases texts and
+    the model has an encoder."""
+
+
+@dataclass(frozen=True)
+class SentenceBatch:
+    """Sentences, and the tags of their words."""
+
+    source: Int[Tensor, "batch time"]
+    lengths: Int[Tensor, " batch"] | None
+    """In tokens; None where nothing is padded."""
+    positions: Int[Tensor, "batch words"]
+    """The position of each word's first token."""
+    num_words: Int[Tensor, " batch"]
+    tags: Int[Tensor, "batch words"]
+    weights: Float[Tensor, " batch"]
+    """The weight of each sentence in the loss: 0 for one that only pads the batch."""
+    forms: Int[Tensor, "batch time"]
+    """The capitalization of each token's word."""
+    num_targets: int
+    num_tokens: int
+
+    def tensors(self) -> list[Tensor | None]:
+        return [self.source, self.lengths, self.positions, self.num_words, self.tags, self.weights, self.forms]
+
+    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "SentenceBatch":
+        names = ("source", "lengths", "positions", "num_words", "tags", "weights", "forms")
+        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
+
+    @property
+    def is_word(self) -> Bool[Tensor, "batch words"]:
+        """True for the words of a sentence, False for padding."""
+        return torch.arange(self.positions.size(1), device=self.positions.device) < self.num_words[:, None]
+
+
+class TokenClassification(TextTask[TokenClassificationSettings]):
+    """Sentences and the tags of their words, by an encoder."""
+
+    name = "token-classification"
+    description = "token classification"
+    Settings = TokenClassificationSettings
+    roles = ("words", "tags")
+    codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, "tags": TagCodec}
+    store_columns = ("tokens", "positions", "tags", "forms")
+    metrics = (*_ENTITY_METRICS, *_TAG_METRICS)
+    unit = "sentence"
+    head_kind = "tags"
+
+    @classmethod
+    def detect(cls, summary: DetectionSummary) -> Detection | None:
+        if summary.suffix in _SUFFIXES:
+            return Detection(f"a file of tagged words ({summary.suffix})", confidence=0.95)
+        if summary.has_column(*_WORD_COLUMNS) and summary.has_column(*_TAG_COLUMNS):
+            return Detection("columns of words and tags", confidence=0.9)
+        if summary.has_lists:
+            return Detection("lists of words and tags", confidence=0.9)
+        return None
+
+    @property
+    def tag_codec(self) -> TagCodec:
+        codec = self.codecs["tags"]
+        assert isinstance(codec, TagCodec)
+        return codec
+
+    def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
+        return open_sentences(config, rows)
+
+    def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared:
+        source = self.open(config, rows)
+        scheme = detect_scheme(words_of(row.values[1]) for row in source.train)
+        notes = []
+        if scheme is not None:
+            notes.append(f"entity tags in {scheme}; they are learned in {SCHEME}")
+            log_info(notes[0])
+            if faults := find_faults((words_of(row.values[1]) for row in source.train), scheme):
+                notes.append(f"{describe_faults(faults, scheme)}; an entity is taken to begin there")
+                log_warning(notes[1])
+        prepared = super().prepare(config, rows)
+        codec = self.with_codecs(prepared.codecs).tag_codec
+        for warning in unknown_label_warnings(codec.counts, prepared.held_out, codec.tags_of, "tag"):
+            notes.append(warning)
+            log_warning(warning)
+        return replace(prepared, notes=[*prepared.notes, *notes])
+
+    def texts_of(self, row: Sequence[str]) -> Sequence[str]:
+        return row[:1]
+
+    def fit_codecs(self, data: FitData) -> dict[str, Codec]:
+        scheme = detect_scheme(words_of(row[1]) for row in data.rows())
+        tags = TagCodec.fit((words_of(row[1]) for row in data.rows()), has_entities=scheme is not None)
+        return {**super().fit_codecs(data), "tags": tags}
+
+    def notes(self) -> list[str]:
+        return [*super().notes(), self.tag_codec.describe()]
+
+    def encode_rows(self, rows: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        tags = self.tag_codec.encode([row[1] for row in rows])
+        tokens, positions, forms = self._encode_words([row[0] for row in rows])
+        kept = [some[: len(words)] for some, words in zip(tags, positions, strict=True)]
+        return [tokens, positions, kept, forms]
+
+    def encode_inputs(self, inputs: Sequence[str]) -> list[list[list[int]]]:
+        tokens, positions, forms = self._encode_words(inputs)
+        return [tokens, positions, [[0] * len(words) for words in positions], forms]
+
+    def _encode_words(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+        return encode_sentences([words_of(text) for text in texts], self.tokenizer, self.settings.max_length)
+
+    def defaults(self, context: DefaultsContext) -> Defaults:
+        has_encoder = bool(context.model.encoder_depth)
+        capitalization = has_encoder and ignores_case(self.with_codecs(context.data.codecs).tokenizer)
+        train = super().defaults(context).train
+        return Defaults(train, {"capitalization": capitalization}, {"pooling": default_pooling(context.model)})
+
+    def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Any) -> None:
+        if self.settings.capitalization and not model.encoder_depth:
+            raise ConfigError("task.capitalization is for models with an encoder, and this one is decoder-only")
+
+    def objective_terms(self) -> frozenset[str]:
+        """Both terms are of single words, and a CRF has a likelihood of the whole sentence."""
+        return frozenset() if self.settings.crf else self.objectives
+
+    def build(self, model: ModelConfig, head: HeadConfig) -> "TokenClassifier":
+        allowed = None
+        if self.tag_codec.has_entities:
+            labels = self.tag_codec.labels
+            allowed = transition_mask(labels, lambda before, after: may_follow(before, after, scheme=SCHEME))
+        return TokenClassifier(
+            model,
+            head,
+            self.tokenizer.vocab_size,
+            len(self.tag_codec),
+            has_crf=self.settings.crf,
+            has_forms=self.settings.capitalization,
+            allowed=allowed,
+        )
+
+    def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> SentenceBatch:
+        tokens, positions, tags, forms = columns
+        lengths, num_words = [len(some) for some in tokens], [len(some) for some in positions]
+        known = pad([some[:count] for some, count in zip(tags, num_words, strict=True)], 0)
+        unknown = 0 if self.settings.crf else IGNORED  # a random field needs a tag for each word
+        return SentenceBatch(
+            source=torch.from_numpy(pad(tokens, self.tokenizer.pad)),
+            lengths=torch.tensor(lengths) if min(lengths) < max(lengths) else None,
+            positions=torch.from_numpy(pad(positions, 0)),
+            num_words=torch.tensor(num_words),
+            tags=torch.from_numpy(np.where(known < len(self.tag_codec), known, unknown)),
+            weights=torch.ones(len(tokens)),
+            forms=torch.from_numpy(pad(forms, 0)),
+            num_targets=sum(num_words),
+            num_tokens=sum(lengths),
+        )
+
+    def pad_batch(self, batch: SentenceBatch, num_rows: int, length: int) -> SentenceBatch:
+        """Pad to `num_rows` sentences of `length` tokens, and as many words; added ones have weight 0."""
+        have = batch.source.size(0)
+        lengths = batch.lengths if batch.lengths is not None else torch.full((have,), batch.source.size(1))
+        return replace(
+            batch,
+            source=pad_rows(pad_time(batch.source, length, self.tokenizer.pad), num_rows),
+            lengths=pad_rows(lengths, num_rows),
+            positions=pad_rows(pad_time(batch.positions, length, 0), num_rows),
+            num_words=pad_rows(batch.num_words, num_rows),
+            tags=pad_rows(pad_time(batch.tags, length, 0), num_rows),
+            weights=F.pad(batch.weights, (0, num_rows - have)),
+            forms=pad_rows(pad_time(batch.forms, length, 0), num_rows),
+        )
+
+    def loss(self, model: "TokenClassifier", batch: SentenceBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
+        """Cross-entropy summed over the words; with a CRF, the negative log-likelihood of each tag sequence."""
+        if objective.rdrop:
+            batch = repeat_batch(batch)
+        logits = _logits(model, batch)
+        loss = (_losses(model, logits, batch, objective.label_smoothing) * batch.weights).sum()
+        if not objective.rdrop:
+            return loss
+        divergence = symmetric_kl(logits.log_softmax(dim=-1)).sum(dim=-1)
+        by_sentence = (divergence * batch.is_word.chunk(2)[0]).sum(dim=1)
+        return loss / 2 + objective.rdrop / 4 * (by_sentence * batch.weights.chunk(2)[0]).sum()
+
+    @torch.no_grad()
+    def likelihoods(self, model: Any, batches: Iterator[SentenceBatch], device: torch.device) -> Likelihoods:
+        """Of the tags of each sentence, for the words that were read."""
+        losses: list[float] = []
+        counts: list[int] = []
+        for batch in batches:
+            batch = to_device(batch, device)
+            losses += _losses(model, _logits(model, batch), batch).tolist()
+            counts += ((batch.tags != IGNORED) & batch.is_word).sum(dim=1).tolist()
+        return Likelihoods(losses, counts)
+
+    def outputs(self, model: "TokenClassifier", batch: SentenceBatch) -> list[list[int]]:
+        logits = _logits(model, batch)
+        if model.crf is not None:
+            return [path.tags for path in model.crf.viterbi(logits, batch.num_words)]
+        best = logits.argmax(dim=2).tolist()
+        return [tags[:length] for tags, length in zip(best, batch.num_words.tolist(), strict=True)]
+
+    def prediction(self, text: str, output: list[int]) -> Prediction:
+        """As many tags as there are words between spaces."""
+        missing = len(words_of(text)) - len(output)
+        return Prediction(text, self.tag_codec.decode([[*output, *[0] * missing]])[0])
+
+    def metric_names(self) -> tuple[str, ...]:
+        return _ENTITY_METRICS if self.tag_codec.has_entities else _TAG_METRICS
+
+    def headline(self, rows: Sequence[Sequence[str]]) -> str:
+        return "entity_f1" if self.tag_codec.has_entities else "accuracy"
+
+    def examples(self, data: EvaluationData) -> Examples:
+        targets = [list(self.tag_codec.tags_of(row)) for row in data.rows]
+        labels = dict.fromkeys([*self.tag_codec.labels, *(tag for tags in targets for tag in tags)])
+        return Examples(
+            outputs=[words_of(each.output) for each in data.predictions],
+            targets=targets,
+            labels=None if self.tag_codec.has_entities else tuple(labels),
+        )
+
+    def comparison_metrics(self, headline: str) -> tuple[str, ...]:
+        return ("entity_f1", "entity_precision", "entity_recall") if self.tag_codec.has_entities else _TAG_METRICS
+
+    def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
+        return [{**sample, "kind": "tags"} for sample in super().samples(model, data)]
+
+    def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
+        labels = tuple(self.tag_codec.labels)
+        return ServerSchema(labels=labels, output="tags", placeholder="Words separated by spaces")
+
+    def export_spec(self) -> ExportSpec:
+        used = {"task.crf": self.settings.crf, "task.capitalization": self.settings.capitalization}
+        unsupported = tuple(name for name, is_used in used.items() if is_used)
+        return replace(super().export_spec(), labels=tuple(self.tag_codec.labels), unsupported=unsupported)
+
+    @classmethod
+    def imported_settings(cls, *, max_length: int, window: int) -> dict[str, Any]:
+        return {**super().imported_settings(max_length=max_length, window=window), "capitalization": False}
+
+    @classmethod
+    def imported_codecs(cls, imported: ImportedCodecs) -> dict[str, Codec]:
+        has_entities = all(may_follow(label, None, scheme=SCHEME) for label in imported.labels)
+        tags = TagCodec(dict.fromkeys(imported.labels, 0), has_entities)
+        return {**super().imported_codecs(imported), "tags": tags}
+
+
+class TokenClassifier(nn.Module):
+    """Token ids and the positions of words in, logits for the tag of each word out.
+
+    With a CRF, `allowed` is which tag may follow which. With forms, the capitalization of each word is an input.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        head: HeadConfig,
+        vocab_size: int,
+        num_tags: int,
+        *,
+        has_crf: bool = False,
+        has_forms: bool = False,
+        allowed: Bool[Tensor, "before after"] | None = None,
+    ) -> None:
+        super().__init__()
+        self.body = build_body(config, vocab_size)
+        self.head = PredictionHead(config.model_dim, num_tags, dropout=head.dropout, has_hidden_layer=head.hidden_layer)
+        self.crf = ConditionalRandomField(num_tags, allowed=allowed) if has_crf else None
+        self.forms = nn.Embedding(NUM_FORMS, config.model_dim) if has_forms else None
+        if self.forms is not None:
+            nn.init.zeros_(self.forms.weight)  # a pretrained body is initially unchanged
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch time"],
+        positions: Int[Tensor, "batch words"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        forms: Int[Tensor, "batch time"] | None = None,
+    ) -> Float[Tensor, "batch words outputs"]:
+        extra = None
+        if self.forms is not None:
+            assert forms is not None, "a tagger with capitalization features needs forms"
+            extra = self.forms(forms)
+        hidden_states = self.body.encode(source, lengths, extra_embeddings=extra).hidden_states
+        return self.head(hidden_states.gather(1, positions[..., None].expand(-1, -1, hidden_states.size(-1))))
+
+
+def _logits(model: TokenClassifier, batch: SentenceBatch) -> Float[Tensor, "batch words tags"]:
+    """In float32 at least."""
+    logits = model(batch.source, batch.positions, batch.lengths, batch.forms)
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _losses(
+    model: TokenClassifier,
+    logits: Float[Tensor, "batch words tags"],
+    batch: SentenceBatch,
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, " batch"]:
+    """The negative log-likelihood of each sentence's tags."""
+    if model.crf is not None:
+        return -model.crf.log_likelihood(logits, batch.tags, batch.num_words)
+    by_word = F.cross_entropy(
+        logits.mT, batch.tags, reduction="none", label_smoothing=label_smoothing, ignore_index=IGNORED
+    )
+    return (by_word * batch.is_word).sum(dim=1)
+
+
+def _as_entities(tags: Sequence[str]) -> Sequence[str]:
+    return convert_tags(tags, SCHEME)

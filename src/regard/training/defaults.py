@@ -1,0 +1,259 @@
+"""From what the user has set to settings in which every field has a value.
+
+`draft` lays the user's values over a preset, so that a misspelled setting is an
+error before the data is read. `resolve` fills in what depends on the data, the
+model and the device; each default is declared once, here or by the task, with
+its reason.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regard.data.builtin import find_builtin
+from regard.data.codecs.text import TextCodec
+from regard.data.prepare import Prepared
+from regard.data.sources import is_builtin
+from regard.data.stores.tokens import TokenStream
+from regard.errors import ConfigError
+from regard.logging import log_info, log_warning
+from regard.models.family import ModelConfig, find_family
+from regard.models.heads import HeadConfig
+from regard.models.presets import Size, find_preset, preset_names
+from regard.nn.precision import fits_float8, has_float8
+from regard.settings import merge, require_table
+from regard.tasks.registry import find_task, make_task
+from regard.tasks.task import DefaultsContext, Task
+from regard.tasks.text import TextSettings
+from regard.training.finetuning import FinetuneConfig, default_learning_rate
+from regard.training.precision import Hardware, choose_hardware
+from regard.training.settings import DraftSettings, ResolvedSettings, TrainConfig
+
+_FEW_ROWS, _MANY_ROWS = 20_000, 500_000
+_FEW_TOKENS, _MANY_TOKENS = 200_000, 200_000_000
+"""Fewer rows, or tokens of running text, are overfitted by a small model; more are underfitted by one."""
+_MIN_STEPS, _EPOCHS = 2_000, 20
+"""Without a budget: enough steps for small data, enough passes for large data; early stopping ends most runs before."""
+_LEARNING_RATE = {"adamw": 0.03, "adam": 0.03, "muon": 0.2}
+"""Times model_dim ** -0.5: the peaks of sweeps over widths of 128 to 1,024 (docs/log.md)."""
+_COMPILED_MINUTES = 4.0
+"""A run of this length gains more from torch.compile than the compilation takes."""
+
+_FINETUNING: dict[str, Any] = {
+    "optimizer": "adamw",
+    "schedule": "linear",
+    "label_smoothing": 0.0,
+    "beta2": 0.999,
+    "weight_decay": 0.01,
+    "ema_decay": 0.0,
+    "patience": 0,
+}
+"""Small steps and few passes, for a model that is pretrained."""
+_FINETUNING_STEPS, _MOST_EPOCHS, _FEWEST_EPOCHS = 300, 30.0, 3.0
+_FINETUNING_WARMUP = 0.06
+_FEW_LABELS, _RATE_FOR_FEW = 1_000, 1 / 3
+"""A run on fewer rows has few steps, in which the usual peak forgets more than it learns: a third of it."""
+_EVALUATIONS, _FEWEST_VALIDATION_ROWS = 12, 100
+"""Fewer validation rows cannot select a checkpoint: such a run is evaluated once, at its end."""
+
+
+def draft(values: Mapping[str, Any], *, size: Size = "tiny") -> DraftSettings:
+    """The user's values over those of a preset; `size` where its name has none.
+
+    `values["task"]["name"]` is the task.
+    """
+    task = find_task(values["task"]["name"])
+    full_name, model = find_preset(preset_of(values, task), size)
+    model = merge(_fitted(model, task), require_table(values.get("model", {}), "model"))
+    sections = {name: values.get(name, {}) for name in ("head", "data", "train", "generate")}
+    given = {**sections, "task": values["task"], "model": model, "preset": full_name}
+    if values.get("finetune"):
+        given["finetune"] = values["finetune"]
+    unknown = {name: value for name, value in values.items() if name not in (*given, "finetune")}
+    settings = DraftSettings.read({**given, **unknown})
+    return _with_tokenizer(settings)
+
+
+def preset_of(values: Mapping[str, Any], task: type[Task[Any]]) -> str:
+    """The preset that is set, the first of the family that is set, or the task's own."""
+    if values.get("preset"):
+        return str(values["preset"])
+    family = require_table(values.get("model", {}), "model").get("family")
+    default = task.default_preset
+    if family is None or find_preset(default)[1]["family"] == family:
+        return default
+    return next((kind for kind in find_family(family).presets), default)
+
+
+def _fitted(model: dict[str, Any], task: type[Task[Any]]) -> dict[str, Any]:
+    """The shape with the stacks that the task needs."""
+    family = find_family(model["family"])
+    if task.architecture == "decoder":
+        return family.decoder_only(model)
+    return model if task.architecture == "encoder-decoder" else family.encoder_only(model)
+
+
+def _with_tokenizer(settings: DraftSettings) -> DraftSettings:
+    """The settings with the kind of tokenizer: that of given embeddings, of a built-in data set, or byte-level BPE."""
+    task = settings.task
+    if not isinstance(task, TextSettings) or task.tokenizer is not None:
+        return settings
+    if task.embeddings is not None:
+        kind = str(Path(task.embeddings) / "codecs" / "text.json")
+    else:
+        kind = find_builtin(settings.data.train[0]).tokenizer if is_builtin(settings.data) else "bpe"
+    return settings.model_copy(update={"task": task.changed(tokenizer=kind)})
+
+
+def choose_size(data: Prepared, *, has_gpu: bool) -> Size:
+    """The size of model for this many training rows, or tokens of text, on such a machine."""
+    few, many = (_FEW_TOKENS, _MANY_TOKENS) if isinstance(data.train, TokenStream) else (_FEW_ROWS, _MANY_ROWS)
+    if len(data.train) < few or not has_gpu:
+        return "tiny"
+    return "small" if len(data.train) < many else "base"
+
+
+def find_hardware(settings: DraftSettings | ResolvedSettings) -> Hardware:
+    """The device and precision of a run; bfloat16 on a CPU only where the model is known to gain from it."""
+    width = settings.model.model_dim if settings.model.gains_from_bf16_on_cpu else 0
+    return choose_hardware(settings.train.device, settings.train.precision, width)
+
+
+def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
+    """Fill in what depends on the data, the model and the device."""
+    hardware, tuned = find_hardware(settings), settings.finetune
+    device = "cuda" if hardware.device.type == "cuda" else "cpu"
+    unbound = make_task(settings.task)
+    context = DefaultsContext(data, settings.model, device, is_finetuned=tuned is not None)
+    defaults = unbound.defaults(context)
+    task_settings = type(unbound).Settings.read(_filled(settings.task, defaults.task), section="task")
+    task = make_task(task_settings, data.codecs)
+    task.check(model=settings.model, is_finetuned=tuned is not None, held_out=data.held_out)
+    given = {name: value for name, value in settings.train.model_dump().items() if value is not None}
+    is_set = settings.train.model_fields_set
+    values = {**defaults.train, **(_FINETUNING if tuned else {})}
+    train = {
+        **given,
+        **{name: value for name, value in values.items() if name not in is_set or given.get(name) is None},
+    }
+    train = {**train, **_budget(train, task, data, tuned)}
+    train = {**train, **_schedule(train, is_set, settings.model, data, tuned)}
+    if train["compile"] == "auto":
+        is_long = (train.get("minutes") or 0.0) >= _COMPILED_MINUTES and isinstance(data.train, TokenStream)
+        train["compile"] = "always" if is_long and settings.model.can_compile and device == "cuda" else "never"
+    resolved = ResolvedSettings(
+        preset=settings.preset,
+        task=task_settings,
+        model=settings.model,
+        head=HeadConfig.read(_filled(settings.head, {"pooling": "mean", **defaults.head}), section="head"),
+        data=settings.data,
+        train=TrainConfig.read(train, section="train"),
+        generate=settings.generate,
+        finetune=tuned,
+    )
+    _check(resolved, task, data, hardware)
+    _report(resolved)
+    return resolved
+
+
+def _filled(settings: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a draft, with defaults in the place of None where there are some."""
+    values = settings.model_dump()
+    return {**values, **{name: value for name, value in defaults.items() if values.get(name) is None}}
+
+
+def _budget(train: Mapping[str, Any], task: Task[Any], data: Prepared, tuned: FinetuneConfig | None) -> dict[str, Any]:
+    """The number of steps, where no budget is set."""
+    if any(train.get(name) is not None for name in ("max_steps", "max_epochs", "minutes")):
+        return {}
+    batches = task.batches(data, batch_tokens=train["batch_tokens"], seed=train["seed"])
+    if tuned is not None:
+        epochs = min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _FINETUNING_STEPS / batches.per_epoch))
+        return {"max_steps": max(1, round(epochs * batches.per_epoch / train["accumulate"]))}
+    steps = max(_MIN_STEPS, _EPOCHS * batches.per_epoch // train["accumulate"])
+    log_info(
+        f"no budget is set: at most {steps:,} steps, with early stopping after {train['patience']} evaluations "
+        "without a better validation loss"
+    )
+    return {"max_steps": steps}
+
+
+def _schedule(
+    train: Mapping[str, Any],
+    is_set: set[str],
+    model: ModelConfig,
+    data: Prepared,
+    tuned: FinetuneConfig | None,
+) -> dict[str, Any]:
+    """The peak of the learning rate, the warmup, and when the model is evaluated."""
+    values: dict[str, Any] = {}
+    max_steps = train.get("max_steps")
+    if tuned is None:
+        rate = _LEARNING_RATE[train["optimizer"]] / math.sqrt(model.model_dim) * model.lr_scale
+        warmup = model.default_warmup_steps or train["warmup_steps"]
+        warmup = min(warmup, max(1, max_steps // 10)) if max_steps else warmup
+    else:
+        is_few = not isinstance(data.train, TokenStream) and len(data.train) < _FEW_LABELS
+        rate = default_learning_rate(model.model_dim, tuned.method) * (_RATE_FOR_FEW if is_few else 1.0)
+        steps = max_steps or _MIN_STEPS
+        warmup = max(1, round(_FINETUNING_WARMUP * steps))
+        if "evaluate_every" not in is_set:
+            num_valid = len(data.held_out["valid"])
+            is_blind = not isinstance(data.train, TokenStream) and num_valid < _FEWEST_VALIDATION_ROWS
+            values["evaluate_every"] = steps if is_blind else max(10, steps // _EVALUATIONS)
+    if "learning_rate" not in is_set:
+        values["learning_rate"] = float(f"{rate:.2g}")
+    if "warmup_steps" not in is_set:
+        values["warmup_steps"] = warmup
+    return values
+
+
+def _check(settings: ResolvedSettings, task: Task[Any], data: Prepared, hardware: Hardware) -> None:
+    """Raise ConfigError where settings cannot be combined, or would have no effect."""
+    train, model, tuned = settings.train, settings.model, settings.finetune
+    for name in ("label_smoothing", "rdrop"):
+        if getattr(train, name) and name not in task.objective_terms():
+            which = f"{task.description} with these [task] settings" if name in task.objectives else task.description
+            raise ConfigError(f"train.{name} has no effect for {which}, got {getattr(train, name)}")
+    if train.compile == "always" and not model.can_compile:
+        raise ConfigError(f"models of family {model.family} cannot be compiled: train.compile must be never")
+    if train.optimizer == "muon" and not model.can_use_muon:
+        log_warning(f"muon is tested with Transformers, and model.family is {model.family}")
+    if tuned is not None and train.optimizer == "muon" and (tuned.layer_decay != 1.0 or tuned.gradual):
+        raise ConfigError("finetune.layer_decay and finetune.gradual are for adamw and adam, got train.optimizer=muon")
+    if isinstance(settings.task, TextSettings) and settings.task.embeddings is not None and tuned is not None:
+        raise ConfigError("task.embeddings is for models that are trained from scratch: a base has embeddings")
+    longest, limit = task.num_positions(data), model.max_positions
+    if limit is not None and longest > limit:
+        raise ConfigError(
+            f"learned positions must cover the longest input, got model.context_length={limit} for {longest} positions"
+        )
+    if train.float8 and (reason := _why_not_float8(settings, data, hardware)):
+        log_warning(f"train.float8 has no effect: {reason}")
+
+
+def _why_not_float8(settings: ResolvedSettings, data: Prepared, hardware: Hardware) -> str | None:
+    width = settings.model.model_dim
+    sizes = [codec.tokenizer.vocab_size for codec in data.codecs.values() if isinstance(codec, TextCodec)]
+    if settings.train.rdrop:
+        return "train.rdrop needs all logits at once"
+    if not sizes or not fits_float8(max(sizes), width):
+        return f"vocabulary and width must be multiples of 16, got {max(sizes, default=0):,} and {width:,}"
+    if not has_float8(hardware.device):
+        return "the device has no float8 matrix products"
+    return None
+
+
+def _report(settings: ResolvedSettings) -> None:
+    train = settings.train
+    window = getattr(settings.task, "window", None)
+    log_info(
+        f"{train.optimizer}, learning rate {train.learning_rate:g} after {train.warmup_steps:,} warmup steps, "
+        f"{train.batch_tokens:,} tokens a batch" + (f" in windows of {window:,}" if window else "")
+    )
+
+
+def known_presets() -> list[str]:
+    """The names of presets, for help and messages."""
+    return preset_names()

@@ -1,0 +1,74 @@
+"""An exponential moving average of the weights.
+
+Polyak & Juditsky (1992); Izmailov et al. (2018), arXiv 1803.05407.
+
+    a <- d a + (1 - d) w,     d = min(decay, (1 + t) / (10 + t)) after t steps
+
+The decay grows with the run, so that the random initial weights soon have no influence.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class WeightAverage:
+    """The moving average of a model's trainable weights; with a decay of 0, the weights themselves."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._model, self._decay = model, decay
+        self._averages = [p.detach().clone() for p in _trained(model)] if decay else []
+
+    def decay_at(self, step: int) -> float:
+        """The decay at `step`."""
+        return min(self._decay, (1 + step) / (10 + step))
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, decay: float | Tensor) -> None:
+        """Update the average with the current weights."""
+        if not self._averages:
+            return
+        if isinstance(decay, Tensor):
+            # In a CUDA graph the decay is known only on the device.
+            gaps = torch._foreach_sub(_trained(model), self._averages)  # pyright: ignore[reportPrivateImportUsage]  no public name
+            torch._foreach_mul_(gaps, 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]  no public name
+            torch._foreach_add_(self._averages, gaps)  # pyright: ignore[reportPrivateImportUsage]  no public name
+        else:
+            torch._foreach_lerp_(self._averages, _trained(model), 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]  no public name
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model has the averaged weights inside the context."""
+        if not self._averages:
+            yield
+            return
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The averages by name."""
+        names = [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]
+        return dict(zip(names, self._averages, strict=True)) if self._averages else {}
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore the averages that `tensors` returned."""
+        for name, average in self.tensors().items():
+            average.copy_(tensors[name])
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        # Values are swapped, not memory: CUDA graphs and flattened recurrent weights refer to it.
+        for parameter, average in zip(_trained(self._model), self._averages, strict=True):
+            kept = parameter.clone()
+            parameter.copy_(average)
+            average.copy_(kept)
+
+
+def _trained(model: nn.Module) -> list[Tensor]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -1,0 +1,214 @@
+"""Reading text files: line ends, encodings, compressions, and invalid files."""
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data.formats.files import content_hash, iter_lines
+from regard.errors import DataError
+
+COMPRESS = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+COMPRESSED = sorted(set(COMPRESS) - {""})
+# More than a chunk of bytes, in lines whose characters take one to four of them.
+LONG = [f"{number} läuft über 日本 🐕" * (number % 7) for number in range(7_001)]
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(COMPRESS[path.suffix if path.suffix in COMPRESS else ""](data))
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        list(iter_lines(path))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message.replace(str(path), path.name)
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_lines_come_back_from_every_compression(tmp_path: Path, suffix: str):
+    path = write(tmp_path / f"text.txt{suffix}", "\n".join(LONG) + "\n")
+    assert list(iter_lines(path)) == LONG
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        ("a\nb\n", ["a", "b"]),
+        ("a\nb", ["a", "b"]),
+        ("a\r\nb\r\n", ["a", "b"]),
+        ("a\r\n\r\nb\n\n", ["a", "", "b", ""]),
+        ("\n", [""]),
+        ("a\rb\r\r\n", ["a\rb\r"]),
+        ("\ufeffa\nb", ["a", "b"]),
+        ("a\n\ufeffb", ["a", "\ufeffb"]),
+        ("a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg\n", ["a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg"]),
+    ],
+)
+def test_a_line_ends_at_a_newline_and_nowhere_else(tmp_path: Path, content: str, lines: list[str]):
+    assert list(iter_lines(write(tmp_path / "text.txt", content))) == lines
+
+
+def test_a_line_longer_than_many_chunks_is_one_line(tmp_path: Path):
+    lines = ["kürzer", "lang " * 500_000, "ß"]
+    assert list(iter_lines(write(tmp_path / "text.txt", "\n".join(lines)))) == lines
+
+
+def test_carriage_returns_can_be_kept(tmp_path: Path):
+    path = write(tmp_path / "text.txt", "a\r\nb\n")
+    assert list(iter_lines(path, keep_carriage_returns=True)) == ["a\r", "b"]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\n\r\ufeff"), min_size=1)))
+def test_any_lines_that_are_written_are_read(tmp_path_factory: pytest.TempPathFactory, lines: list[str]):
+    path = tmp_path_factory.getbasetemp() / "any.txt"
+    for ending in ("\n", "\r\n"):
+        write(path, "".join(f"{line}{ending}" for line in ["first", *lines]))
+        assert list(iter_lines(path)) == ["first", *lines]
+
+
+def test_a_file_is_read_no_further_than_asked(tmp_path: Path):
+    path = write(tmp_path / "text.txt", "\n".join(LONG).encode() + b"\xff")
+    lines = iter_lines(path)
+    assert next(lines) == LONG[0]
+    lines.close()
+
+
+@pytest.mark.parametrize("line", [1, 2, 100_003])
+def test_a_wrong_encoding_is_located(tmp_path: Path, line: int):
+    before = "".join(f"{text}\n" for text in ["plain"] * (line - 1)).encode()
+    path = write(tmp_path / "text.txt", before + "Der Bär\nläuft\n".encode("latin-1"))
+    assert refusal(path) == (
+        f"text.txt is not UTF-8: line {line:,}, byte 6 is 0xe4 "
+        "(looks like latin-1; convert it with iconv -f ISO-8859-1 -t UTF-8)"
+    )
+
+
+def test_the_place_is_counted_in_bytes_and_from_the_mark(tmp_path: Path):
+    path = write(tmp_path / "text.txt", b"\xef\xbb\xbf\xc3\xa4\xe4b\n")
+    assert refusal(path) == "text.txt is not UTF-8: line 1, byte 6 is 0xe4"
+
+
+@pytest.mark.parametrize(
+    ("content", "end"),
+    [
+        (b"say \x93hello\x94\n", "(looks like Windows-1252; convert it with iconv -f WINDOWS-1252 -t UTF-8)"),
+        ("Bär".encode() + "ä".encode()[:1], "(the file ends inside a character)"),
+        ("Hello\n".encode("utf-16"), "(looks like UTF-16; convert it with iconv -f UTF-16 -t UTF-8)"),
+        ("Hello\n".encode("utf-16-be"), "(looks like UTF-16; convert it with iconv -f UTF-16 -t UTF-8)"),
+        (gzip.compress(b"Hello", mtime=0), "(looks like gzip; let its name end in .gz)"),
+        (lzma.compress(b"Hello"), "(looks like xz; let its name end in .xz)"),
+    ],
+)
+def test_what_is_not_utf8_gets_a_hint(tmp_path: Path, content: bytes, end: str):
+    path = tmp_path / "text.txt"
+    path.write_bytes(content)
+    assert refusal(path).endswith(end)
+
+
+def test_a_nul_byte_is_located(tmp_path: Path):
+    path = write(tmp_path / "text.txt", b"one\ntwo\nth\0ree\n")
+    assert refusal(path) == "text.txt is not text: line 3, byte 3 is NUL"
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    write(tmp_path / "empty.txt", "")
+    for path, message in [
+        (tmp_path / "none.txt", f"there is no file {tmp_path / 'none.txt'}"),
+        (tmp_path, f"{tmp_path} is a folder, expected a file"),
+        (tmp_path / "empty.txt", f"{tmp_path / 'empty.txt'} is empty"),
+        (tmp_path / ("n" * 300), f"cannot read {tmp_path / ('n' * 300)}: File name too long"),
+        (pipe, f"{pipe} is not a regular file: data is read more than once, so it cannot come from a pipe"),
+    ]:
+        with pytest.raises(DataError) as caught:
+            iter_lines(path)
+        assert str(caught.value) == message
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
+def test_an_unreadable_file_is_refused(tmp_path: Path):
+    path = write(tmp_path / "text.txt", "secret")
+    path.chmod(0)
+    assert refusal(path) == "cannot read text.txt: Permission denied"
+
+
+@pytest.mark.parametrize("name", ["mark.txt", *(f"nothing.txt{suffix}" for suffix in COMPRESSED)])
+def test_a_file_without_content_is_empty_whatever_its_size(tmp_path: Path, name: str):
+    path = write(tmp_path / name, b"\xef\xbb\xbf" if name == "mark.txt" else b"")
+    assert path.stat().st_size > 0
+    assert refusal(path) == f"{name} is empty"
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+@pytest.mark.parametrize("share", [0.5, 0.99])
+def test_a_compressed_file_that_is_cut_short_is_refused(tmp_path: Path, suffix: str, share: float):
+    path = write(tmp_path / f"text.txt{suffix}", "\n".join(LONG))
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    assert refusal(path).startswith(f"text.txt{suffix} is truncated: its ")
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_a_compressed_file_that_is_damaged_or_foreign_is_refused(tmp_path: Path, suffix: str):
+    path = write(tmp_path / f"text.txt{suffix}", "\n".join(LONG))
+    data = bytearray(path.read_bytes())
+    # Gzip only notices at its end, by the checksum, that what it decompressed was wrong.
+    damaged = len(data) - 8 if suffix == ".gz" else len(data) // 2
+    data[damaged : damaged + 4] = bytes(4)
+    for content in (bytes(data), b"Just a line of text, and no compression at all\n"):
+        path.write_bytes(content)
+        assert refusal(path).startswith(f"text.txt{suffix} is damaged, or is not ")
+
+
+@pytest.mark.parametrize("suffix", COMPRESSED)
+def test_compressed_files_can_be_joined(tmp_path: Path, suffix: str):
+    path = tmp_path / f"text.txt{suffix}"
+    path.write_bytes(COMPRESS[suffix](b"one\ntw") + COMPRESS[suffix](b"o\nthree\n"))
+    assert list(iter_lines(path)) == ["one", "two", "three"]
+
+
+def test_a_missing_decompressor_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = write(tmp_path / "text.zst", "Hello")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    assert refusal(path) == "reading text.zst needs the package zstandard: install regard[zstd]"
+
+
+def test_the_hash_is_of_sizes_and_bytes(tmp_path: Path):
+    first, second = write(tmp_path / "1", "Hallo\n"), write(tmp_path / "2", "Welt\n")
+    expected = hashlib.sha256(b"6:Hallo\n5:Welt\n").hexdigest()
+    assert content_hash([first, second]) == expected
+    assert content_hash(str(first)) == content_hash([first]) != content_hash(second)
+
+
+def test_the_hash_sees_where_one_file_ends(tmp_path: Path):
+    whole = [write(tmp_path / "1", "ab"), write(tmp_path / "2", "c")]
+    before = content_hash(whole)
+    write(whole[0], "a")
+    write(whole[1], "bc")
+    assert content_hash(whole) != before
+
+
+def test_the_hash_needs_files(tmp_path: Path):
+    with pytest.raises(DataError, match="there is no file"):
+        content_hash(tmp_path / "none.txt")
+    with pytest.raises(DataError, match="is a folder, expected a file"):
+        content_hash(tmp_path)

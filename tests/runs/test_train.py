@@ -1,0 +1,102 @@
+"""Training runs: labels, what the settings may be, and one process in a folder."""
+
+import logging
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+import regard
+from regard.errors import ConfigError, RunError, RunExistsError
+from regard.runs.folder import RunFolder
+from regard.runs.train import make_trainer, set_up, start, train
+from regard.settings import override
+
+ROWS = [
+    (f"{first} and {second} number {number}", ",".join(sorted({first, second})))
+    for number in range(20)
+    for first, second in (("red", "blue"), ("red", "red"), ("green", "blue"))
+]
+TINY = {
+    "model": {"num_layers": 1, "model_dim": 12, "num_heads": 2, "feedforward_dim": 17},
+    "train": {"max_steps": 2, "batch_tokens": 300, "precision": "float32", "device": "cpu"},
+    "task": {"name": "text-classification", "tokenizer": "words"},
+}
+SEVERAL = {**TINY, "task": {**TINY["task"], "label_separator": ","}}
+
+
+def test_rows_with_several_labels_are_evaluated_by_their_f1(tmp_path: Path):
+    run = train(ROWS, out=tmp_path / "run", settings=SEVERAL, show_progress=False)
+    assert run.folder.report_path.stat().st_size > 0
+    evaluation = run.evaluate_rows(ROWS[:9])
+    assert evaluation.headline == "micro_f1"
+    assert set(evaluation.scores) >= {"micro_f1", "macro_f1", "subset_accuracy"}
+    assert set(run.predict_full(["red and blue"])[0].probabilities or {}) == {"red", "blue", "green"}
+
+
+def test_a_label_that_training_did_not_see_is_a_warning_and_an_error_in_scores(tmp_path: Path, caplog):
+    rows = [(f"{'good' if number % 2 else 'bad'} {number}", "+" if number % 2 else "-") for number in range(60)]
+    valid = [("good 1", "+"), ("odd 2", "new"), ("odd 3", "new")]
+    (tmp_path / "valid.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in [("text", "label"), *valid]))
+    with caplog.at_level(logging.WARNING):
+        run = train(rows, out=tmp_path / "run", valid=str(tmp_path / "valid.tsv"), settings=TINY, show_progress=False)
+    (warning,) = [record.message for record in caplog.records if "new" in record.message]
+    assert "2 rows" in warning
+    assert run.task.codecs["label"].labels == ["+", "-"]
+    evaluation = run.evaluate()
+    assert len(evaluation.rows) == 3
+    assert evaluation.scores["accuracy"].value <= 1 / 3 + 1e-9
+
+
+@pytest.mark.parametrize("name", ["preset", "train.seed", "task.name"])
+def test_a_setting_below_a_single_value_is_an_error(tmp_path: Path, name: str):
+    before = {**TINY, "preset": "tiny", "train": {**TINY["train"], "seed": 1}}
+    with pytest.raises(ConfigError, match="horizon"):
+        override(before, [f"{name}.horizon=96"])
+    nested: object = {"horizon": 96}
+    for part in reversed(name.split(".")):
+        nested = {part: nested}
+    with pytest.raises(ConfigError):
+        train(ROWS, out=tmp_path / "run", settings=nested, show_progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def lock_in_another_process(path: Path, answers) -> None:
+    try:
+        with RunFolder(path).lock():
+            answers.put("locked")
+    except RunError as error:
+        answers.put(str(error))
+
+
+def test_a_second_process_in_a_run_folder_is_an_error(tmp_path: Path):
+    context = multiprocessing.get_context("fork")
+
+    def try_to_lock() -> str:
+        answers = context.Queue()
+        process = context.Process(target=lock_in_another_process, args=(tmp_path / "run", answers))
+        process.start()
+        answer = answers.get(timeout=60)
+        process.join(60)
+        return answer
+
+    with RunFolder(tmp_path / "run").lock():
+        assert str(tmp_path / "run") in try_to_lock()
+        with pytest.raises(RunError, match="another process"):
+            train(ROWS, out=tmp_path / "run", settings=SEVERAL, show_progress=False)
+        assert not RunFolder(tmp_path / "run").exists
+    assert try_to_lock() == "locked"
+    run = train(ROWS, out=tmp_path / "run", settings=SEVERAL, show_progress=False)
+    with run.folder.lock(), pytest.raises(RunError, match="another process"):
+        regard.train(ROWS, out=run.path, resume=True, show_progress=False)
+
+
+def test_a_run_that_another_process_has_finished_in_the_meantime_is_kept(tmp_path: Path):
+    values = {**SEVERAL, "data": {"train": ["(rows in memory)"]}}
+    data, settings, trainer = set_up(values, ROWS)
+    folder = RunFolder(tmp_path / "run")
+    start(folder, data, settings, trainer, show_progress=False)
+    weights = folder.model_path.read_bytes()
+    with pytest.raises(RunExistsError):
+        start(folder, data, settings, make_trainer(settings, data), show_progress=False)
+    assert folder.model_path.read_bytes() == weights

@@ -1,0 +1,144 @@
+"""Which task a source is for, by its files, columns and rows; and that data of no task is an error."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from regard.data.settings import DataConfig
+from regard.errors import ConfigError, DataError
+from regard.runs.train import train
+from regard.tasks import detect_task, find_task
+
+LABELED = "".join(f"a film {number}\t{'yes' if number % 2 else 'no'}\n" for number in range(40))
+DAYS = [f"2024-{month:02}-{day:02}" for month in range(1, 7) for day in range(1, 11)]
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(text, encoding="utf-8")
+    return str(folder / name)
+
+
+def images(folder: Path, number: int = 30) -> list[str]:
+    """Paths of images, which are all the same."""
+    folder.mkdir()
+    for place in range(number):
+        Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / f"{place}.png")
+    return [f"{folder.name}/{place}.png" for place in range(number)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "task"),
+    [
+        ("a.tsv", "label\tsentence\n0\tbad film\n1\tgood film\n", "text-classification"),
+        ("b.csv", "text,sentiment\nbad film,0\ngood film,1\n", "text-classification"),
+        ("c.tsv", LABELED, "text-classification"),
+        ("d.csv", "text,category\ngood soup,food\nrude waiter,service\n", "text-classification"),
+        ("e.tsv", "question1\tquestion2\tis_duplicate\nwho?\twhom?\t1\nwhy?\twhen?\t0\n", "text-classification"),
+        ("a.tsv", "".join(f"{number}\tnumber {number}\n" for number in range(40)), "seq2seq"),
+        ("b.tsv", "eins\tone\nzwei\ttwo\n", "seq2seq"),
+        ("c.txt", "eins\tone\nzwei\ttwo\n", "seq2seq"),
+        ("d.jsonl", '{"de": "eins", "en": "one"}\n', "seq2seq"),
+        ("a.txt", "Once upon a time\nthere was a file.\n", "language-modeling"),
+        ("b.jsonl", '{"text": "one"}\n{"text": "two"}\n', "language-modeling"),
+        ("c.jsonl", '{"id": "1", "text": "one"}\n{"id": "2", "text": "two"}\n', "language-modeling"),
+        ("a.tsv", "text\taspect\tlabel\ngood soup\tfood\t+\nrude waiter\tservice\t-\n", "aspect-sentiment"),
+        ("b.csv", "review,category,sentiment\ngood soup,food,+\nrude waiter,service,-\n", "aspect-sentiment"),
+        ("c.jsonl", '{"sentence": "good soup", "target": "soup", "polarity": "+"}\n', "aspect-sentiment"),
+        ("d.xml.xz", "", "aspect-sentiment"),
+        ("a.conll", "", "token-classification"),
+        ("b.jsonl", '{"tokens": "a b", "ner_tags": "O O"}\n', "token-classification"),
+        ("a.json", "", "question-answering"),
+        ("b.jsonl", '{"question": "q", "context": "c", "answers": "c"}\n', "question-answering"),
+    ],
+)
+def test_a_file_is_recognized(tmp_path: Path, name: str, text: str, task: str):
+    found, reason = detect_task(DataConfig(train=[write(tmp_path, name, text)]))
+    assert found == task == find_task(found).name
+    assert reason
+
+
+def test_rows_in_memory_and_built_in_data_are_recognized():
+    rows: list[tuple[Any, str]] = [
+        ([("eins", "one")], "seq2seq"),
+        ([("eins",)], "language-modeling"),
+        (["eins", "zwei"], "language-modeling"),
+        ([(["a", "b"], ["O", "O"])], "token-classification"),
+        ([(f"text {number}", "ab"[number % 2]) for number in range(40)], "text-classification"),
+        ([(f"text {number}", f"other {number}", "ab"[number % 2]) for number in range(40)], "text-classification"),
+    ]
+    for given, task in rows:
+        assert detect_task(DataConfig(), given)[0] == task
+    assert detect_task(DataConfig(train=["dates"]))[0] == "seq2seq"
+
+
+def test_images_with_labels_are_recognized(tmp_path: Path):
+    paths = images(tmp_path / "images")
+    table = "".join(f"{path},{'cat' if place % 2 else 'dog'}\n" for place, path in enumerate(paths))
+    assert (
+        detect_task(DataConfig(train=[write(tmp_path, "t.csv", f"image,label\n{table}")]))[0] == "image-classification"
+    )
+    folder = tmp_path / "images"
+    for label in ("cat", "dog"):
+        (folder / label).mkdir()
+        (folder / "0.png").rename(folder / label / "0.png")
+        images(tmp_path / f"more-{label}", 1)
+        (tmp_path / f"more-{label}" / "0.png").rename(folder / "0.png")
+    assert detect_task(DataConfig(train=[str(folder)]))[0] == "image-classification"
+
+
+SERIES = {
+    "two columns": (["date", "temperature"], [(day, f"{place / 7:.2f}") for place, day in enumerate(DAYS)]),
+    "whole numbers": (["date", "visitors"], [(day, str(17 * place)) for place, day in enumerate(DAYS)]),
+    "several series": (
+        ["date", "temperature", "wind"],
+        [(day, f"{place / 7:.2f}", f"{place % 5}.5") for place, day in enumerate(DAYS)],
+    ),
+    "times": (["time", "load"], [(f"{day}T12:00", f"{place / 7:.2f}") for place, day in enumerate(DAYS)]),
+    "numbers alone": (["x", "y"], [(f"{place / 3:.3f}", f"{place / 7:.3f}") for place in range(60)]),
+    "numbers first": (["temperature", "date"], [(f"{place / 7:.2f}", day) for place, day in enumerate(DAYS)]),
+    "few values": (["date", "rain"], [(day, f"{place % 2}.5") for place, day in enumerate(DAYS)]),
+}
+
+
+@pytest.mark.parametrize("has_header", [True, False])
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+@pytest.mark.parametrize("name", SERIES)
+def test_a_table_of_dates_and_numbers_is_an_error_that_says_what_was_seen(
+    tmp_path: Path, name: str, suffix: str, has_header: bool
+):
+    header, rows = SERIES[name]
+    separator = "," if suffix == "csv" else "\t"
+    lines = [separator.join(row) for row in ([header] if has_header else []) + rows]
+    path = write(tmp_path, f"series.{suffix}", "\n".join(lines) + "\n")
+    with pytest.raises(DataError) as error:
+        train(path, out=tmp_path / "run", steps=1, show_progress=False)
+    assert f"series.{suffix}" in str(error.value)
+    assert "numbers" in str(error.value)
+    assert "alone" in name or "dates" in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("column", ["caption", "text", "sentence"])
+@pytest.mark.parametrize("has_header", [True, False])
+def test_a_table_of_images_and_captions_is_an_error_that_says_what_was_seen(
+    tmp_path: Path, column: str, has_header: bool
+):
+    rows = [f"{path},a picture of thing number {place}" for place, path in enumerate(images(tmp_path / "images"))]
+    lines = [f"image,{column}", *rows] if has_header else rows
+    path = write(tmp_path, "captions.csv", "\n".join(lines) + "\n")
+    with pytest.raises(DataError) as error:
+        train(path, out=tmp_path / "run", steps=1, show_progress=False)
+    assert "captions.csv" in str(error.value)
+    assert "images" in str(error.value)
+    assert "text" in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_task_names_the_nearest_and_a_missing_file_is_an_error(tmp_path: Path):
+    with pytest.raises(ConfigError, match="text-classification"):
+        find_task("text-clasification")
+    with pytest.raises(DataError, match=r"none\.txt"):
+        detect_task(DataConfig(train=[str(tmp_path / "none.txt")]))

@@ -1,0 +1,126 @@
+"""Image classification: batches, splits by content, and learning bars and stripes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.golden.data import lines
+from tests.tiny import Tiny, tiny
+
+import regard
+from regard.data.formats.images import ImageConfig
+from regard.errors import BadRowsError, ConfigError, DataError
+from regard.runs.report import summarize
+from regard.tasks.task import Objective
+
+IMAGE = ImageConfig(size=8, patch_size=4, channels=1)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return lines(tmp_path)
+
+
+def prepared(folder: Path, **sections: Any) -> Tiny:
+    return tiny("image-classification", folder, preset="vit-tiny", **{"image": IMAGE.model_dump(), **sections})
+
+
+def test_an_epoch_has_every_image_once_in_an_order_of_its_own(images):
+    made = prepared(images)
+    batches = made.batches(batch_tokens=40)
+    epochs = [
+        torch.cat([batches.batch(epoch * batches.per_epoch + number).pixels for number in range(batches.per_epoch)])
+        for epoch in range(2)
+    ]
+    assert batches.per_epoch == 7
+    assert len(epochs[0]) == len(made.data.train) == 54
+    first, second = (sorted(image.flatten().tolist() for image in epoch) for epoch in epochs)
+    assert first == second
+    assert not torch.equal(epochs[0], epochs[1])
+
+
+def test_padded_batches_have_one_shape(images):
+    made = prepared(images, balance=True, data={"splits": [0.8, 0.1, 0.1]})
+    plain, padded = (made.batches(batch_tokens=35, has_fixed_shapes=fixed) for fixed in (False, True))
+    numbers = range(plain.per_epoch)
+    assert len({tuple(padded.batch(number).pixels.shape) for number in numbers}) == 1
+    assert len({plain.batch(number).num_targets for number in numbers}) > 1
+
+
+def test_rdrop_is_zero_where_both_passes_agree(images):
+    made = prepared(images)
+    model, batch = made.build(), made.batches(batch_tokens=40).batch(0)
+    torch.testing.assert_close(made.task.loss(model, batch, Objective(rdrop=2.0)), made.task.loss(model, batch))
+
+
+def test_two_copies_of_an_image_are_in_the_same_set(images):
+    for label in ("bars", "stripes"):
+        for path in sorted((images / label).iterdir()):
+            (images / label / f"copy-{path.name}").write_bytes(path.read_bytes())
+    data = prepared(images, data={"splits": [0.5, 0.25, 0.25]}).data
+    sets = [{Path(path).read_bytes() for path, _ in data.held_out[role]} for role in ("valid", "test")]
+    assert not sets[0] & sets[1]
+    assert sum(map(len, data.held_out.values())) == 2 * sum(map(len, sets))
+
+
+def test_images_that_were_moved_have_their_new_paths(images, tmp_path):
+    first = prepared(images).data
+    second = prepared(images.rename(tmp_path / "moved")).data
+    assert second.content_hash == first.content_hash
+    assert all(Path(path).is_file() for path, _ in second.held_out["valid"])
+
+
+def test_unreadable_images_are_counted_and_can_be_skipped(images):
+    for number in range(3):
+        (images / "bars" / f"{number}.png").write_text("nothing")
+    with pytest.raises(BadRowsError, match=r"3 of 60 images .*0\.png.* 2 more"):
+        prepared(images)
+    data = prepared(images, data={"skip_bad": True}).data
+    assert len(data.train) + sum(map(len, data.held_out.values())) == 57
+    assert any("3 of 60 images" in note for note in data.notes)
+
+
+def test_images_need_two_labels_and_one_for_each(images, tmp_path):
+    with pytest.raises(ConfigError, match=r"task\.label_separator"):
+        prepared(images, label_separator=",")
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (images / "bars").rename(alone / "bars")
+    with pytest.raises(DataError, match="'bars'"):
+        prepared(alone)
+
+
+SMALL = {
+    "model": {"num_layers": 1, "model_dim": 32, "num_heads": 2, "feedforward_dim": 64, "dropout": 0.0},
+    "task": {"image": IMAGE.model_dump()},
+    "data": {"splits": [0.6, 0.2, 0.2]},
+    "train": {"max_steps": 200, "device": "cpu", "batch_tokens": 160, "learning_rate": 3e-3, "evaluate_every": 100},
+}
+
+
+@pytest.mark.slow
+def test_bars_and_stripes_are_learned_and_the_model_is_fine_tuned(tmp_path):
+    torch.set_default_dtype(torch.float32)
+    folder = lines(tmp_path, 150)
+    run = regard.train(str(folder), out=tmp_path / "run", model="vit-tiny", settings=SMALL, show_progress=False)
+    assert run.task.name == "image-classification"
+    assert run.test().scores["accuracy"].value >= 0.95
+    new = lines(tmp_path / "new", 3)
+    found = json.loads(json.dumps(run.evaluate(new).to_json()))
+    assert found["rows"] == 6
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert summarize(run)["images"] == "8 x 8 pixels, patches of 4 x 4"
+
+    few = {"train": {"max_steps": 2, "device": "cpu", "learning_rate": 1e-6}, "data": {"splits": [0.6, 0.2, 0.2]}}
+    tuned = regard.finetune(
+        run.path, str(new), out=tmp_path / "tuned", method="lora", settings=few, show_progress=False
+    )
+    assert tuned.task.image == IMAGE
+    paths = [str(path) for path in sorted((folder / "bars").iterdir())]
+    assert tuned.predict(paths) == run.predict(paths)  # the head is copied from the base, too
+    with pytest.raises(ConfigError, match=r"tokens.*pixels"):
+        regard.finetune(
+            run.path, [("a text", "label")] * 30, out=tmp_path / "no", task="text-classification", settings=few
+        )

@@ -1,0 +1,36 @@
+"""Regression: standardized targets, and predictions in the units of the data."""
+
+import pytest
+import torch
+from tests.tiny import tiny
+
+from regard.errors import ConfigError, DataError
+
+ROWS = [(f"{'very ' * (number % 7)}long {number}", f"{number % 7 + 10}") for number in range(120)]
+
+
+def test_the_model_is_trained_on_standardized_numbers():
+    made = tiny("regression", ROWS, tokenizer="characters")
+    codec = made.task.number_codec
+    assert (codec.mean, codec.std) == (pytest.approx(13.0, abs=0.1), pytest.approx(2.0, abs=0.1))
+    targets = torch.cat([batch.targets for batch in made.task.validation_batches(made.data)])
+    found = sorted((targets * codec.std + codec.mean).tolist())
+    assert found == pytest.approx(sorted(float(row[-1]) for row in made.data.held_out["valid"]), abs=1e-4)
+    model = made.build()
+    (batch,) = made.task.row_batches(ROWS[:1])
+    output = float(model(batch.source, batch.lengths, batch.segments).detach())
+    (prediction,) = made.predict(model, [ROWS[0][0]])
+    assert float(prediction.output) == pytest.approx(output * codec.std + codec.mean, rel=1e-5)
+    expected = (output - (10.0 - codec.mean) / codec.std) ** 2 / 2
+    assert made.likelihoods(model, ROWS[:1]).losses == [pytest.approx(expected, rel=1e-4)]
+
+
+@pytest.mark.parametrize("setting", [{"rdrop": 1.0}, {"label_smoothing": 0.1}])
+def test_terms_for_labels_are_an_error(setting: dict):
+    with pytest.raises(ConfigError, match=rf"train\.{next(iter(setting))} .*regression"):
+        tiny("regression", ROWS, tokenizer="characters", train=setting)
+
+
+def test_a_target_that_is_not_a_number_is_an_error():
+    with pytest.raises(DataError, match="'much'"):
+        tiny("regression", [*ROWS, *((f"x {number}", "much") for number in range(30))], tokenizer="characters")

@@ -1,0 +1,40 @@
+"""The device and the precision."""
+
+import pytest
+import torch
+
+from regard.errors import ConfigError, DeviceError
+from regard.training.precision import choose_hardware, find_device, threads
+
+
+def test_the_cpu_is_always_found():
+    assert find_device("cpu") == torch.device("cpu")
+    assert find_device("auto").type in ("cpu", "cuda")
+
+
+@pytest.mark.parametrize("name", ["cuda:99", "cuda:12345678901234567890"])
+def test_a_missing_device_is_an_error(name: str):
+    with pytest.raises(DeviceError, match=name):
+        find_device(name)
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:-1", "", "mps"])
+def test_an_invalid_device_name_is_an_error(name: str):
+    with pytest.raises(ConfigError, match="a device is auto, cpu, cuda or cuda:N"):
+        find_device(name)
+
+
+def test_a_precision_that_is_set_is_used_and_a_choice_has_a_reason():
+    hardware = choose_hardware("cpu", "bfloat16", 22)
+    assert hardware.precision == "bfloat16"
+    with hardware.autocast():
+        assert (torch.ones(3, 5, dtype=torch.float32) @ torch.ones(5, 2, dtype=torch.float32)).dtype == torch.bfloat16
+    assert choose_hardware("cpu", "auto", 22).precision == "float32"
+    assert "float32" in str(choose_hardware("cpu", "auto", 22))
+
+
+def test_the_number_of_threads_is_restored():
+    before = torch.get_num_threads()
+    with threads(1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
