@@ -132,7 +132,11 @@ class RunFolder:
             raise ConfigError(f"{self.settings_path}: {error}") from None
 
     def read_provenance(self) -> Provenance:
-        return Provenance.read(self._read_toml()["provenance"], section="provenance")
+        """What the run was made from and with."""
+        try:
+            return Provenance.read(self._read_toml()["provenance"], section="provenance")
+        except ConfigError as error:
+            raise ConfigError(f"{self.settings_path}: {error}") from None
 
     def _read_toml(self) -> dict[str, Any]:
         self.require()
