@@ -133,29 +133,29 @@ def test_compare_sweep_and_shots(shell: Shell):
 
 
 def test_the_server_answers(shell: Shell):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "regard", "serve", "run", "--port", "0", "--json"],
-        cwd=shell.folder, env=shell.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        address = json.loads(process.stdout.readline())["url"].rstrip("/")
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(f"{address}/health", timeout=5).read()
-                break
-            except OSError:
-                time.sleep(0.1)
-        body = json.dumps({"inputs": ["0.1 0.2 0.6 0.9"]}).encode()
-        request = urllib.request.Request(f"{address}/predict", body, {"Content-Type": "application/json"})
-        answer = json.loads(urllib.request.urlopen(request, timeout=60).read())
-        assert answer["predictions"][0]["output"] == "up"
-        model = json.loads(urllib.request.urlopen(f"{address}/model", timeout=60).read())
-        assert model["inputs"] == ["series"]
-        assert model["labels"] == ["down", "up"]
-    finally:
-        process.terminate()
-        process.wait(60)
+    command = [sys.executable, "-m", "regard", "serve", "run", "--port", "0", "--json"]
+    with subprocess.Popen(
+        command, cwd=shell.folder, env=shell.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            address = json.loads(process.stdout.readline())["url"].rstrip("/")
+            for _ in range(600):
+                try:
+                    urllib.request.urlopen(f"{address}/health", timeout=5).close()
+                    break
+                except OSError:
+                    time.sleep(0.1)
+            body = json.dumps({"inputs": ["0.1 0.2 0.6 0.9"]}).encode()
+            request = urllib.request.Request(f"{address}/predict", body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=60) as response:
+                assert json.load(response)["predictions"][0]["output"] == "up"
+            with urllib.request.urlopen(f"{address}/model", timeout=60) as response:
+                model = json.load(response)
+            assert model["inputs"] == ["series"]
+            assert model["labels"] == ["down", "up"]
+        finally:
+            process.terminate()
 
 
 def test_what_the_task_cannot_do_is_one_line(shell: Shell):

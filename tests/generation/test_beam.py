@@ -18,11 +18,10 @@ from regard.generation.beam import BeamSearch, Hypothesis, best_extensions
 from regard.generation.config import GenerationConfig
 from regard.generation.sampling import sample
 from regard.models.base import SequenceModel
-from regard.models.family import build_model
+from regard.models.family import build_model, read_model_config
 from regard.models.protocols import Decoder, DecoderState, EncoderOutput
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer.states import BeamTreeCache, TransformerState
-from regard.training.settings import ResolvedSettings
 
 VOCAB, START, END, LIMIT = 5, 1, 2, 4
 
@@ -226,7 +225,7 @@ NEVER = WORDS
 
 def make(values: dict) -> Decoder:
     """A model whose next token is hard to guess, so that hypotheses overtake one another."""
-    model = build_model(ResolvedSettings.read({"model": {"num_layers": 2, "model_dim": 12, **values}}).model, WORDS)
+    model = build_model(read_model_config({"num_layers": 2, "model_dim": 12, **values}), WORDS)
     for name, parameter in model.named_parameters():
         nn.init.normal_(parameter, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.4)
     return model.eval()

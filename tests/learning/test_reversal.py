@@ -24,7 +24,7 @@ def test_a_tiny_transformer_learns_to_reverse(tmp_path, monkeypatch):
         out=tmp_path / "run",
         settings={
             "model": {"model_dim": 32, "feedforward_dim": 64, "num_heads": 2, "dropout": 0.0},
-            "data": {"tokenizer": "characters"},
+            "task": {"tokenizer": "characters"},
             "train": {"max_steps": 400, "batch_tokens": 512, "learning_rate": 5e-3, "label_smoothing": 0.0},
         },
         show_progress=False,

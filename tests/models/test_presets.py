@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from regard.errors import ConfigError
-from regard.models.family import build_model
+from regard.models.family import build_model, read_model_config
 from regard.models.presets import SIZES, find_preset, has_size, preset_names
-from regard.training.settings import ResolvedSettings
 
 KINDS = [name for name in preset_names() if name not in SIZES]
 NAMES = [*SIZES, *KINDS, *(f"{kind}-{size}" for kind in KINDS for size in SIZES)]
@@ -15,9 +14,8 @@ NAMES = [*SIZES, *KINDS, *(f"{kind}-{size}" for kind in KINDS for size in SIZES)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_preset_can_be_built(name: str):
     full_name, values = find_preset(name)
-    settings = ResolvedSettings.read({"model": values})
     with torch.device("meta"):
-        build_model(settings.model, 31)
+        build_model(read_model_config(values), 31)
     assert has_size(full_name)
     assert find_preset(full_name) == (full_name, values)
 
@@ -32,7 +30,7 @@ def test_a_kind_without_a_size_takes_the_one_it_is_given():
 def test_kinds_of_one_size_have_about_as_many_parameters(size: str):
     with torch.device("meta"):
         models = [
-            build_model(ResolvedSettings.read({"model": find_preset(f"{kind}-{size}")[1]}).model, 1000)
+            build_model(read_model_config(find_preset(f"{kind}-{size}")[1]), 1000)
             for kind in ("transformer", "lstm", "lstm-attention", "convolution")
         ]
     counts = [sum(p.numel() for p in model.parameters()) for model in models]
