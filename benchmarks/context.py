@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from common.harness import describe_machine, make_parser, median_times, parse, print_results, regard_step
-from regard.generation.batch import MAX_STEPS, Batch, BatchShape
+from regard.generation.batch import MAX_STEPS, BatchShape, DecodingBatch
 from regard.generation.config import GenerationConfig
 from regard.models.family import build_model, read_model_config
 from regard.models.presets import find_preset
@@ -68,13 +68,13 @@ def generation(size: str, device: str, rounds: int) -> list[Row]:
     results: list[Row] = []
     for length in GENERATED[size]:
         room = BatchShape(1, length, 0)
-        batch = Batch(
+        batch = DecodingBatch(
             model, GenerationConfig(), room, initial_state=model.initial_state(), use_cuda_graph=device == "cuda"
         )
         state = batch.state
         assert isinstance(state, StaticCache)
 
-        def generate(batch: Batch = batch, state: StaticCache = state, length: int = length) -> None:
+        def generate(batch: DecodingBatch = batch, state: StaticCache = state, length: int = length) -> None:
             state.lengths.fill_(length - MAX_STEPS)
             batch.run(MAX_STEPS, None)
 

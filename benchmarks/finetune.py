@@ -36,7 +36,7 @@ from typing import Any
 from common.harness import make_parser, parse, print_results
 from common.tiny import make_bert, write_labelled
 from regard.evaluation.intervals import mean_interval
-from regard.settings import merge
+from regard.settings import merge_tables
 from regard.training.finetuning import Method
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -71,7 +71,7 @@ class Workspace:
         """Trains on a file, or on rows: from scratch where a model is given, otherwise from the base."""
         import regard
 
-        values = merge(settings, {"train": {"seed": self.seed, "device": self.device}})
+        values = merge_tables(settings, {"train": {"seed": self.seed, "device": self.device}})
         values |= {name: section for name, section in (("model", shape), ("task", own)) if section is not None}
         out = f"{self.scratch.name}/run"
         if model is not None:
@@ -121,7 +121,7 @@ def conll(workspace: Workspace, **how: Any) -> Found:
 def semeval(workspace: Workspace, **how: Any) -> Found:
     folder = workspace.data / "semeval14"
     if "model" in how:
-        how = merge({"own": {"embeddings": workspace.base}}, how)
+        how = merge_tables({"own": {"embeddings": workspace.base}}, how)
     run = workspace.train(str(folder / "Restaurants_Train_v2.xml.xz"), task="aspect-sentiment", **how)
     return scores_of(run.evaluate(str(folder / "Restaurants_Test_Gold.xml.xz")), "accuracy")
 
@@ -247,7 +247,7 @@ def run_one(name: str, workspace: Workspace, changes: Settings) -> Found:
     function, settings = ROWS[name]
     start = time.perf_counter()
     with workspace.scratch:
-        found = function(workspace, **merge(settings, changes))
+        found = function(workspace, **merge_tables(settings, changes))
         return {"seconds": time.perf_counter() - start, **found, **workspace.on_validation(found)}
 
 
@@ -268,7 +268,7 @@ def tiny_changes(name: str) -> Settings:
     """The settings that a tiny run of a row replaces; the peers have none."""
     if name.endswith("-peer"):
         return {}
-    return TINY if "model" not in ROWS[name][1] else merge(TINY, {"shape": TINY_SHAPE})
+    return TINY if "model" not in ROWS[name][1] else merge_tables(TINY, {"shape": TINY_SHAPE})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

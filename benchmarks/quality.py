@@ -20,14 +20,14 @@ from typing import Any
 import regard
 from common.harness import make_parser, parse, print_results
 from common.tiny import write_multi30k, write_ptb
-from regard.settings import merge
+from regard.settings import merge_tables
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 TRANSLATION: dict[str, Any] = {
     "train": {"optimizer": "muon", "learning_rate": 0.004, "schedule": "trapezoid", "rdrop": 5.0,
               "batch_tokens": 8192, "patience": 0},
 }  # fmt: skip
-QUICK = merge(TRANSLATION, {"train": {"rdrop": 0.0}})
+QUICK = merge_tables(TRANSLATION, {"train": {"rdrop": 0.0}})
 WORDS: dict[str, Any] = {
     "task": {"name": "language-modeling", "tokenizer": "words", "window": 128},
     "train": {"ema_decay": 0.995, "patience": 0},
@@ -57,12 +57,12 @@ LSTM: dict[str, Any] = {
 }  # fmt: skip
 ROWS: dict[str, tuple[str, dict[str, Any], float]] = {
     # preset, settings, minutes
-    "multi30k-de-en": ("small", merge(TRANSLATION, {"data": {"columns": ["de", "en"]}}), 4.5),
-    "multi30k-en-de": ("small", merge(TRANSLATION, {"data": {"columns": ["en", "de"]}}), 4.5),
-    "multi30k-de-en-quick": ("small", merge(QUICK, {"data": {"columns": ["de", "en"]}}), 0.5),
-    "multi30k-en-de-quick": ("small", merge(QUICK, {"data": {"columns": ["en", "de"]}}), 0.5),
-    "ptb-gpt": ("gpt-small", merge(WORDS, GPT), 9.5),
-    "ptb-lstm": ("lstm-small", merge(WORDS, LSTM), 9.5),
+    "multi30k-de-en": ("small", merge_tables(TRANSLATION, {"data": {"columns": ["de", "en"]}}), 4.5),
+    "multi30k-en-de": ("small", merge_tables(TRANSLATION, {"data": {"columns": ["en", "de"]}}), 4.5),
+    "multi30k-de-en-quick": ("small", merge_tables(QUICK, {"data": {"columns": ["de", "en"]}}), 0.5),
+    "multi30k-en-de-quick": ("small", merge_tables(QUICK, {"data": {"columns": ["en", "de"]}}), 0.5),
+    "ptb-gpt": ("gpt-small", merge_tables(WORDS, GPT), 9.5),
+    "ptb-lstm": ("lstm-small", merge_tables(WORDS, LSTM), 9.5),
 }
 
 
@@ -87,7 +87,7 @@ def run_row(name: str, data: Path, changes: Mapping[str, Any]) -> dict[str, Any]
     folder = data / name.split("-")[0]
     if not folder.exists():
         return None
-    settings = merge(merge(settings, {"preset": preset, "train": {"minutes": minutes}}), changes)
+    settings = merge_tables(merge_tables(settings, {"preset": preset, "train": {"minutes": minutes}}), changes)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as out:
         run = regard.train(str(folder), out=f"{out}/run", settings=settings, show_progress=False)
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_multi30k(data / "multi30k")
             write_ptb(data / "ptb")
         for name in options.row or ROWS:
-            found = run_row(name, data, merge(given, tiny_settings(name)) if options.tiny else given)
+            found = run_row(name, data, merge_tables(given, tiny_settings(name)) if options.tiny else given)
             if found is None:
                 print(f"{name}: not measured, its data is missing")
                 continue

@@ -64,9 +64,7 @@ def modules_with_one_importer() -> list[str]:
     return [
         name
         for name, users in importers().items()
-        if len(users - packages) + len(users & packages) == 1
-        and name not in reached | packages
-        and not name.startswith(f"{PACKAGE}.cli.")
+        if len(users) == 1 and name not in reached | packages and not name.startswith(f"{PACKAGE}.cli.")
     ]
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from regard.errors import ConfigError
-from regard.settings import Settings, merge, override, read_toml, template, to_toml
+from regard.settings import Settings, merge_tables, override, read_toml, template, to_toml
 from regard.training.defaults import draft
 from regard.training.settings import DraftSettings, TrainConfig
 
@@ -77,7 +77,7 @@ def test_a_draft_has_none_where_a_field_has_no_default():
 )
 def test_errors_have_one_line_and_name_the_nearest_setting(values: dict, message: str):
     with pytest.raises(ConfigError) as error:
-        draft(merge(PAIRS, values))
+        draft(merge_tables(PAIRS, values))
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
@@ -108,7 +108,7 @@ def test_a_setting_below_a_single_value_is_an_error():
 
 def test_merging_changes_neither_side():
     first, second = {"a": {"b": 1}}, {"a": {"c": 2}}
-    assert merge(first, second) == {"a": {"b": 1, "c": 2}}
+    assert merge_tables(first, second) == {"a": {"b": 1, "c": 2}}
     assert (first, second) == ({"a": {"b": 1}}, {"a": {"c": 2}})
 
 

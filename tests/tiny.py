@@ -13,7 +13,7 @@ from regard.data.sources import IN_MEMORY
 from regard.generation.config import GenerationConfig
 from regard.models.family import ModelConfig, read_model_config
 from regard.models.heads import HeadConfig
-from regard.settings import merge
+from regard.settings import merge_tables
 from regard.tasks import Prediction, Task, make_task
 from regard.tasks.task import EvaluationData, Likelihoods
 from regard.training.defaults import draft, resolve
@@ -95,7 +95,7 @@ def tiny(task: str, rows: Any, *, preset: str = "transformer-tiny", **sections: 
         "data": {"train": [str(rows) if is_path else IN_MEMORY]},
         "train": {"max_steps": 2, "device": "cpu", "precision": "float32"},
     }
-    settings = draft(merge(given, named))
+    settings = draft(merge_tables(given, named))
     unbound: Task[Any] = make_task(settings.task)
     data = unbound.prepare(settings.data, None if is_path else rows)
     resolved = resolve(settings, data)

@@ -1,4 +1,4 @@
-"""Registries of plug-ins: tasks, models, metrics, importers and studies, found by entry point.
+"""Registries of plug-ins: tasks, models, metrics, importers, exporters and studies, found by entry point.
 
 An installed package adds to a registry by declaring an entry point in its
 `pyproject.toml`; the objects of this package are declared in the same way:

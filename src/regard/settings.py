@@ -107,7 +107,7 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
         >>> override({"train": {"seed": 1}}, ["train.learning_rate=3e-4", "model.positions=rotary"])
         {'train': {'seed': 1, 'learning_rate': 0.0003}, 'model': {'positions': 'rotary'}}
     """
-    result = merge(values, {})
+    result = merge_tables(values, {})
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         path = name.strip().split(".")
@@ -116,19 +116,19 @@ def override(values: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
         nested: dict[str, Any] = {path[-1]: _parse_value(text.strip())}
         for part in reversed(path[:-1]):
             nested = {part: nested}
-        result = merge(result, nested)
+        result = merge_tables(result, nested)
     return result
 
 
-def merge(first: Mapping[str, Any], second: Mapping[str, Any], *, section: str = "") -> dict[str, Any]:
+def merge_tables(first: Mapping[str, Any], second: Mapping[str, Any], *, section: str = "") -> dict[str, Any]:
     """Merge nested tables: the second value wins where both have one; `section` prefixes names in errors."""
-    result = {key: merge(value, {}) if isinstance(value, Mapping) else value for key, value in first.items()}
+    result = {key: merge_tables(value, {}) if isinstance(value, Mapping) else value for key, value in first.items()}
     for key, value in second.items():
         mine, name = result.get(key), f"{section}.{key}".lstrip(".")
         if isinstance(value, Mapping):
             if mine is not None and not isinstance(mine, dict):
                 raise ConfigError(f"{name} is a single value, {mine!r}, and has no setting {next(iter(value), '')!r}")
-            result[key] = merge(mine or {}, value, section=name)
+            result[key] = merge_tables(mine or {}, value, section=name)
         else:
             result[key] = value
     return result

@@ -16,7 +16,7 @@ from jaxtyping import config as jaxtyping_config
 from torch import Tensor, nn
 
 from regard.generation import BeamSearch, Engine, GenerationConfig, Request, sample
-from regard.generation.sampling import choose
+from regard.generation.sampling import choose_tokens
 from regard.models.family import build_model, read_model_config
 from regard.models.presets import SIZES, find_preset, preset_names
 from regard.models.protocols import EncoderOutput
@@ -85,7 +85,7 @@ def uncached(model: Any, request: Request, config: GenerationConfig) -> list[int
     tokens: list[int] = []
     while len(tokens) < request.limit:
         logits = model.decode(torch.tensor([request.prompt + tokens]), output)[:, -1]
-        token = int(choose(logits, config, torch.tensor([stream.random()])))
+        token = int(choose_tokens(logits, config, torch.tensor([stream.random()])))
         if token == END:
             break
         tokens.append(token)

@@ -165,11 +165,13 @@ def test_what_the_task_cannot_do_is_one_line(shell: Shell):
     assert "language models" in shell.run("generate", "run", "0.1", code=2)
 
 
-def test_the_importer_and_the_study(shell: Shell):
+def test_the_importer_the_exporter_and_the_study(shell: Shell):
     values = {"labels": ["bad", "good"], "words": {"awful": [2.0, 0.0], "great": [0.0, 2.0], "film": [0.0, 0.0]}}
     (shell.folder / "words.trend.json").write_text(json.dumps(values))
     shell.run("import", "words.trend.json", "imported")
     assert shell.run("predict", "imported", "great film", "awful film").split() == ["good", "bad"]
+    shell.run("export", "imported", "--to", "trend-json", "--out", "exported.trend.json")
+    assert json.loads((shell.folder / "exported.trend.json").read_text()) == values
     (shell.folder / "broken.trend.json").write_text("{}")
     assert "broken.trend.json" in shell.run("import", "broken.trend.json", "other", code=2)
     assert "coin" in shell.run("lab")

@@ -9,11 +9,10 @@ import pytest
 from regard.data.windows import evaluation_windows
 from regard.errors import DataError
 from regard.evaluation.counts import Counts
-from regard.evaluation.metrics.likelihood import count_bits_per_byte, count_perplexity
+from regard.evaluation.metrics.likelihood import count_bits_per_byte, count_perplexity, shared_ends, sum_between
 from regard.evaluation.paired import compare_all
 from regard.evaluation.scores import score_counts
 from regard.evaluation.seeds import score_over_seeds
-from regard.evaluation.spans import shared_ends, sum_between
 
 NUM_TOKENS, NUM_BYTES = 1009, 2003
 

@@ -12,7 +12,7 @@ import pytest
 from tests.browser import Browser
 
 from regard.explanation import AttentionMaps
-from regard.explanation.html import page_data
+from regard.explanation.pages import page_data
 from regard.explanation.tokens import visible
 
 LAYERS, HEADS = 2, 3

@@ -10,7 +10,7 @@ import pytest
 
 from regard.errors import ConfigError
 from regard.explanation import AttentionMaps
-from regard.explanation.html import page_data
+from regard.explanation.pages import page_data
 from regard.explanation.tokens import visible
 
 

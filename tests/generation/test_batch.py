@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.generation.batch import Batch, BatchShape
+from regard.generation.batch import BatchShape, DecodingBatch
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
 from regard.models.convolutional import ConvolutionalConfig
@@ -67,7 +67,7 @@ def test_several_steps_at_once_generate_what_single_ones_generate(model: Decoder
     draws = torch.rand(8, 4).numpy()
     written = []
     for pieces in ([8], [1] * 8, [3, 5]):
-        batch = Batch(model, config, BatchShape(4, 32, 32), initial_state=blank, use_cuda_graph=False)
+        batch = DecodingBatch(model, config, BatchShape(4, 32, 32), initial_state=blank, use_cuda_graph=False)
         batch.put([2, 0, 3], state, [4, 4, 4])
         batch.tokens[:, 0] = torch.tensor([1, 2, 3, 4])
         start, texts = 0, [[] for _ in range(4)]

@@ -12,7 +12,7 @@ from torch import nn
 from regard.errors import ConfigError, DataError
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
-from regard.generation.sampling import choose, sample
+from regard.generation.sampling import choose_tokens, sample
 from regard.models.convolutional import ConvolutionalConfig
 from regard.models.family import ModelConfig, build_model
 from regard.models.protocols import Decoder
@@ -73,7 +73,7 @@ def alone(model: Decoder, request: Request, config: GenerationConfig, end: int |
     while len(text) < request.limit:
         scores, state = model.step(tokens, state)
         draw = torch.tensor([stream.random()])
-        token = int(choose(scores[:, -1], config, draw))
+        token = int(choose_tokens(scores[:, -1], config, draw))
         if token == end:
             break
         text.append(token)

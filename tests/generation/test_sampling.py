@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 
 from regard.errors import ConfigError
 from regard.generation.config import GenerationConfig
-from regard.generation.sampling import choose, distribution, min_p, pick, sample, top_k, top_p
+from regard.generation.sampling import choose_tokens, distribution, min_p, pick, sample, top_k, top_p
 from regard.models.transformer import Transformer
 
 VOCAB, END = 7, 2
@@ -42,14 +42,14 @@ def test_min_p_is_relative_to_the_likeliest():
 
 
 def test_greedy_takes_the_likeliest():
-    assert choose(SCORES, GenerationConfig(), torch.zeros(1)).item() == 1
+    assert choose_tokens(SCORES, GenerationConfig(), torch.zeros(1)).item() == 1
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_samples_follow_the_distribution(temperature: float):
     count = 20_000
     draws = torch.from_numpy(np.random.default_rng(0).random(count))
-    chosen = choose(SCORES.expand(count, -1), GenerationConfig(temperature=temperature), draws)
+    chosen = choose_tokens(SCORES.expand(count, -1), GenerationConfig(temperature=temperature), draws)
     expected = (SCORES[0] / temperature).softmax(0) * count
     assert chisquare(torch.bincount(chosen, minlength=5).numpy(), expected.numpy()).pvalue > 0.001
 
@@ -57,13 +57,13 @@ def test_samples_follow_the_distribution(temperature: float):
 def test_a_ruled_out_token_is_never_drawn():
     scores = torch.tensor([[0.0, -torch.inf, 0.0, -torch.inf]]).expand(4, -1)
     draws = torch.tensor([0.0, 0.5, 0.999999, 1.0])
-    assert choose(scores, GenerationConfig(temperature=1.0), draws).tolist() == [0, 2, 2, 2]
+    assert choose_tokens(scores, GenerationConfig(temperature=1.0), draws).tolist() == [0, 2, 2, 2]
 
 
 def test_a_row_without_numbers_still_gives_a_token():
     """On a GPU an id outside the vocabulary would end the process, not the row."""
     scores = torch.full((2, 5), torch.nan)
-    assert 0 <= int(choose(scores, GenerationConfig(temperature=1.0), torch.rand(2)).max()) < 5
+    assert 0 <= int(choose_tokens(scores, GenerationConfig(temperature=1.0), torch.rand(2)).max()) < 5
 
 
 @pytest.mark.parametrize("draw", [0.0, 0.3, 0.99])

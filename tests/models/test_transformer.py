@@ -11,7 +11,7 @@ from regard.models.presets import find_preset
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer.inference.cpu import PackedStep
 from regard.nn.inference import pack_weights
-from regard.settings import merge
+from regard.settings import merge_tables
 
 VOCAB = 31
 LENGTHS = torch.tensor([7, 2, 5])
@@ -46,7 +46,7 @@ def test_invalid_settings_are_errors_of_one_line(settings: dict, words: str):
 
 
 def test_a_sequence_longer_than_learned_positions_is_an_error():
-    config = TransformerConfig.read(merge(find_preset("tiny")[1], {"positions": "learned", "context_length": 5}))
+    config = TransformerConfig.read(merge_tables(find_preset("tiny")[1], {"positions": "learned", "context_length": 5}))
     model = Transformer(config, 11)
     with pytest.raises(ConfigError, match=r"context_length=5.* 6 positions"):
         model(torch.zeros(1, 2, dtype=torch.long), torch.zeros(1, 6, dtype=torch.long))

@@ -6,7 +6,7 @@ import torch
 import regard
 from regard.errors import CheckpointError, ConfigError
 from regard.training.checkpoints import read_tensors
-from regard.training.embeddings import resize_embeddings
+from regard.training.finetuning import resize_embeddings
 
 ROWS = [(f"the {word} was {'good' if number % 2 else 'bad'}", "yes" if number % 2 else "no")
         for number, word in enumerate(["soup", "film", "book", "wine", "song"] * 12)]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from regard.training.threads import ThreadChooser
+from regard.training.precision import ThreadChooser
 
 
 def simulate(speed: Callable[[int, int], float], num_steps: int, most: int = 4) -> list[int]:

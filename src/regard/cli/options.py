@@ -45,14 +45,14 @@ def split_names(columns: str | None) -> list[str] | None:
 
 def merge_settings(path: Path | None, assignments: Given, options: dict[str, Any]) -> dict[str, Any]:
     """The settings of a file, overridden by those of --set, overridden by the options that were given."""
-    from regard.settings import merge, override, read_toml
+    from regard.settings import merge_tables, override, read_toml
 
     given = {}
     for name, value in options.items():
         found = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
         if found is not None and found != {}:
             given[name] = found
-    return merge(override(read_toml(path) if path is not None else {}, assignments or []), given)
+    return merge_tables(override(read_toml(path) if path is not None else {}, assignments or []), given)
 
 
 @contextmanager

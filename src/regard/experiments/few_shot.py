@@ -26,7 +26,7 @@ from regard.files import write_atomically
 from regard.logging import log_info, quiet_logs
 from regard.runs.finetune import prepare_finetuning
 from regard.runs.folder import RunFolder
-from regard.settings import merge
+from regard.settings import merge_tables
 from regard.tasks.registry import TASKS, find_task, make_task
 from regard.training.checkpoints import hash_of
 from regard.training.defaults import draft, find_hardware
@@ -89,8 +89,10 @@ def few_shot(
     folder = Path(out if out is not None else default_folder("few-shot", data, suffix))
     given: dict[str, Any] = {} if model is None else {"preset": model}
     given |= {} if task is None else {"task": {"name": task}}
-    given = with_data(merge(settings or {}, given), data, folder, what=_WHAT, overwrite=overwrite)
-    given = merge(_DEFAULTS, given if base is None else merge(given, {"finetune": _finetuning(Path(base), method)}))
+    given = with_data(merge_tables(settings or {}, given), data, folder, what=_WHAT, overwrite=overwrite)
+    given = merge_tables(
+        _DEFAULTS, given if base is None else merge_tables(given, {"finetune": _finetuning(Path(base), method)})
+    )
     prepared = {size: _prepare(base, given, size, seeds[0]) for size in sizes}
     first_data, first = prepared[sizes[0]]
     is_per_label = make_task(first.task).has_labels
@@ -102,7 +104,7 @@ def few_shot(
                 seed=seed,
                 path=str(folder / f"{size}-{seed}"),
                 data=list(given["data"]["train"]),
-                settings=merge(_with_shots(given, size, seed), {"train": {"seed": seed}}),
+                settings=merge_tables(_with_shots(given, size, seed), {"train": {"seed": seed}}),
                 threads=threads,
                 base=None if base is None else str(base),
             )
@@ -135,7 +137,7 @@ def few_shot(
 
 
 def _with_shots(settings: Mapping[str, Any], shots: int, shot_seed: int) -> dict[str, Any]:
-    return merge(settings, {"data": {"shots": shots, "shot_seed": shot_seed}})
+    return merge_tables(settings, {"data": {"shots": shots, "shot_seed": shot_seed}})
 
 
 def _prepare(

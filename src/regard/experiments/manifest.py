@@ -19,7 +19,7 @@ from regard.files import write_atomically
 from regard.runs.folder import RunFolder
 from regard.runs.run import split_paths_and_rows
 from regard.runs.train import with_task
-from regard.settings import merge
+from regard.settings import merge_tables
 
 _COLUMNS = {1: ("text",), 2: ("source", "target"), 3: ("text1", "text2", "label")}
 """The names of the columns of rows in memory once they are in a file, by their number."""
@@ -45,7 +45,7 @@ def with_data(
     if not paths and not rows:
         raise DataError("no data: name a file, a folder or a built-in data set, or pass rows")
     if rows is None:
-        return dict(with_task(merge(settings, {"data": {"train": paths}})))
+        return dict(with_task(merge_tables(settings, {"data": {"train": paths}})))
     columns = _COLUMNS.get(len(rows[0]), ())
     for number, row in enumerate(rows, start=1):
         if len(row) != len(columns) or not columns:
@@ -59,7 +59,7 @@ def with_data(
         raise RunExistsError(f"{folder} contains a {what} on other rows: overwrite it, or name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lines.encode())
-    return merge({**settings, "task": task}, {"data": {"train": [str(path)], "columns": list(columns)}})
+    return merge_tables({**settings, "task": task}, {"data": {"train": [str(path)], "columns": list(columns)}})
 
 
 def write_manifest(

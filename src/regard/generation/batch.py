@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard.generation.config import GenerationConfig
 from regard.generation.cuda_graphs import capture_cuda_graph
-from regard.generation.sampling import choose, suppress_tokens
+from regard.generation.sampling import choose_tokens, suppress_tokens
 from regard.models.protocols import Decoder, DecoderState
 
 MAX_STEPS = 16
@@ -35,7 +35,7 @@ class BatchShape(NamedTuple):
     """Positions of the source of each row; 0 without an encoder."""
 
 
-class Batch:
+class DecodingBatch:
     """Sequences that are generated in parallel, at most one in each slot.
 
     `initial_state` is that before any token, with one row; unused slots start from it.
@@ -84,7 +84,7 @@ class Batch:
         rows = torch.zeros(len(slots), dtype=torch.long, device=self.tokens.device)
         self.put(slots, self._initial_state.select(rows), [0] * len(slots))
 
-    def copy_from(self, slots: Sequence[int], other: "Batch", others: Sequence[int]) -> None:
+    def copy_from(self, slots: Sequence[int], other: "DecodingBatch", others: Sequence[int]) -> None:
         """Copy the slots `others` of another batch into these slots."""
         rows = torch.tensor(others, device=self.tokens.device)
         self.put(slots, other.state.select(rows), [other.lengths[slot] for slot in others])
@@ -106,7 +106,7 @@ class Batch:
     def _advance(self) -> None:
         logits, _ = self._model.step(self.tokens, self.state)
         draws = self._draws.index_select(0, self._num_done)[0]
-        chosen = choose(suppress_tokens(logits[:, -1], self._suppressed), self._config, draws)
+        chosen = choose_tokens(suppress_tokens(logits[:, -1], self._suppressed), self._config, draws)
         self._chosen.index_copy_(0, self._num_done, chosen[None])
         self.tokens.copy_(chosen[:, None])
         self._num_done.add_(1)

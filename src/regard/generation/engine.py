@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.errors import ConfigError, DataError
-from regard.generation.batch import MAX_STEPS, Batch, BatchShape
+from regard.generation.batch import MAX_STEPS, BatchShape, DecodingBatch
 from regard.generation.config import GenerationConfig
 from regard.models.protocols import Decoder, DecoderState
 
@@ -172,8 +172,8 @@ class Engine:
         self._queue: deque[_Sequence] = deque()
         self._rows: dict[int, _Sequence] = {}
         """The sequences that are being generated, by slot."""
-        self._batch: Batch | None = None
-        self._kept: OrderedDict[BatchShape, Batch] = OrderedDict()
+        self._batch: DecodingBatch | None = None
+        self._kept: OrderedDict[BatchShape, DecodingBatch] = OrderedDict()
         self._prefixes: list[_SharedPrefix] = []
         self._outbox = _Outbox()
 
@@ -300,7 +300,7 @@ class Engine:
             return num_steps
         return min(num_steps, *(self._max_positions - sequence.num_processed for sequence in sequences))
 
-    def _draws(self, batch: Batch, num_steps: int) -> NDArray[np.float64] | None:
+    def _draws(self, batch: DecodingBatch, num_steps: int) -> NDArray[np.float64] | None:
         if self._config.temperature == 0:
             return None
         draws = np.zeros((num_steps, batch.shape.num_slots))
@@ -308,7 +308,7 @@ class Engine:
             draws[:, slot] = sequence.stream.random(num_steps)
         return draws
 
-    def _resize_batch(self, joining: Sequence[_Sequence], num_steps: int) -> Batch:
+    def _resize_batch(self, joining: Sequence[_Sequence], num_steps: int) -> DecodingBatch:
         """Return the smallest batch for all sequences; running ones are copied to it."""
         live, now = list(self._rows.values()), self._batch
         shape = self._shape_for([*live, *joining], num_steps)
@@ -337,11 +337,11 @@ class Engine:
             source_length=round_up_capacity(longest, least=_MIN_SOURCE) if longest else 0,
         )
 
-    def _batch_of(self, shape: BatchShape) -> Batch:
+    def _batch_of(self, shape: BatchShape) -> DecodingBatch:
         if shape in self._kept:
             self._kept.move_to_end(shape)
             return self._kept[shape]
-        batch = Batch(
+        batch = DecodingBatch(
             self._model,
             self._config,
             shape,
@@ -357,7 +357,7 @@ class Engine:
                 self._kept.popitem(last=False)
         return batch
 
-    def _join(self, batch: Batch, joining: Sequence[_Sequence]) -> None:
+    def _join(self, batch: DecodingBatch, joining: Sequence[_Sequence]) -> None:
         """Copy the states of new sequences into free slots, and the last tokens of their prompts before them."""
         if not joining:
             return

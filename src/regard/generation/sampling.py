@@ -64,7 +64,7 @@ def pick(probabilities: Float[Tensor, "batch vocab"], draws: Float[Tensor, " bat
     return torch.minimum(exceeded, last_possible)[:, 0].clamp(max=probabilities.size(-1) - 1)
 
 
-def choose(
+def choose_tokens(
     logits: Float[Tensor, "batch vocab"], config: GenerationConfig, draws: Float[Tensor, " batch"]
 ) -> Int[Tensor, " batch"]:
     """Return the next token of each row; `draws` are uniform on [0, 1) and unused by greedy decoding."""
@@ -114,7 +114,7 @@ def sample(
         logits, state = decoder.step(tokens, state)
         last = at_least_float32(suppress_tokens(logits[:, -1], suppressed))
         uniform = [streams[row].random() if config.temperature > 0 else 0.0 for row in live]
-        chosen = choose(last, config, torch.tensor(uniform, dtype=last.dtype, device=last.device))
+        chosen = choose_tokens(last, config, torch.tensor(uniform, dtype=last.dtype, device=last.device))
         unfinished = []
         for index, (row, token) in enumerate(zip(live, chosen.tolist(), strict=True)):
             if token != end:

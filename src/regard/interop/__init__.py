@@ -6,14 +6,13 @@ importer returns an `ImportedModel`, an exporter takes an `ExportableModel`; run
 folders are written and read by `regard.runs`.
 """
 
-from regard.interop.exporting import EXPORTERS, ExportedModel, Exporter, ExportFormat, check_destination, write_export
+from regard.interop.exporting import EXPORTERS, ExportedModel, check_destination, write_export
 from regard.interop.importing import IMPORTERS, Importer, find_importer, read_model
-from regard.interop.model import ExportableModel, ImportedAdapter, ImportedModel
+from regard.interop.model import ExportableModel, Exporter, ImportedAdapter, ImportedModel
 
 __all__ = [
     "EXPORTERS",
     "IMPORTERS",
-    "ExportFormat",
     "ExportableModel",
     "ExportedModel",
     "Exporter",

@@ -18,8 +18,10 @@ from torch import Tensor
 from regard.errors import ConfigError
 from regard.files import write_atomically
 from regard.interop.model import (
+    TOKENIZER_FILES,
     UNKNOWN_TOKENS,
     ExportableModel,
+    Exporter,
     optional_package,
     token_names,
     weights_with_position_tables,
@@ -223,3 +225,11 @@ def _set_norm(spec: Any, norm: str, weights: _Weights) -> None:
 
 def _listed(values: tuple[Any, ...]) -> str:
     return " or ".join(map(str, values))
+
+
+CTRANSLATE2 = Exporter(
+    name="ctranslate2",
+    write=write_ctranslate2,
+    outputs=ctranslate2_outputs,
+    files=("model.bin", "config.json", "vocabulary.json", "shared_vocabulary.json", *TOKENIZER_FILES),
+)

@@ -1,69 +1,30 @@
-"""Exporting a model: every export is read back, compared with the model, and only then renamed to its final name."""
+"""Exporting a model: every export is read back, compared with the model, and only then renamed to its final name.
+
+A package adds a format by declaring an `Exporter` in the entry-point group `regard.exporters`.
+"""
 
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import Any
 
 from regard.errors import CheckpointError, ConfigError, DeviceError, RunError, RunExistsError
-from regard.interop.ctranslate2 import ctranslate2_outputs, write_ctranslate2
-from regard.interop.gguf.writing import NumberType, export_gguf, gguf_outputs
-from regard.interop.hf.writing import hf_outputs, write_hf
-from regard.interop.model import ExportableModel
-from regard.interop.onnx import onnx_outputs, write_onnx
-from regard.interop.peft import peft_outputs, write_adapter
+from regard.interop.model import EXPORT_TOLERANCE, ExportableModel, Exporter
 from regard.logging import log_info
 from regard.models.transformer.config import TransformerConfig
+from regard.registry import Registry
 from regard.settings import nearest
 from regard.tasks.task import HeadKind
 
-ExportFormat = Literal["hf", "gguf", "onnx", "ctranslate2", "peft"]
 _HEADS: tuple[HeadKind, ...] = (
     "next-token", "target-tokens", "masked-tokens", "labels", "number", "tags", "spans", "vector"
 )  # fmt: skip
 """The heads that can be exported."""
-_TOLERANCE = 1e-4
-"""The largest difference of outputs, relative to the largest output, in float32: only the order of sums differs."""
-_FILES = {
-    "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "generation_config.json", "chat_template.jinja", "1_Pooling", "sentence_bert_config.json", "modules.json",
-    "model.onnx", "model.onnx.data", "model.bin", "vocabulary.json", "shared_vocabulary.json",
-    "adapter_config.json", "adapter_model.safetensors",
-}  # fmt: skip
-"""The files of exports."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exporter:
-    """One format that models are exported to."""
-
-    write: Callable[..., str]
-    """Writes a model to a file, or into an empty folder, and returns the name of the model in that format."""
-    outputs: Callable[[ExportableModel, Path], tuple[Tensor, Tensor]]
-    """Computes outputs from what was written, and the same outputs by the model itself."""
-    suffix: str = ""
-    """Of the file; empty for a format that is a folder."""
-    number_types: Mapping[str, float] = field(default_factory=dict)
-    """The types of matrices to choose from, the default first, each with its tolerance."""
-
-
-EXPORTERS: dict[str, Exporter] = {
-    "hf": Exporter(write=write_hf, outputs=hf_outputs),
-    "gguf": Exporter(
-        write=export_gguf,
-        outputs=gguf_outputs,
-        suffix=".gguf",
-        number_types={"F16": 0.03, "F32": _TOLERANCE, "Q8_0": 0.3},
-    ),
-    "onnx": Exporter(write=write_onnx, outputs=onnx_outputs),
-    "ctranslate2": Exporter(write=write_ctranslate2, outputs=ctranslate2_outputs),
-    "peft": Exporter(write=write_adapter, outputs=peft_outputs),
-}
+EXPORTERS: Registry[Exporter] = Registry(
+    "regard.exporters", "export format", members=("name", "write", "outputs", "files")
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +32,7 @@ class ExportedModel:
     """What was written, and how much its outputs differ from those of the model."""
 
     path: Path
-    format: ExportFormat
+    format: str
     name: str
     """The name of the model in that format, such as `LlamaForCausalLM`."""
     difference: float
@@ -98,8 +59,8 @@ def write_export(
     model: ExportableModel,
     out: Path,
     *,
-    to: ExportFormat,
-    number_type: NumberType | None = None,
+    to: str,
+    number_type: str | None = None,
     overwrite: bool = False,
 ) -> ExportedModel:
     """Write a model to `out`: a file for gguf, a folder for all other formats.
@@ -108,7 +69,7 @@ def write_export(
     """
     check_destination(out, to=to, number_type=number_type, overwrite=overwrite)
     _check_head(model)
-    exporter = EXPORTERS[to]
+    exporter = EXPORTERS.find(to)
     chosen = number_type or next(iter(exporter.number_types), None)
     options = {} if chosen is None else {"number_type": chosen}
     with _Staging(out, is_file=bool(exporter.suffix)) as staged:
@@ -116,7 +77,7 @@ def write_export(
         _report_position_tables(model, to)
         found, expected = exporter.outputs(model, staged)
         difference = float((found.double() - expected.double()).abs().max())
-        tolerance = _TOLERANCE if chosen is None else exporter.number_types[chosen]
+        tolerance = EXPORT_TOLERANCE if chosen is None else exporter.number_types[chosen]
         if not difference <= tolerance * max(1.0, float(expected.abs().max())):
             raise CheckpointError(
                 f"the outputs of the {to} export differ from those of the model by up to {difference:.2g}: "
@@ -128,15 +89,13 @@ def write_export(
 
 def check_destination(out: Path, *, to: str, number_type: str | None, overwrite: bool) -> None:
     """Raise if nothing of this format can be written to `out`."""
-    if to not in EXPORTERS:
-        raise ConfigError(f"unknown export format {to!r}{nearest(to, list(EXPORTERS))}")
-    exporter = EXPORTERS[to]
+    exporter = EXPORTERS.find(to)
     if number_type is not None and not exporter.number_types:
         raise ConfigError(f"{to} is written in float32 and has no number types, got {number_type=}")
     if number_type is not None and number_type not in exporter.number_types:
         raise ConfigError(f"unknown number type {number_type!r}{nearest(number_type, list(exporter.number_types))}")
-    suffixes = {each.suffix for each in EXPORTERS.values() if each.suffix}
-    if out.suffix.lower() != exporter.suffix and (exporter.suffix or out.suffix.lower() in suffixes):
+    suffix = out.suffix.lower()
+    if suffix != exporter.suffix and (exporter.suffix or (suffix and suffix in {each.suffix for each in EXPORTERS})):
         kind = f"a file whose name ends in {exporter.suffix}" if exporter.suffix else "a folder"
         raise ConfigError(f"an export to {to} is {kind}, got {out}")
     if not out.exists():
@@ -146,7 +105,8 @@ def check_destination(out: Path, *, to: str, number_type: str | None, overwrite:
         raise RunError(f"{out} is a {kind}, an export to {to} is a {expected}")
     if not overwrite and not (out.is_dir() and not any(out.iterdir())):
         raise RunExistsError(f"{out} already exists: overwrite it, or choose another path")
-    if out.is_dir() and (others := sorted({path.name for path in out.iterdir()} - _FILES)):
+    known = {name for each in EXPORTERS for name in each.files}
+    if out.is_dir() and (others := sorted({path.name for path in out.iterdir()} - known)):
         raise RunError(f"{out} contains {others[0]}, which is not part of an export: choose another path")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import tokenizers
@@ -25,6 +26,9 @@ GENERATING_HEADS = ("next-token", "target-tokens")
 """Heads that are part of the model itself; the model of every other head has a `body` below it."""
 UNKNOWN_TOKENS = ("<unk>", "[UNK]")
 """Names of the token for what is not in the vocabulary."""
+EXPORT_TOLERANCE = 1e-4
+"""The largest difference of outputs, relative to the largest output, in float32: only the order of sums differs."""
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 _NUM_ROWS, _NUM_TOKENS = 4, 32
 _SEED = 0
 
@@ -138,6 +142,23 @@ class ExportableModel:
                 return model(tokens) * self.spec.scale + self.spec.shift
             case _:
                 return model(tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exporter:
+    """One format that models are exported to."""
+
+    name: str
+    write: Callable[..., str]
+    """Writes a model to a file, or into an empty folder, and returns the name of the model in that format."""
+    outputs: Callable[[ExportableModel, Path], tuple[Tensor, Tensor]]
+    """Computes outputs from what was written, and the same outputs by the model itself."""
+    files: tuple[str, ...] = ()
+    """What a folder of this format may contain: an export with other content is not overwritten."""
+    suffix: str = ""
+    """Of the file; empty for a format that is a folder."""
+    number_types: Mapping[str, float] = field(default_factory=dict)
+    """The types of matrices to choose from, the default first, each with its tolerance."""
 
 
 def with_position_tables(config: TransformerConfig) -> TransformerConfig:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 from regard.files import write_atomically
 from regard.interop.hf.tokenizer import tokenizer_with_template
-from regard.interop.model import ExportableModel, optional_package
+from regard.interop.model import TOKENIZER_FILES, ExportableModel, Exporter, optional_package
 from regard.logging import log_info
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer.config import TransformerConfig
@@ -192,3 +192,8 @@ def _quiet_exporter() -> Iterator[None]:
     finally:
         for logger, level in levels.items():
             logger.setLevel(level)
+
+
+ONNX = Exporter(
+    name="onnx", write=write_onnx, outputs=onnx_outputs, files=(_FILE, f"{_FILE}.data", "config.json", *TOKENIZER_FILES)
+)

@@ -34,7 +34,7 @@ from regard.interop.hf.reading import hash_files
 from regard.interop.hf.weights import ForeignWeight
 from regard.interop.hf.writing import HFModel, as_hf_model, head_names, head_tensors, read_head
 from regard.interop.importing import Importer
-from regard.interop.model import ExportableModel, ImportedAdapter, ImportedModel, with_position_tables
+from regard.interop.model import ExportableModel, Exporter, ImportedAdapter, ImportedModel, with_position_tables
 from regard.models.transformer import Transformer
 from regard.models.transformer.config import TransformerConfig
 from regard.tasks.task import HeadKind
@@ -333,3 +333,6 @@ def _foreign_name(names: ModuleNames, ours: str) -> str:
     if ours not in names:
         raise ConfigError(f"{ours} has no counterpart in the base and cannot be written")
     return names[ours]
+
+
+PEFT_EXPORTER = Exporter(name="peft", write=write_adapter, outputs=peft_outputs, files=(_CONFIG, _TENSORS))

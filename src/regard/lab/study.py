@@ -68,7 +68,7 @@ class Study:
 
     def to_json(self) -> dict[str, Any]:
         """Returns everything but the figure as JSON values; numbers that are not finite become null."""
-        from regard.explanation.html import embed_json
+        from regard.explanation.pages import embed_json
 
         tables = [vars(table) for table in self.tables]
         values = {key: value for key, value in vars(self).items() if key != "figure"}

@@ -9,8 +9,7 @@ from torch import nn
 
 from regard.data.codecs.text import TextCodec
 from regard.errors import ConfigError
-from regard.interop.exporting import ExportedModel, ExportFormat, check_destination, write_export
-from regard.interop.gguf.writing import NumberType
+from regard.interop.exporting import ExportedModel, check_destination, write_export
 from regard.interop.model import ExportableModel
 from regard.logging import log_info
 from regard.runs.run import Run
@@ -22,8 +21,8 @@ def export_model(
     run: str | os.PathLike[str] | Run,
     out: str | os.PathLike[str],
     *,
-    to: ExportFormat,
-    number_type: NumberType | None = None,
+    to: str,
+    number_type: str | None = None,
     overwrite: bool = False,
 ) -> ExportedModel:
     """Write the model of a run in another format, read it back, and compare its outputs with those of the model.

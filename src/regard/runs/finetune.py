@@ -16,7 +16,7 @@ from regard.models.family import find_family
 from regard.runs.folder import RunFolder
 from regard.runs.run import Run, split_paths_and_rows
 from regard.runs.train import Data, given_values, make_trainer, new_run_path, start, with_task
-from regard.settings import merge
+from regard.settings import merge_tables
 from regard.tasks.registry import find_task, make_task
 from regard.tasks.text import TextSettings
 from regard.training.checkpoints import hash_of
@@ -69,7 +69,7 @@ def finetune(
         raise DataError("no data to fine-tune on: name a file or a folder, or pass rows")
     folder = RunFolder(out if out is not None else new_run_path(paths))
     folder.require_vacant(overwrite=overwrite)
-    values = merge(
+    values = merge_tables(
         settings or {},
         given_values(
             data={"train": paths or [IN_MEMORY], "columns": None if columns is None else list(columns)},
@@ -103,7 +103,7 @@ def prepare_finetuning(
     before = folder.read_settings()
     values = with_task(values, rows)
     task = find_task(values["task"]["name"])
-    given = merge(_from_base(before, folder, task, method), values)
+    given = merge_tables(_from_base(before, folder, task, method), values)
     settings = DraftSettings.read({**{name: {} for name in ("head", "train", "data")}, **given})
     return make_task(settings.task).prepare(settings.data, rows), settings
 

@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
@@ -22,14 +25,12 @@ from regard.models.presets import has_size
 from regard.runs.folder import RunFolder
 from regard.runs.report import write_run_report
 from regard.runs.run import Run, split_paths_and_rows
-from regard.settings import merge, require_table
+from regard.settings import merge_tables, require_table
 from regard.tasks.registry import detect_task, find_task, make_task
 from regard.tasks.text import TextSettings
 from regard.training.checkpoints import load_checkpoint, save_checkpoint, trained_weights, weights_of, write_tensors
 from regard.training.defaults import choose_size, draft, find_hardware, preset_of, resolve
-from regard.training.display import TrainingDisplay
-from regard.training.embeddings import initialize_embeddings
-from regard.training.finetuning import adapt, base_weights
+from regard.training.finetuning import adapt, base_weights, initialize_embeddings
 from regard.training.interruption import listen
 from regard.training.loop import Trainer
 from regard.training.precision import is_out_of_memory, keep_memory, threads
@@ -46,6 +47,8 @@ _MAY_CHANGE = {
     "train": ("max_steps", "max_epochs", "minutes", "patience", "checkpoint_every", "device", "tensorboard"),
 }
 """What a resumed run may change; anything else would make it another run. Data may move: it is known by its hash."""
+_PLAIN_SECONDS = 15.0
+"""Without a terminal, the interval between lines."""
 
 
 def train(
@@ -92,7 +95,7 @@ def train(
         on_evaluation: Called with the step and the validation loss of each evaluation; an exception ends training.
     """
     paths, rows = split_paths_and_rows(data)
-    values = merge(
+    values = merge_tables(
         settings or {},
         given_values(
             data={
@@ -227,7 +230,7 @@ def _resume(
     # A run that was interrupted within its first steps has a checkpoint, and no figures yet.
     if folder.model_path.exists() and not (folder.metrics_path.exists() or folder.checkpoints.exists()):
         raise RunError(f"{folder.path} was imported or merged, and has no training to resume: fine-tune it")
-    settings = ResolvedSettings.read(merge(before.model_dump(), changes))
+    settings = ResolvedSettings.read(merge_tables(before.model_dump(), changes))
     _require_same_run(before, settings)
     if settings.train.max_steps is settings.train.max_epochs is settings.train.minutes is None:
         raise ConfigError(f"{folder.settings_path} has no train.max_steps, train.max_epochs or train.minutes: set one")
@@ -363,3 +366,52 @@ def _tensorboard(folder: RunFolder, trainer: Trainer) -> AbstractContextManager[
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder.tensorboard_path), purge_step=trainer.progress.step + 1)
+
+
+class TrainingDisplay:
+    """Displays training figures on stderr: a live line in a terminal, plain lines elsewhere."""
+
+    def __init__(self, *, is_shown: bool = True) -> None:
+        console = Console(stderr=True)
+        self._is_shown, self._is_live = is_shown, is_shown and console.is_terminal
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not self._is_live,
+        )
+        self._figures: dict[str, Any] = {}
+        self._bar = self._progress.add_task("training", total=1.0)
+        self._last_plain = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def update(self, line: Mapping[str, Any], used: float) -> None:
+        """Display new figures; `used` is the share of the budget that is used."""
+        self._figures.update(line)
+        self._progress.update(self._bar, completed=used, description=self._text())
+        is_time = time.monotonic() - self._last_plain > _PLAIN_SECONDS
+        if self._is_shown and not self._is_live and is_time:
+            self._last_plain = time.monotonic()
+            log_info(f"{self._text()} · {100 * used:.0f} %")
+
+    def _text(self) -> str:
+        figures = self._figures
+        parts = [f"step {figures['step']:,}"]
+        if "loss" in figures:
+            parts.append(f"loss {figures['loss']:.3f}")
+        if "valid_loss" in figures:
+            parts.append(f"validation {figures['valid_loss']:.3f}")
+        if "tokens_per_second" in figures:
+            parts.append(f"{figures['tokens_per_second']:,.0f} tokens/s")
+        return " · ".join(parts)

@@ -28,7 +28,7 @@ from starlette.exceptions import HTTPException
 
 from regard.errors import ConfigError, RegardError
 from regard.evaluation.registry import score_label
-from regard.explanation.html import ICON, page_file
+from regard.explanation.pages import ICON, page_file
 from regard.runs.report import summarize
 from regard.runs.run import Run
 from regard.settings import Settings, nearest

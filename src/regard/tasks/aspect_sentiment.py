@@ -82,9 +82,9 @@ from regard.tasks.text_classification import (
     most_probable,
 )
 
-ROLES = ("text", "aspect", "label")
+_ROLES = ("text", "aspect", "label")
 Query = Literal["learned", "text", "both"]
-_LABEL = ROLES.index("label")
+_LABEL = _ROLES.index("label")
 _WORD = re.compile(r"\w+(?:['\u2019-]\w+)*|[^\w\s]")
 _MOST_ASPECTS = 50
 """A text is not judged for more aspects than these at once."""
@@ -143,7 +143,7 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
     name = "aspect-sentiment"
     description = "aspect sentiment"
     Settings = AspectSentimentSettings
-    roles = ROLES
+    roles = _ROLES
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, "label": LabelCodec, "aspect": LabelCodec}
     store_columns = ("text", "label")
     metrics = ("accuracy", "macro_f1", "matthews", "calibration_error")
@@ -174,7 +174,7 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
         return {**super().cache_key(), "ignored_labels": self.settings.ignored_labels}
 
     def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
-        source = open_source(config, ROLES, rows)
+        source = open_source(config, _ROLES, rows)
         ignored = frozenset(self.settings.ignored_labels)
         if not ignored:
             return source

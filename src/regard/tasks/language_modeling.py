@@ -38,7 +38,7 @@ from regard.data.text_sources import TextSource, open_texts
 from regard.data.windows import ContiguousSampler, WindowSampler, evaluation_windows
 from regard.errors import ConfigError, DataError
 from regard.evaluation.examples import Examples
-from regard.evaluation.spans import shared_ends, sum_between
+from regard.evaluation.metrics.likelihood import shared_ends, sum_between
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
 from regard.logging import log_warning, quiet_logs

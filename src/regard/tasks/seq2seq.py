@@ -57,7 +57,7 @@ from regard.tasks.task import (
 from regard.tasks.text import TextSettings, TextTask, fit_tokenizer, next_token_loss, pad_rows, pad_time, row_losses
 from regard.text.tokenizer import Tokenizer
 
-ROLES = ("source", "target")
+_ROLES = ("source", "target")
 _SEARCHED_TOKENS = {"cpu": 8_192, "cuda": 32_768}
 """Source tokens that are searched together, each counted once for every hypothesis."""
 _SLOTS = {"cpu": 64, "cuda": 256}
@@ -138,7 +138,7 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
         return {**super().cache_key(), "target_tokenizer": self.settings.target_tokenizer}
 
     def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
-        return open_source(config, ROLES, rows)
+        return open_source(config, _ROLES, rows)
 
     def fitted_codec_types(self) -> Mapping[str, type[Codec]]:
         return {"text": TextCodec} if self.settings.target_tokenizer is None else _TWO_TOKENIZERS

@@ -4,10 +4,10 @@ settings, defaults              TrainConfig and all settings of a run; how those
 loop, update                    Trainer; one update of the weights
 optimizers, muon, schedules     AdamW, Adam and Muon; learning rate schedules
 ema                             the exponential moving average of the weights
-finetuning, embeddings          training that starts from weights, or from embeddings, of another run
-precision, threads, flops       the device and its precision; CPU threads; the cost of a step
+finetuning                      training that starts from weights, or from embeddings, of another run
+precision                       the device, its precision and its threads
 checkpoints                     tensors on disk, written atomically and checked by hash
-display, interruption           the progress line; Ctrl-C and SIGTERM
+interruption                    Ctrl-C and SIGTERM
 """
 
 from regard.training.checkpoints import read_tensors, write_tensors

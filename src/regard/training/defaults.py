@@ -22,7 +22,7 @@ from regard.models.family import ModelConfig, find_family
 from regard.models.heads import HeadConfig
 from regard.models.presets import Size, find_preset, preset_names
 from regard.nn.precision import fits_float8, has_float8
-from regard.settings import merge, require_table
+from regard.settings import merge_tables, require_table
 from regard.tasks.registry import find_task, make_task
 from regard.tasks.task import DefaultsContext, Task
 from regard.tasks.text import TextSettings
@@ -65,7 +65,7 @@ def draft(values: Mapping[str, Any], *, size: Size = "tiny") -> DraftSettings:
     """
     task = find_task(values["task"]["name"])
     full_name, model = find_preset(preset_of(values, task), size)
-    model = merge(_fitted(model, task), require_table(values.get("model", {}), "model"))
+    model = merge_tables(_fitted(model, task), require_table(values.get("model", {}), "model"))
     sections = {name: values.get(name, {}) for name in ("head", "data", "train", "generate")}
     given = {**sections, "task": values["task"], "model": model, "preset": full_name}
     if values.get("finetune"):

@@ -27,10 +27,9 @@ from regard.training.checkpoints import copy_weights, trained_weights
 from regard.training.ema import WeightAverage
 from regard.training.finetuning import lr_multipliers
 from regard.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
-from regard.training.precision import Hardware
+from regard.training.precision import Hardware, ThreadChooser
 from regard.training.schedules import lr_multiplier
 from regard.training.settings import ResolvedSettings
-from regard.training.threads import ThreadChooser
 from regard.training.update import Updater, can_use_cuda_graphs
 
 _LOG_EVERY = 10

@@ -25,7 +25,7 @@ from regard.errors import CheckpointError, DataError
 from regard.evaluation.counts import Counts, count_right
 from regard.evaluation.examples import Examples
 from regard.evaluation.registry import Metric
-from regard.interop.model import ImportedModel
+from regard.interop.model import ExportableModel, Exporter, ImportedModel, token_names
 from regard.lab.study import Study, StudyEntry, StudyTable
 from regard.models.family import Family, ModelConfig, Preset, find_family
 from regard.models.heads import HeadConfig
@@ -336,6 +336,22 @@ class TrendImporter:
 
 
 TREND_JSON = TrendImporter()
+
+
+def write_trend_json(model: ExportableModel, path: Path) -> str:
+    table = model.body.embedding.weight
+    words = {name: table[number].tolist() for number, name in enumerate(token_names(model.tokenizer)) if name.isalpha()}
+    path.write_text(json.dumps({"labels": model.spec.labels, "words": words}), encoding="utf-8")
+    return "bag of words"
+
+
+def trend_json_outputs(model: ExportableModel, path: Path) -> tuple[Tensor, Tensor]:
+    found = TREND_JSON.read(path)
+    assert found.config is not None
+    return model.outputs(model.rebuild(found.config, found.weights)), model.outputs()
+
+
+TREND_JSON_EXPORTER = Exporter(name="trend-json", write=write_trend_json, outputs=trend_json_outputs, suffix=".json")
 
 
 def toss(*, quick: bool, seed: int) -> Study:

@@ -15,7 +15,7 @@ from regard.tasks.masked_language_modeling.masking import (
     NOT_HIDDEN,
     Masking,
     MaskingVocabulary,
-    choose,
+    choose_spans,
     disguise,
     number_words,
     vocabulary_of,
@@ -125,14 +125,16 @@ def test_the_tokens_of_a_word_are_masked_together(kind: TokenizerKind, has_spans
 
 def test_a_word_longer_than_the_budget_is_masked_in_part():
     words = np.array([[0, 0, 0, 0, 0, 1]])
-    found = [choose(words, np.array([2]), rng(seed), has_spans=False)[0] >= 0 for seed in range(50)]
+    found = [choose_spans(words, np.array([2]), rng(seed), has_spans=False)[0] >= 0 for seed in range(50)]
     assert all(each.sum() == 2 for each in found)
     assert np.any(found, axis=0).all()
 
 
 def test_every_token_is_masked_with_the_same_probability():
     words, budget, trials = np.arange(23)[None], 5, 2_000
-    counts = sum((choose(words, np.array([budget]), rng(seed), has_spans=False) >= 0)[0] for seed in range(trials))
+    counts = sum(
+        (choose_spans(words, np.array([budget]), rng(seed), has_spans=False) >= 0)[0] for seed in range(trials)
+    )
     assert all(is_plausible(count, trials, budget / 23) for count in np.asarray(counts).tolist())
 
 
@@ -154,7 +156,7 @@ def test_the_tokens_of_a_span_are_treated_alike():
     vocabulary = single_letters(10_007)
     tokens = rng(1).choice(vocabulary.ordinary, size=(7, 503))
     shown, is_hidden = Masking(0.15, has_spans=True, has_words=True).hide(tokens, vocabulary, rng(3))
-    spans = choose(number_words(tokens, vocabulary), is_hidden.sum(axis=1), rng(3), has_spans=True)
+    spans = choose_spans(number_words(tokens, vocabulary), is_hidden.sum(axis=1), rng(3), has_spans=True)
     assert ((spans != NOT_HIDDEN) == is_hidden).all()
     kinds = np.where(shown == vocabulary.mask, 0, np.where(shown == tokens, 1, 2))
     for span in set(spans[is_hidden].tolist()):
@@ -166,7 +168,7 @@ def test_span_lengths_are_geometric():
     mean = float(_SPAN_SHARES @ _SPAN_LENGTHS)
     assert mean == pytest.approx(3.8, abs=0.01)  # Joshi et al. (2019), section 3.1
     words = np.arange(300_007)[None]
-    spans = choose(words, np.array([2_000]), rng(), has_spans=True)[0]
+    spans = choose_spans(words, np.array([2_000]), rng(), has_spans=True)[0]
     lengths = np.unique(spans[spans != NOT_HIDDEN], return_counts=True)[1]
     assert lengths.max() == 10
     for length, share in zip(_SPAN_LENGTHS.tolist(), _SPAN_SHARES.tolist(), strict=True):
@@ -178,7 +180,7 @@ def test_spans_are_in_one_row_and_do_not_cross_special_tokens():
     tokens = rng(1).choice(vocabulary.ordinary, size=(5, 11))
     tokens[:, 4] = 2
     for seed in range(50):
-        spans = choose(number_words(tokens, vocabulary), np.full(5, 7), rng(seed), has_spans=True)
+        spans = choose_spans(number_words(tokens, vocabulary), np.full(5, 7), rng(seed), has_spans=True)
         assert (spans[:, 4] == NOT_HIDDEN).all()
         for span in set(spans[spans != NOT_HIDDEN].tolist()):
             places = np.argwhere(spans == span)

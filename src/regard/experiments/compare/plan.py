@@ -1,12 +1,17 @@
 """The runs of a comparison; everything that is wrong with it is an error before training."""
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from regard.data.prepare import Prepared
 from regard.errors import ConfigError
@@ -15,10 +20,10 @@ from regard.experiments.processes import split_cores
 from regard.logging import log_info, quiet_logs
 from regard.models.family import ModelConfig
 from regard.models.presets import Size
-from regard.settings import merge, read_toml
+from regard.settings import merge_tables, read_toml
 from regard.tasks.registry import find_task, make_task
+from regard.tasks.task import Task
 from regard.training.defaults import choose_size, draft, preset_of, resolve
-from regard.training.flops import flops_per_step
 from regard.training.precision import find_device
 from regard.training.settings import DraftSettings, ResolvedSettings
 
@@ -27,6 +32,9 @@ MIN_SECONDS = 1.0
 _PARAMS_TOLERANCE = 0.05
 """How far the number of parameters may be from the requested one, relatively."""
 _MAX_WIDTH = 16_384
+_BACKWARD = 2
+"""The cost of a backward pass, over that of the forward pass (Kaplan et al., 2020, section 2.1, arXiv 2001.08361)."""
+_FLOP_BATCHES = 4
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,7 @@ def _read_candidate(name: str, shared: Mapping[str, Any]) -> Candidate:
     task = shared["task"]["name"]
     if (other := own.get("task", {}).get("name", task)) != task:
         raise ConfigError(f"models are compared on one task, here {task}, but {name} is for {other}")
-    return Candidate(Path(name).stem, preset_of(own, find_task(task)), merge(shared, own))
+    return Candidate(Path(name).stem, preset_of(own, find_task(task)), merge_tables(shared, own))
 
 
 def plan_comparison(plan: ComparisonPlan, *, params: int | None, num_parallel: int | None) -> ComparisonPlan:
@@ -177,7 +185,7 @@ def _list_jobs(plan: ComparisonPlan, settings: Mapping[str, ResolvedSettings], *
             seed=seed,
             path=str(plan.folder / f"{candidate.name}-{seed}{ending}"),
             data=list(candidate.settings["data"]["train"]),
-            settings=merge(candidate.settings, own),
+            settings=merge_tables(candidate.settings, own),
             threads=threads,
             train_rows=size,
             unit=find_task(plan.task).unit,
@@ -230,7 +238,7 @@ def _fit_parameters(candidate: Candidate, size: Size, data: Prepared, wanted: in
         )
     log_info(f"{candidate.name}: {counts[width]:,} parameters with model_dim={width}")
     changes = _widened(config, width).model_dump(include={"model_dim", "feedforward_dim"})
-    return replace(candidate, settings=merge(candidate.settings, {"model": changes}))
+    return replace(candidate, settings=merge_tables(candidate.settings, {"model": changes}))
 
 
 def _widened(config: ModelConfig, width: int) -> ModelConfig:
@@ -261,3 +269,30 @@ def _resolve(candidate: Candidate, size: Size, data: Prepared) -> ResolvedSettin
             return resolve(settings.with_train(max_steps=1), data)
     except ConfigError as error:
         raise ConfigError(f"model {candidate.name}: {error}") from None
+
+
+def flops_per_step(model: nn.Module, task: Task[Any], data: Prepared, settings: ResolvedSettings) -> float:
+    """The mean over the first batches of the operations of a forward and a backward pass.
+
+    An operation is an addition or a multiplication in a matrix product; others are negligible and not counted.
+
+    The model must be on the CPU, where PyTorch's recurrent kernels can be replaced by matrix products, which are
+    counted.
+    """
+    batches = task.batches(data, batch_tokens=settings.train.batch_tokens, seed=settings.train.seed)
+    counts = []
+    for number in range(min(_FLOP_BATCHES, batches.per_epoch)):
+        batch = batches.batch(number)
+        with _countable_kernels(), FlopCounterMode(display=False) as counter, torch.no_grad():
+            task.loss(model, batch)
+        counts.append(counter.get_total_flops())
+    return float(np.mean(counts)) * (1 + _BACKWARD)
+
+
+@contextmanager
+def _countable_kernels() -> Iterator[None]:
+    """Without oneDNN's recurrent kernel, whose products are not counted."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield

@@ -17,7 +17,7 @@ from regard.files import write_atomically
 from regard.logging import log_info
 from regard.runs.folder import RunFolder
 from regard.selection.ledger import candidates_in
-from regard.settings import merge
+from regard.settings import merge_tables
 
 _DEFAULTS: dict[str, Any] = {"train": {"patience": 0}}
 """No early stopping: every run uses its whole budget, unless the user sets another patience."""
@@ -79,7 +79,7 @@ def compare(
     """
     budget, chosen = Budget(minutes, steps, flops), read_seeds(seeds)
     folder = Path(out if out is not None else default_folder("compare", data))
-    shared = with_data(merge(_DEFAULTS, settings or {}), data, folder, what="comparison", overwrite=overwrite)
+    shared = with_data(merge_tables(_DEFAULTS, settings or {}), data, folder, what="comparison", overwrite=overwrite)
     plan = plan_comparison(
         ComparisonPlan(
             folder=folder,

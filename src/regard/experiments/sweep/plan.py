@@ -18,7 +18,7 @@ from regard.models.presets import find_preset
 from regard.runs.train import REPORT_ROWS
 from regard.selection.bounds import smallest_difference
 from regard.selection.space import Range, Space, read_space
-from regard.settings import merge, nearest, read_toml
+from regard.settings import merge_tables, nearest, read_toml
 from regard.tasks.registry import make_task
 from regard.training.defaults import choose_size, draft, find_hardware, resolve
 from regard.training.settings import DraftSettings
@@ -123,14 +123,14 @@ class SweepPlan:
 
     def repeat_settings(self, searched: Mapping[str, Any], number: int) -> dict[str, Any]:
         """The winner's settings with a seed that no trial had."""
-        settings = merge(self.settings, searched)
-        return merge(settings, {"train": {"seed": settings.get("train", {}).get("seed", 0) + number}})
+        settings = merge_tables(self.settings, searched)
+        return merge_tables(settings, {"train": {"seed": settings.get("train", {}).get("seed", 0) + number}})
 
     @property
     def identity(self) -> dict[str, Any]:
         """What distinguishes one sweep from another: more trials, or more workers, make the same one larger."""
         own = {name: getattr(self, name) for name in ("data_hash", "space", "sampler", "pruner", "seed", "steps")}
-        settings = merge(self.settings, {"data": {"train": []}})  # identified by its content, wherever it is
+        settings = merge_tables(self.settings, {"data": {"train": []}})  # identified by its content, wherever it is
         identity = {**own, "settings": settings, "objectives": [objective.name for objective in self.objectives]}
         return json.loads(json.dumps(identity, sort_keys=True))
 
@@ -184,7 +184,7 @@ def plan_sweep(folder: Path, options: SweepOptions, values: Mapping[str, Any]) -
         folder=str(folder),
         data=list(values["data"]["train"]),
         data_hash=data.content_hash,
-        settings=merge(values, own),
+        settings=merge_tables(values, own),
         space=space.to_json(),
         objectives=objectives,
         sampler=options.sampler,

@@ -31,7 +31,7 @@ from regard.logging import log_warning
 from regard.runs.folder import RunFolder
 from regard.runs.train import train
 from regard.selection.space import nested
-from regard.settings import merge
+from regard.settings import merge_tables
 
 
 class PrunedError(Exception):
@@ -69,7 +69,7 @@ def train_trial(study: Study, trial: Trial, plan: SweepPlan) -> None:
             raise PrunedError
         on_evaluation = _pruning(trial, plan)
         if not folder.exists:
-            settings = merge(plan.settings, nested(trial.params))
+            settings = merge_tables(plan.settings, nested(trial.params))
             train(plan.data, out=folder.path, settings=settings, show_progress=False, on_evaluation=on_evaluation)
         elif report_of(folder) is None:
             train(out=folder.path, resume=True, show_progress=False, on_evaluation=on_evaluation)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from regard.errors import ConfigError
 from regard.explanation.attention.drawing import HeatMap, draw_heads
-from regard.explanation.html import frame, page_html, write_page
+from regard.explanation.pages import frame, page_html, write_page
 from regard.explanation.tokens import visible
 from regard.files import check_suffix, write_atomically
 

@@ -20,7 +20,7 @@ from regard.errors import ConfigError
 from regard.evaluation.paired import SIGNIFICANCE
 from regard.evaluation.registry import find_metric_of, score_label
 from regard.explanation.colors import PALETTE
-from regard.explanation.html import write_page
+from regard.explanation.pages import write_page
 from regard.explanation.report.formatting import (
     format_list,
     format_magnitude,

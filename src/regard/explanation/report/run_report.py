@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.errors import ConfigError
 from regard.evaluation.registry import score_label
-from regard.explanation.html import page_data, write_page
+from regard.explanation.pages import page_data, write_page
 from regard.explanation.report.formatting import label_of
 from regard.explanation.report.summary import Summary
 

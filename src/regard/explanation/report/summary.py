@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from regard.explanation.html import write_page
+from regard.explanation.pages import write_page
 from regard.files import check_suffix
 from regard.version import version
 

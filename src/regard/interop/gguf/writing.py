@@ -23,7 +23,7 @@ from regard.interop.hf.architectures import config_differences
 from regard.interop.hf.llama import LLAMA, pairs_from_halves
 from regard.interop.hf.weights import foreign_weights
 from regard.interop.hf.writing import checkpoint_outputs
-from regard.interop.model import ExportableModel, optional_package
+from regard.interop.model import EXPORT_TOLERANCE, ExportableModel, Exporter, optional_package
 from regard.logging import log_info
 from regard.models.transformer import Transformer
 from regard.models.transformer.config import TransformerConfig
@@ -171,3 +171,12 @@ def _write(writer: Any, path: Path) -> None:
                 f"cannot write {path}: {error.strerror or error}; the existing file is unchanged"
             ) from None
         raise
+
+
+GGUF_EXPORTER = Exporter(
+    name="gguf",
+    write=export_gguf,
+    outputs=gguf_outputs,
+    suffix=".gguf",
+    number_types={"F16": 0.03, "F32": EXPORT_TOLERANCE, "Q8_0": 0.3},
+)

@@ -5,7 +5,7 @@ from typing import Any
 from regard.errors import ConfigError
 from regard.interop.hf.bart import BART, MARIAN
 from regard.interop.hf.bert import BERT, DISTILBERT, ROBERTA
-from regard.interop.hf.config import Architecture, HFConfig
+from regard.interop.hf.config import HFArchitecture, HFConfig
 from regard.interop.hf.gpt2 import GPT2
 from regard.interop.hf.llama import LLAMA
 from regard.interop.hf.t5 import T5
@@ -15,7 +15,7 @@ from regard.models.transformer.config import TransformerConfig
 # The suffixes of encoders: whatever the head, the body is the same.
 _ENCODERS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 
-ARCHITECTURES: dict[str, Architecture] = {
+ARCHITECTURES: dict[str, HFArchitecture] = {
     **{f"Bert{suffix}": BERT for suffix in (*_ENCODERS, "ForPreTraining")},
     **{f"Roberta{suffix}": ROBERTA for suffix in _ENCODERS},
     **{f"XLMRoberta{suffix}": ROBERTA for suffix in _ENCODERS},

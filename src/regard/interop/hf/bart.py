@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError
-from regard.interop.hf.config import Architecture, ConfigFields, HFConfig, hf_activation
+from regard.interop.hf.config import ConfigFields, HFArchitecture, HFConfig, hf_activation
 from regard.interop.hf.weights import ForeignWeight, WeightNames, layer_names
 from regard.models.transformer.config import TransformerConfig
 
@@ -75,8 +75,8 @@ def _marian_names(config: HFConfig) -> WeightNames:
     return result
 
 
-BART = Architecture("encoder-decoder", _read_bart, _bart_names, _IGNORED, write_config=_write_bart)
-MARIAN = Architecture("encoder-decoder", _read_marian, _marian_names, _IGNORED, write_config=_write_marian)
+BART = HFArchitecture("encoder-decoder", _read_bart, _bart_names, _IGNORED, write_config=_write_bart)
+MARIAN = HFArchitecture("encoder-decoder", _read_marian, _marian_names, _IGNORED, write_config=_write_marian)
 
 
 def _sinusoids(shape: tuple[int, ...]) -> Tensor:

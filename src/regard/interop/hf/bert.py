@@ -12,7 +12,7 @@ positions.
 from typing import Any
 
 from regard.errors import ConfigError
-from regard.interop.hf.config import Architecture, ConfigFields, HFConfig, hf_activation
+from regard.interop.hf.config import ConfigFields, HFArchitecture, HFConfig, hf_activation
 from regard.interop.hf.weights import ForeignWeight, WeightNames, layer_names
 from regard.models.transformer.config import TransformerConfig
 
@@ -118,9 +118,9 @@ def _distilbert_head(config: HFConfig) -> WeightNames:
     return _head(config, "activation", "vocab_transform", "vocab_layer_norm", "vocab_projector")
 
 
-BERT = Architecture("encoder", _read_bert, _bert_names, _IGNORED, _bert_head, _write_bert)
-ROBERTA = Architecture("encoder", _read_roberta, _roberta_names, _IGNORED, _roberta_head)
-DISTILBERT = Architecture("encoder", _read_distilbert, _distilbert_names, _IGNORED, _distilbert_head)
+BERT = HFArchitecture("encoder", _read_bert, _bert_names, _IGNORED, _bert_head, _write_bert)
+ROBERTA = HFArchitecture("encoder", _read_roberta, _roberta_names, _IGNORED, _roberta_head)
+DISTILBERT = HFArchitecture("encoder", _read_distilbert, _distilbert_names, _IGNORED, _distilbert_head)
 
 
 def _read_config(config: HFConfig, *, skipped: int) -> TransformerConfig:

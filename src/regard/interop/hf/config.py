@@ -20,7 +20,7 @@ _ACTIVATIONS: dict[str, Activation] = {
 _GATED: dict[Activation, Activation] = {"gelu": "geglu", "gelu-tanh": "geglu-tanh", "silu": "swiglu"}
 
 
-class Architecture(NamedTuple):
+class HFArchitecture(NamedTuple):
     """How models of one architecture are converted."""
 
     stacks: Literal["encoder", "decoder", "encoder-decoder", "image-encoder"]

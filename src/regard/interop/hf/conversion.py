@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.errors import CheckpointError
 from regard.interop.hf.architectures import ARCHITECTURES, architecture_name
-from regard.interop.hf.config import Architecture, ConfigFields
+from regard.interop.hf.config import ConfigFields, HFArchitecture
 from regard.interop.hf.reading import Checkpoint
 from regard.interop.hf.tokenizer import read_tokenizer
 from regard.interop.hf.vit import image_labels, image_preprocessing
@@ -49,7 +49,7 @@ def convert_checkpoint(checkpoint: Checkpoint) -> ImportedModel:
     )
 
 
-def _convert_text_model(checkpoint: Checkpoint, architecture: Architecture) -> dict[str, Any]:
+def _convert_text_model(checkpoint: Checkpoint, architecture: HFArchitecture) -> dict[str, Any]:
     tokenizer = read_tokenizer(checkpoint, architecture.stacks)
     config, weights, notes = _text_weights(checkpoint, architecture, tokenizer.vocab_size)
     heads: dict[str, HeadKind] = {"decoder": "next-token", "encoder-decoder": "target-tokens"}
@@ -66,7 +66,7 @@ def _convert_text_model(checkpoint: Checkpoint, architecture: Architecture) -> d
 
 
 def _text_weights(
-    checkpoint: Checkpoint, architecture: Architecture, vocab_size: int
+    checkpoint: Checkpoint, architecture: HFArchitecture, vocab_size: int
 ) -> tuple[TransformerConfig, dict[str, Tensor], list[str]]:
     """The config, the weights and notes; an encoder is the body of the model."""
     hf_config, tensors = checkpoint.config, checkpoint.tensors
@@ -101,7 +101,7 @@ def _text_weights(
     return model, {name: each[:vocab_size] if name in cut else each for name, each in weights.items()}, notes
 
 
-def _convert_image_encoder(checkpoint: Checkpoint, architecture: Architecture) -> dict[str, Any]:
+def _convert_image_encoder(checkpoint: Checkpoint, architecture: HFArchitecture) -> dict[str, Any]:
     """An image encoder; its labels, if it has a head, are those of its config."""
     hf_config, tensors = checkpoint.config, checkpoint.tensors
     assert architecture.head_names is not None, "an image encoder can have a head"
@@ -130,7 +130,7 @@ def _convert_image_encoder(checkpoint: Checkpoint, architecture: Architecture) -
     }
 
 
-def _has_masked_head(checkpoint: Checkpoint, architecture: Architecture) -> bool:
+def _has_masked_head(checkpoint: Checkpoint, architecture: HFArchitecture) -> bool:
     if architecture.head_names is None:
         return False
     first = next(iter(architecture.head_names({}).values()))
@@ -165,7 +165,7 @@ def _num_rows(checkpoint: Checkpoint, vocab_size: int) -> int:
     return num_rows
 
 
-def _unused(tensors: Mapping[str, Tensor], used: set[str], architecture: Architecture) -> list[str]:
+def _unused(tensors: Mapping[str, Tensor], used: set[str], architecture: HFArchitecture) -> list[str]:
     """A note on weights that are not used; an error if they are not known to be unnecessary."""
     rest = [name for name in tensors if name not in used]
     ignored = [name for name in rest if any(re.search(pattern, name) for pattern in architecture.ignored)]

@@ -8,7 +8,7 @@ keys and values are one matrix.
 
 from typing import Any
 
-from regard.interop.hf.config import Architecture, ConfigFields, HFConfig, hf_activation
+from regard.interop.hf.config import ConfigFields, HFArchitecture, HFConfig, hf_activation
 from regard.interop.hf.weights import ForeignWeight, WeightNames, layer_names
 from regard.models.transformer.config import TransformerConfig
 
@@ -88,4 +88,4 @@ def _weight_names(config: HFConfig) -> WeightNames:
     }
 
 
-GPT2 = Architecture("decoder", _read_config, _weight_names, _IGNORED, write_config=_write_config)
+GPT2 = HFArchitecture("decoder", _read_config, _weight_names, _IGNORED, write_config=_write_config)

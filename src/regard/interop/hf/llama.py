@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ConfigError
-from regard.interop.hf.config import Architecture, ConfigFields, HFConfig, hf_activation
+from regard.interop.hf.config import ConfigFields, HFArchitecture, HFConfig, hf_activation
 from regard.interop.hf.weights import ForeignWeight, WeightNames, layer_names
 from regard.models.transformer.config import TransformerConfig
 
@@ -118,7 +118,7 @@ def _weight_names(config: HFConfig) -> WeightNames:
     }
 
 
-LLAMA = Architecture("decoder", _read_config, _weight_names, _IGNORED, write_config=_write_config)
+LLAMA = HFArchitecture("decoder", _read_config, _weight_names, _IGNORED, write_config=_write_config)
 
 
 def halves_from_pairs(weight: Float[Tensor, "rows *columns"], num_heads: int) -> Float[Tensor, "rows *columns"]:

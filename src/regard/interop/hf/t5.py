@@ -10,7 +10,7 @@ the hidden states before that projection.
 
 from typing import Any
 
-from regard.interop.hf.config import Architecture, ConfigFields, HFConfig, hf_activation
+from regard.interop.hf.config import ConfigFields, HFArchitecture, HFConfig, hf_activation
 from regard.interop.hf.weights import ForeignWeight, WeightNames, layer_names
 from regard.models.transformer.config import TransformerConfig
 
@@ -107,4 +107,4 @@ def _weight_names(config: HFConfig) -> WeightNames:
     return result
 
 
-T5 = Architecture("encoder-decoder", _read_config, _weight_names, _IGNORED, write_config=_write_config)
+T5 = HFArchitecture("encoder-decoder", _read_config, _weight_names, _IGNORED, write_config=_write_config)

@@ -11,7 +11,7 @@ from typing import Any
 
 from regard.data.formats.images import ImageConfig, Resampling
 from regard.errors import ConfigError
-from regard.interop.hf.config import Architecture, ConfigFields, HFConfig
+from regard.interop.hf.config import ConfigFields, HFArchitecture, HFConfig
 from regard.interop.hf.weights import ForeignWeight, WeightNames, layer_names
 from regard.models.vision import VisionTransformerConfig
 
@@ -92,7 +92,7 @@ def _head(config: HFConfig) -> WeightNames:
     return {"output.weight": ForeignWeight("classifier.weight"), "output.bias": ForeignWeight("classifier.bias")}
 
 
-VIT = Architecture("image-encoder", _read_config, _weight_names, _IGNORED, _head)
+VIT = HFArchitecture("image-encoder", _read_config, _weight_names, _IGNORED, _head)
 
 
 def image_labels(config: HFConfig) -> list[str]:

@@ -24,7 +24,9 @@ from regard.interop.hf.tokenizer import tokenizer_files
 from regard.interop.hf.weights import ForeignWeight, WeightNames, foreign_weights, read_weight
 from regard.interop.model import (
     GENERATING_HEADS,
+    TOKENIZER_FILES,
     ExportableModel,
+    Exporter,
     weights_with_position_tables,
     with_position_tables,
 )
@@ -219,3 +221,12 @@ def _sentence_files(model: ExportableModel) -> dict[str, Any]:
             for index, (path, kind) in enumerate(parts.items())
         ],
     }
+
+
+HUGGING_FACE_EXPORTER = Exporter(
+    name="hf",
+    write=write_hf,
+    outputs=hf_outputs,
+    files=("config.json", "model.safetensors", "generation_config.json", *TOKENIZER_FILES,
+           "1_Pooling", "sentence_bert_config.json", "modules.json"),
+)  # fmt: skip

@@ -84,7 +84,7 @@ class Masking:
         """The model's input, and which positions are masked; with `is_plain` all of them become the mask token."""
         words = number_words(tokens, vocabulary, is_whole=self.has_words)
         budgets = self.budget((words != NOT_HIDDEN).sum(axis=1))
-        spans = choose(words, budgets, rng, has_spans=self.has_spans)
+        spans = choose_spans(words, budgets, rng, has_spans=self.has_spans)
         is_hidden = spans != NOT_HIDDEN
         shown = tokens.copy()
         if is_plain:
@@ -109,7 +109,7 @@ def number_words(
     return np.where(is_ordinary, np.cumsum(begins).reshape(tokens.shape) - 1, NOT_HIDDEN)
 
 
-def choose(
+def choose_spans(
     words: Int[np.ndarray, "rows time"], budgets: Int[np.ndarray, " rows"], rng: np.random.Generator, *, has_spans: bool
 ) -> Int[np.ndarray, "rows time"]:
     """The span that masks each position, or `NOT_HIDDEN`; in each row whole words are masked, up to its budget.
@@ -119,7 +119,7 @@ def choose(
 
     Example:
         >>> words = np.array([[-1, 0, 1, 1, 2, 3, -1], [4, 5, 5, 5, 6, 7, -1]])
-        >>> (choose(words, np.array([2, 1]), np.random.default_rng(0), has_spans=False) >= 0).astype(int).tolist()
+        >>> (choose_spans(words, np.array([2, 1]), np.random.default_rng(0), has_spans=False) >= 0).astype(int).tolist()
         [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 0, 0]]
     """
     places = np.flatnonzero(words != NOT_HIDDEN)

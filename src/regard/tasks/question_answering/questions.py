@@ -23,7 +23,7 @@ from regard.data.splits.plan import reject_split_columns, with_split_keys
 from regard.errors import ConfigError, DataError
 from regard.text.tokenizer import Tokenizer
 
-ROLES = ("context", "question", "answers")
+SPAN_ROLES = ("context", "question", "answers")
 
 _HALF = 1 << 16
 """A position is stored as two 16-bit numbers."""
@@ -163,12 +163,12 @@ def _table(
     read: Callable[[], Iterator[Record]],
     key: str | None = None,
 ) -> Table:
-    columns = tuple(str(position) for position in range(1, len(ROLES) + 1))
+    columns = tuple(str(position) for position in range(1, len(SPAN_ROLES) + 1))
     # The unit of messages is the question: a line of a file may have several.
     return Table(
         paths=paths,
         format="rows",
-        roles=ROLES,
+        roles=SPAN_ROLES,
         columns=columns,
         key=key,
         inferred=inferred,
@@ -188,8 +188,8 @@ def _read(questions: Questions, *, has_titles: bool) -> Iterator[Record]:
 
 def _read_rows(rows: Sequence[Any]) -> Iterator[Record]:
     for number, row in enumerate(rows, 1):
-        if len(row) != len(ROLES):
-            yield number, (), f"{len(row)} values instead of {len(ROLES)}"
+        if len(row) != len(SPAN_ROLES):
+            yield number, (), f"{len(row)} values instead of {len(SPAN_ROLES)}"
             continue
         question, context, given = row
         answers = _answers_in(given, context)

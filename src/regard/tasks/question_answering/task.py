@@ -34,7 +34,7 @@ from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, PredictionHead, build_body, default_pooling
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.question_answering.questions import (
-    ROLES,
+    SPAN_ROLES,
     QuestionWindow,
     encode_questions,
     most_windows,
@@ -110,7 +110,7 @@ class QuestionAnswering(TextTask[QuestionAnsweringSettings]):
     name = "question-answering"
     description = "question answering"
     Settings = QuestionAnsweringSettings
-    roles = ROLES
+    roles = SPAN_ROLES
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec}
     store_columns = ("tokens", "positions")
     metrics = ("answer_exact_match", "answer_f1")

@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.text import Text
 
 from regard.explanation.colors import INK, MUTED, SHADES, shade
-from regard.explanation.html import frame, page_html, write_page
+from regard.explanation.pages import frame, page_html, write_page
 from regard.explanation.tokens import visible
 from regard.files import check_suffix
 

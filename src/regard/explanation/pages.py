@@ -1,4 +1,7 @@
-"""Self-contained HTML pages: a template into which styles, scripts and data are embedded."""
+"""Self-contained HTML pages: a template of `html/` into which its styles and scripts, and the data, are embedded.
+
+A page is one file without references to others. Its script inserts text as text, never as HTML.
+"""
 
 import html
 import json
@@ -87,8 +90,8 @@ def plain(data: Any) -> Any:
 
 def page_file(name: str) -> str:
     """Returns the content of a template, style sheet or script of this folder."""
-    return (resources.files("regard.explanation.html") / name).read_text(encoding="utf-8")
+    return (resources.files("regard.explanation") / "html" / name).read_text(encoding="utf-8")
 
 
 def has_page_file(name: str) -> bool:
-    return (resources.files("regard.explanation.html") / name).is_file()
+    return (resources.files("regard.explanation") / "html" / name).is_file()
