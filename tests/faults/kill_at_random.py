@@ -4,7 +4,8 @@
 
 A third of the kills come a little after a line of figures, a third at the sight
 of a file that is being written, a third after some time, whatever the process is
-doing then. In the end the weights, the checkpoint and the figures must be the same.
+doing then; if it has ended by then, there are no more kills. In the end the
+weights, the checkpoint and the figures must be the same.
 """
 
 import argparse
@@ -100,10 +101,12 @@ def has_reached(run: Path, step: int) -> Callable[[], bool]:
     return check
 
 
-def kill_sometime(process: subprocess.Popen[str], run: Path, kind: str, step: int, rng: random.Random) -> bool:
+def kill_sometime(
+    process: subprocess.Popen[str], run: Path, kind: str, step: int, seconds: float, rng: random.Random
+) -> bool:
     """Send SIGKILL at a moment of this kind, about when `step` is reached; whether the process was still running."""
     if kind == "sometime":
-        moment = time.monotonic() + rng.uniform(0.0, 6.0)
+        moment = time.monotonic() + rng.uniform(0.0, seconds)
         wait(process, lambda: time.monotonic() > moment)
     else:
         wait(process, has_reached(run, step))
@@ -166,20 +169,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data = write_data(folder)
+        begun = time.monotonic()
         finish(start(data, folder / "undisturbed", options.steps))
+        seconds = (time.monotonic() - begun) / 2
         killed = folder / "killed"
         num_kills = 0
         while num_kills < options.kills:
             kind = ("figures", "writing", "sometime")[num_kills % 3]
             goal = options.steps * num_kills // options.kills
-            if not kill_sometime(start(data, killed, options.steps), killed, kind, goal, rng):
+            if not kill_sometime(start(data, killed, options.steps), killed, kind, goal, seconds, rng):
                 break
             num_kills += 1
             print(f"kill {num_kills} ({kind}): {describe(killed)}", flush=True)
         finish(start(data, killed, options.steps))
         found = differences(folder / "undisturbed", killed)
     print(f"{num_kills} kills; {'; '.join(found) or 'everything is the same'}")
-    sys.exit(bool(found) or num_kills < options.kills)
+    sys.exit(bool(found) or num_kills < min(2, options.kills))
 
 
 if __name__ == "__main__":

@@ -10,15 +10,10 @@ from regard.errors import ConfigError
 from regard.models.heads import HeadConfig
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer.config import TransformerConfig
-from regard.models.vision import (
-    ImageClassifier,
-    VisionTransformer,
-    VisionTransformerConfig,
-    patches,
-    require_image_model,
-)
+from regard.models.vision import VisionTransformer, VisionTransformerConfig, patches
+from regard.tasks.image_classification import ImageClassifier
 
-PICTURE = ImageConfig(size=15, patch_size=5, center=[0.2, 0.4, 0.6])
+PICTURE = ImageConfig(size=15, patch_size=5, mean=[0.2, 0.4, 0.6])
 SHAPE = VisionTransformerConfig.read(
     {"num_layers": 2, "model_dim": 22, "num_heads": 2, "feedforward_dim": 29, "block": "pre-norm",
      "positions": "learned", "dropout": 0.0}
@@ -45,7 +40,7 @@ def test_a_linear_layer_on_patches_is_a_convolution_whose_stride_is_its_size():
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_parameter_gets_a_gradient(positions: str, channels: int):
     picture = ImageConfig(size=15, patch_size=5, channels=channels)
-    model = ImageClassifier(SHAPE.changed(positions=positions), picture, HeadConfig(dropout=0.0), 7)
+    model = ImageClassifier(SHAPE.changed(positions=positions), picture, HeadConfig(dropout=0.0, pooling="first"), 7)
     randomized(model)(pixels(channels)).square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -67,18 +62,17 @@ def test_the_first_hidden_state_depends_on_all_patches_and_their_positions():
 
 @torch.no_grad()
 def test_one_number_serves_all_channels():
-    one = VisionTransformer(SHAPE, ImageConfig(size=15, patch_size=5, center=[0.3], spread=[0.7]))
-    three = VisionTransformer(SHAPE, ImageConfig(size=15, patch_size=5, center=[0.3] * 3, spread=[0.7] * 3))
+    one = VisionTransformer(SHAPE, ImageConfig(size=15, patch_size=5, mean=[0.3], std=[0.7]))
+    three = VisionTransformer(SHAPE, ImageConfig(size=15, patch_size=5, mean=[0.3] * 3, std=[0.7] * 3))
     given = pixels()
     assert torch.equal(one.normalize(given), three.normalize(given))
     torch.testing.assert_close(one.normalize(given), (given / 255 - 0.3) / 0.7)
 
 
 def test_images_need_a_model_that_reads_pixels():
-    assert require_image_model(SHAPE) is SHAPE
     for config in (RecurrentConfig(), TransformerConfig()):
-        with pytest.raises(ConfigError, match=f"family vision, such as vit-tiny, got {config.family}"):
-            require_image_model(config)
+        with pytest.raises(ConfigError, match=f"vit-tiny, got model.family={config.family}"):
+            ImageClassifier(config, PICTURE, HeadConfig(pooling="first"), 7)
     with pytest.raises(ConfigError, match="decoder_layers"):
         SHAPE.changed(decoder_layers=1)
 
@@ -105,9 +99,9 @@ def test_the_encoder_reads_the_start_vector_and_then_the_patches_row_by_row():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"size": 15}, "data.picture.size must be a multiple of its patch_size, got size=15"),
-        ({"center": [0.1, 0.2]}, "data.picture.center must be a finite number for all channels or one for each"),
-        ({"spread": [0.0]}, "data.picture.spread must be above 0"),
+        ({"size": 15}, "multiple of patch_size, got size=15"),
+        ({"mean": [0.1, 0.2]}, "mean must be one finite number for all channels or one for each"),
+        ({"std": [0.0]}, "std must be positive"),
         ({"channels": 2}, "channels"),
         ({"resampling": "best"}, "resampling"),
     ],

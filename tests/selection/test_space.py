@@ -6,14 +6,14 @@ import pytest
 
 from regard.errors import ConfigError
 from regard.selection.space import Range, nested, read_space
-from regard.training.defaults import with_preset
-from regard.training.settings import ResolvedSettings
+from regard.training.defaults import draft
+from regard.training.settings import DraftSettings
 
 RATE = {"low": 1e-4, "high": 1e-2, "log": True}
 
 
-def settings(name: str = "tiny") -> ResolvedSettings:
-    return with_preset({"task": "translation"}, name)
+def settings(name: str = "tiny") -> DraftSettings:
+    return draft({"task": {"name": "seq2seq"}, "preset": name})
 
 
 def test_a_space_has_a_range_for_each_setting_by_its_full_name():
@@ -30,7 +30,7 @@ def test_a_space_has_a_range_for_each_setting_by_its_full_name():
     [
         ({"train": {"learning_rat": RATE}}, "unknown setting train.learning_rat; did you mean train.learning_rate?"),
         ({"trian": {"learning_rate": RATE}}, "unknown setting trian; did you mean train?"),
-        ({"data": {"picture": {"siz": RATE}}}, "unknown setting data.picture.siz; did you mean data.picture.size?"),
+        ({"generate": {"beam_siz": RATE}}, "unknown setting generate.beam_siz; did you mean generate.beam_size?"),
         ({}, "the search space must have at least one setting"),
         ({"train": {}}, "the search space must have at least one setting"),
         ({"train": 3}, "train is a section: a space must name settings in it, got 3"),

@@ -97,29 +97,29 @@ class TransformerConfig(EncoderDecoderConfig):
 
     @model_validator(mode="after")
     def _heads_fit_together(self) -> "TransformerConfig":
-        width = f"{self.model_dim=}" if self.query_width is None else f"{self.query_width=}"
+        width = f"model_dim={self.model_dim}" if self.query_width is None else f"query_width={self.query_width}"
         if (self.query_width or self.model_dim) % self.num_heads:
             name = width.removeprefix("self.").partition("=")[0]
-            raise ConfigError(f"{name} must be a multiple of num_heads, got {width} and {self.num_heads=}")
+            raise ConfigError(f"{name} must be a multiple of num_heads, got {width} and num_heads={self.num_heads}")
         if self.num_heads % (self.num_key_value_heads or 1):
             raise ConfigError(
                 "num_heads must be a multiple of num_key_value_heads, "
-                f"got {self.num_heads=} and {self.num_key_value_heads=}"
+                f"got num_heads={self.num_heads} and num_key_value_heads={self.num_key_value_heads}"
             )
         if "rotary" in self.position_schemes and self.head_dim % 2:
             raise ConfigError(
-                f"rotary positions need an even head_dim, got {width} / {self.num_heads=} = {self.head_dim}"
+                f"rotary positions need an even head_dim, got {width} / num_heads={self.num_heads} = {self.head_dim}"
             )
         if not self.value_projection and (self.num_key_value_heads or self.num_heads) != self.num_heads:
             raise ConfigError(
                 "without value_projection num_key_value_heads must equal num_heads, "
-                f"got {self.num_heads=} and {self.num_key_value_heads=}"
+                f"got num_heads={self.num_heads} and num_key_value_heads={self.num_key_value_heads}"
             )
         has_own_width = self.query_width not in (None, self.model_dim)
         if has_own_width and not (self.value_projection and self.output_projection):
             raise ConfigError(
                 "a query_width other than model_dim needs value_projection and output_projection, "
-                f"got {self.query_width=} and {self.model_dim=}"
+                f"got query_width={self.query_width} and model_dim={self.model_dim}"
             )
         return self
 
@@ -127,14 +127,16 @@ class TransformerConfig(EncoderDecoderConfig):
     def _stacks_fit_together(self) -> "TransformerConfig":
         schemes = self.position_schemes
         if "sinusoidal" in schemes and self.model_dim % 2:
-            raise ConfigError(f"sinusoidal positions need an even model_dim, got {self.model_dim=}")
+            raise ConfigError(f"sinusoidal positions need an even model_dim, got model_dim={self.model_dim}")
         if "relative" in schemes and self.position_distance <= self.position_buckets // 2:
             raise ConfigError(
                 "position_distance must exceed half of position_buckets, "
-                f"got {self.position_distance=} and {self.position_buckets=}"
+                f"got position_distance={self.position_distance} and position_buckets={self.position_buckets}"
             )
         if self.num_segments and not self.encoder_depth:
-            raise ConfigError(f"num_segments is for a model with an encoder, got {self.num_segments=} without one")
+            raise ConfigError(
+                f"num_segments is for a model with an encoder, got num_segments={self.num_segments} without one"
+            )
         return self
 
     @property
