@@ -76,8 +76,8 @@ def choose_tokens(
 def suppress_tokens(
     logits: Float[Tensor, "batch vocab"], ids: Int[Tensor, " suppressed"] | None
 ) -> Float[Tensor, "batch vocab"]:
-    """Set the logits of these tokens to -inf; None leaves them unchanged."""
-    return logits if ids is None else logits.index_fill(-1, ids, -torch.inf)
+    """Set the logits of these tokens to -inf, in place: a copy of the vocabulary for each row would take time."""
+    return logits if ids is None else logits.index_fill_(-1, ids, -torch.inf)
 
 
 def at_least_float32(logits: Float[Tensor, "*rows vocab"]) -> Float[Tensor, "*rows vocab"]:
