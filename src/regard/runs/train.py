@@ -4,9 +4,10 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
-from regard.data.sources import IN_MEMORY, Rows
+from regard.data.sources import IN_MEMORY, Rows, Source, is_builtin
 from regard.data.stores.tokens import TokenStream
 from regard.errors import ConfigError, DeviceError, RunError, StoppedError
 from regard.logging import format_duration, log_info
@@ -26,7 +27,9 @@ from regard.runs.folder import RunFolder
 from regard.runs.report import write_run_report
 from regard.runs.run import Run, split_paths_and_rows
 from regard.settings import merge_tables, require_table
+from regard.tasks.detection import readable_rows
 from regard.tasks.registry import detect_task, find_task, make_task
+from regard.tasks.task import ChoiceContext
 from regard.tasks.text import TextSettings
 from regard.training.checkpoints import load_checkpoint, save_checkpoint, trained_weights, weights_of, write_tensors
 from regard.training.defaults import choose_size, draft, find_hardware, preset_of, resolve
@@ -40,6 +43,8 @@ from regard.version import version
 OnEvaluation = Callable[[int, float], None]
 Data = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Rows
 
+_SAMPLE_ROWS, _MOST_SAMPLED = 2_500, 200_000
+"""Settings are chosen by at least so many rows, if there are as many, at equal distances in the first 200,000."""
 REPORT_ROWS = 1_000
 """Validation rows that the report's scores are computed on."""
 _MAY_CHANGE = {
@@ -140,7 +145,7 @@ def given_values(**sections: Any) -> dict[str, Any]:
 
 def set_up(values: Mapping[str, Any], rows: Rows | None = None) -> tuple[Prepared, ResolvedSettings, Trainer]:
     """Prepared data, resolved settings and a trainer that is ready to start; only the cache is written to."""
-    values = with_task(values, rows)
+    values = with_choices(with_task(values, rows), rows)
     # Before the data is read, so that a misspelled setting or a missing device is reported at once.
     settings = draft(values)
     hardware, task = find_hardware(settings), make_task(settings.task)
@@ -170,6 +175,37 @@ def with_task(values: Mapping[str, Any], rows: Rows | None = None) -> dict[str, 
         given["name"], reason = detect_task(config, rows, given=given)
         log_info(f"task {given['name']}, by the data: {reason}")
     return {**values, "task": given}
+
+
+def with_choices(values: Mapping[str, Any], rows: Rows | None = None) -> dict[str, Any]:
+    """The settings with those that the task chooses for a sample of the data; the reasons are printed."""
+    settings = draft(values)
+    given = find_task(values["task"]["name"]).Settings.draft(values["task"], section="task")
+    if not isinstance(given, TextSettings) or given.embeddings is not None or is_builtin(settings.data):
+        return dict(values)
+    source = make_task(settings.task).open(settings.data, rows)
+    if not isinstance(source, Source):
+        return dict(values)
+    sample, num_characters = _sample(readable_rows(source.train))
+    device = "cuda" if find_hardware(settings).device.type == "cuda" else "cpu"
+    chosen = make_task(given).choose(ChoiceContext(sample, num_characters, device, settings.train.minutes))
+    for name, reason in chosen.reasons.items():
+        log_info(f"{name} {reason}")
+    preset = {} if chosen.preset is None else {"preset": chosen.preset}
+    return merge_tables({"task": dict(chosen.task), **preset}, values)
+
+
+def _sample(rows: Iterable[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], int]:
+    """Rows at equal distances, since files are often sorted, and the number of characters of all rows."""
+    sample: list[tuple[str, ...]] = []
+    every, num_characters = 1, 0
+    for number, row in enumerate(islice(rows, _MOST_SAMPLED)):
+        num_characters += sum(map(len, row))
+        if number % every == 0:
+            sample.append(row)
+        if len(sample) == 2 * _SAMPLE_ROWS:
+            sample, every = sample[::2], 2 * every
+    return sample, num_characters
 
 
 def make_trainer(

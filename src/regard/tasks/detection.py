@@ -4,6 +4,7 @@ A source is read once, a sample of its rows is kept, and every task's `detect`
 is asked what it makes of the description.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -154,15 +155,19 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
 
 
 def _sample(table: Any) -> tuple[tuple[str, ...], ...]:
-    """The first rows of a table that can be read; the others are reported when the rows are prepared."""
-    rows: list[tuple[str, ...]] = []
+    return tuple(islice(readable_rows(table), _SAMPLE_ROWS))
+
+
+def readable_rows(table: Any) -> Iterator[tuple[str, ...]]:
+    """The rows of a table up to the end or to an error, which is reported when the rows are prepared."""
+    num_rows = 0
     try:
-        for row in islice(table, _SAMPLE_ROWS):
-            rows.append(row.values)
+        for row in table:
+            yield row.values
+            num_rows += 1
     except DataError:
-        if not rows:
+        if not num_rows:
             raise
-    return tuple(rows)
 
 
 def _is_number(value: Any) -> bool:

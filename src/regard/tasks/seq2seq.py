@@ -41,6 +41,8 @@ from regard.tasks.task import (
     BATCH_TOKENS,
     PLAIN,
     TRAIN_DEFAULTS,
+    ChoiceContext,
+    Choices,
     Defaults,
     DefaultsContext,
     Detection,
@@ -55,6 +57,7 @@ from regard.tasks.task import (
     to_device,
 )
 from regard.tasks.text import TextSettings, TextTask, fit_tokenizer, next_token_loss, pad_rows, pad_time, row_losses
+from regard.text.statistics import TextStatistics, choose_tokenizer
 from regard.text.tokenizer import Tokenizer
 
 _ROLES = ("source", "target")
@@ -62,6 +65,8 @@ _SEARCHED_TOKENS = {"cpu": 8_192, "cuda": 32_768}
 """Source tokens that are searched together, each counted once for every hypothesis."""
 _SLOTS = {"cpu": 64, "cuda": 256}
 """Sequences that are generated side by side."""
+_SPELLED_CHARACTERS = 64
+"""Shorter sources of targets that are spelled character by character are spelled, too."""
 _LENGTH_MULTIPLE = 16
 """On a GPU the length of a batch of sources is a multiple of this, so that CUDA graphs can be reused."""
 
@@ -72,7 +77,7 @@ class Seq2SeqSettings(TextSettings):
     name: str = "seq2seq"
     target_tokenizer: str | None = None
     """A tokenizer of its own for targets: bpe, unigram, characters, bytes, words, or the path of a tokenizer.json.
-    Unset: sources and targets share one."""
+    Unset: sources and targets share one, unless different kinds suit them."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,22 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
 
     def fitted_codec_types(self) -> Mapping[str, type[Codec]]:
         return {"text": TextCodec} if self.settings.target_tokenizer is None else _TWO_TOKENIZERS
+
+    def choose(self, context: ChoiceContext) -> Choices:
+        """A tokenizer for each side; one for both where the same kind suits them."""
+        if not context.rows or self.settings.tokenizer is not None:
+            return Choices()
+        sides = [TextStatistics.of([row[side] for row in context.rows]) for side in (0, 1)]
+        (source, why), (target, target_why) = map(choose_tokenizer, sides)
+        if target == "characters" and source != target and sides[0].mean_characters <= _SPELLED_CHARACTERS:
+            source, why = "characters", "short texts, and targets that are spelled"
+        size = self.vocabulary("bpe" if "bpe" in (source, target) else source, context)
+        if self.settings.target_tokenizer is not None or source == target:
+            return Choices({"tokenizer": source, **size}, reasons={"tokenizer": f"{source}: {why}"})
+        return Choices(
+            {"tokenizer": source, "target_tokenizer": target, **size},
+            reasons={"source tokenizer": f"{source}: {why}", "target tokenizer": f"{target}: {target_why}"},
+        )
 
     def fit_codecs(self, data: FitData) -> dict[str, Codec]:
         kind = self.settings.target_tokenizer

@@ -198,6 +198,30 @@ class Predictor(Protocol):
 
 
 @dataclass(frozen=True)
+class ChoiceContext:
+    """What settings may depend on that are chosen before the data is encoded."""
+
+    rows: Sequence[Sequence[str]]
+    """A sample of the training rows."""
+    num_characters: int
+    """Of all rows that were read for the sample."""
+    device: Literal["cpu", "cuda"]
+    minutes: float | None
+    """The budget, where it is a time."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Settings that are chosen for the data before it is encoded; what the user has set takes precedence."""
+
+    task: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the `[task]` section."""
+    preset: str | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """For each setting that is printed, its value and why: `task.tokenizer` -> `characters: single words`."""
+
+
+@dataclass(frozen=True)
 class DefaultsContext:
     """What defaults may depend on."""
 
@@ -429,6 +453,10 @@ class Task(Generic[TaskSettingsT]):
         return [text]
 
     # Settings
+
+    def choose(self, context: ChoiceContext) -> Choices:
+        """Settings for data like this; `self.settings` has None where the user has set nothing."""
+        return Choices()
 
     def defaults(self, context: DefaultsContext) -> Defaults:
         """Values for what the user left unset."""

@@ -19,15 +19,18 @@ from torch import Tensor, nn
 
 from regard.data.batches import pad
 from regard.data.codecs.codec import Codec
-from regard.data.codecs.text import TextCodec
+from regard.data.codecs.text import FEWEST_TOKENS, TextCodec
 from regard.data.prepare import FitData
 from regard.models.protocols import Decoder
 from regard.nn.losses import IGNORED, linear_cross_entropy, linear_log_likelihoods, rdrop_cross_entropy
-from regard.tasks.task import PLAIN, ExportSpec, ImportedCodecs, Objective, Task, TaskSettings
+from regard.tasks.task import PLAIN, ChoiceContext, Choices, ExportSpec, ImportedCodecs, Objective, Task, TaskSettings
+from regard.text.statistics import TextStatistics, choose_tokenizer
 from regard.text.tokenizer import Tokenizer
 
 SEPARATOR = "\t"
 """Between the texts of a pair, where they are written as one input."""
+_QUICK_MINUTES, _QUICK_CHARACTERS_PER_TOKEN = 15.0, 1_600
+"""On a CPU, a run this short learns more with a vocabulary of one token for each 1,600 characters of data."""
 _TILE = 8
 """The width of a matrix is padded to a multiple of this, as tensor cores need it."""
 
@@ -37,10 +40,12 @@ class TextSettings(TaskSettings):
 
     tokenizer: str
     """bpe, unigram, characters, bytes or words, trained on the training rows; or the path of a tokenizer.json. Unset:
-    bpe, but characters for the built-in dates."""
+    characters for single words, words for a closed set of symbols, otherwise bpe; for short texts without spaces
+    between words characters."""
     vocab_size: int | None = Field(default=None, ge=5)
     """The largest vocabulary of a tokenizer that is trained. Unset: one token for each 400 characters of data, within
-    512 to 32,000; for running text all characters, or the 50,000 most frequent words."""
+    512 to 32,000 (1,600 characters in runs of up to 15 minutes on a CPU); for running text all characters, or the
+    50,000 most frequent words."""
     lowercase: bool = False
     """Lower-case texts before they are tokenized: a smaller vocabulary where rows are few."""
     max_length: int = Field(default=512, ge=1)
@@ -89,6 +94,22 @@ class TextTask(Task[TextSettingsT], ABC):
     def texts_of(self, row: Sequence[str]) -> Sequence[str]:
         """The texts of a row that the tokenizer is trained on."""
         return row[:-1]
+
+    def choose(self, context: ChoiceContext) -> Choices:
+        texts = [text for row in context.rows for text in self.texts_of(row)]
+        if not texts or self.settings.tokenizer is not None:
+            return Choices()
+        kind, reason = choose_tokenizer(TextStatistics.of(texts))
+        return Choices(
+            {"tokenizer": kind, **self.vocabulary(kind, context)}, reasons={"tokenizer": f"{kind}: {reason}"}
+        )
+
+    def vocabulary(self, kind: str, context: ChoiceContext) -> dict[str, Any]:
+        """The size of the vocabulary, where the budget is short and it would be larger by the amount of data."""
+        is_quick = context.device == "cpu" and context.minutes is not None and context.minutes <= _QUICK_MINUTES
+        if kind not in ("bpe", "unigram") or not is_quick or self.settings.vocab_size is not None:
+            return {}
+        return {"vocab_size": max(FEWEST_TOKENS, context.num_characters // _QUICK_CHARACTERS_PER_TOKEN)}
 
     def fit_codecs(self, data: FitData) -> dict[str, Codec]:
         texts = (text for row in data.sample() for text in self.texts_of(row))
