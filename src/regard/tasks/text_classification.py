@@ -134,6 +134,9 @@ class TextClassificationSettings(TextSettings):
     Unset: each row has one label."""
     balance: bool = False
     """Weight rows so that all labels have the same weight in the loss, however frequent they are."""
+    ngrams: int = Field(ge=0, le=5)
+    """Up to this length, n-grams of tokens are the features of a linear model whose logits are added to those of the
+    network; 0 for none. Unset: 2, but 0 for fine-tuning."""
     contrastive: float
     """Weight of a supervised contrastive term in the loss: embeddings of texts with the same label are pulled together.
     Unset: 0, but 1 where a pretrained model is fine-tuned on fewer than 1,000 rows with one label each."""
@@ -193,7 +196,8 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
     def defaults(self, context: DefaultsContext) -> Defaults:
         base = super().defaults(context)
         is_few = context.is_finetuned and context.num_rows < _FEW_ROWS and not self.is_multi_label
-        return Defaults(base.train, {"contrastive": _CONTRASTIVE_FOR_FEW if is_few else 0.0}, base.head)
+        values = {"contrastive": _CONTRASTIVE_FOR_FEW if is_few else 0.0, "ngrams": 0 if context.is_finetuned else 2}
+        return Defaults(base.train, values, base.head)
 
     def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Any) -> None:
         if self.settings.contrastive and self.is_multi_label:
@@ -207,7 +211,8 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         return self.objectives - {"label_smoothing"} if self.is_multi_label else self.objectives
 
     def build(self, model: ModelConfig, head: HeadConfig) -> SequenceClassifier:
-        return SequenceClassifier(model, head, self.tokenizer.vocab_size, len(self.label_codec))
+        size, num_labels = self.tokenizer.vocab_size, len(self.label_codec)
+        return SequenceClassifier(model, head, size, num_labels, ngrams=self.settings.ngrams)
 
     def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> TextBatch:
         texts, labels = columns
@@ -222,7 +227,8 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         if objective.rdrop:
             batch = repeat_batch(batch)
         vectors = model.embed(batch.source, batch.lengths, batch.segments)
-        loss = classification_loss(model.head(vectors).float(), batch.targets, batch.weights, objective)
+        logits = model.logits(vectors, batch.source, batch.lengths).float()
+        loss = classification_loss(logits, batch.targets, batch.weights, objective)
         if not self.settings.contrastive:
             return loss
         terms = contrastive_losses(vectors.float(), batch.targets, batch.weights > 0) * batch.weights
@@ -282,7 +288,7 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     @classmethod
     def imported_settings(cls, *, max_length: int, window: int) -> dict[str, Any]:
-        return {**super().imported_settings(max_length=max_length, window=window), "contrastive": 0.0}
+        return {**super().imported_settings(max_length=max_length, window=window), "contrastive": 0.0, "ngrams": 0}
 
     @classmethod
     def imported_codecs(cls, imported: ImportedCodecs) -> dict[str, Codec]:
