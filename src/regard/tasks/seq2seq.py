@@ -112,6 +112,7 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
     supports_shots = True
     attention_kind = "cross"
     head_kind = "target-tokens"
+    selection_rows = 200  # generation takes far longer than a forward pass
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
@@ -243,6 +244,10 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
         """BLEU counts n-grams of four words, so it is of no use for shorter targets."""
         num_words = [len(row[1].split()) for row in rows]
         return "bleu" if sum(num_words) >= 4 * len(num_words) else "exact_match"
+
+    def selection_generation(self, rows: Sequence[Sequence[str]]) -> GenerationConfig:
+        """Greedy, and no longer than the longest target: an untrained model would not end before its limit."""
+        return GenerationConfig(max_tokens=1 + max(map(len, self.target_tokenizer.encode([row[1] for row in rows]))))
 
     def comparison_metrics(self, headline: str) -> tuple[str, ...]:
         return (headline, *(name for name in ("exact_match", "bleu", "chrf") if name != headline))
