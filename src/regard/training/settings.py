@@ -39,7 +39,8 @@ class TrainConfig(Settings):
     select_by: SelectBy = "auto"
     """Which evaluated weights are kept. score: those with the best headline score on validation rows, and among nearly
     equal ones (closer than 2 / rows of the score) those with the lowest loss; loss: those with the lowest validation
-    loss. auto: score for tasks whose predictions are compared with targets, otherwise loss."""
+    loss. auto: score for tasks whose predictions are compared with targets, on a GPU except for generated ones;
+    otherwise loss."""
     batch_tokens: int = Field(ge=1)
     """The largest batch: rows times the tokens of the longest one. Unset: 1,024 on a CPU and 4,096 on a GPU; for
     language models 1,024 and 8,192."""
