@@ -433,13 +433,14 @@ class TrainingDisplay:
         self._figures.update(line)
         if "valid_loss" in line:
             self._figures["valid_step"] = line["step"]
-        self._progress.update(self._bar, completed=used, description=self._text())
+        self._progress.update(self._bar, completed=used, description=self.text())
         is_time = time.monotonic() - self._last_plain > _PLAIN_SECONDS
         if self._is_shown and not self._is_live and is_time:
             self._last_plain = time.monotonic()
-            log_info(f"{self._text()} · {100 * used:.0f} %")
+            log_info(f"{self.text()} · {100 * used:.0f} %")
 
-    def _text(self) -> str:
+    def text(self) -> str:
+        """The newest figures in one line; those of validation with their step."""
         figures = self._figures
         parts = [f"step {figures['step']:,}"]
         if "loss" in figures:
