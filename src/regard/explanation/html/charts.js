@@ -64,9 +64,10 @@ const makeMark = (shape, x, y, size) => makeSvg("path", { class: "mark", d: shap
 
 /* Lines over one axis.
 
-   `axis` is {kind, name, format, formatPlace, ticks}: the kind is "linear", "logarithmic" or "ranges"; in ranges x
-   counts from 0, and `ticks` are their names. `lines()` returns {name, style, points, marks, shape, shift}: points are
-   {x, y, low, high}, marks "all", "last" or "none", and a ring is drawn around the point with x `ringAt`.
+   `axis` is {kind, name, format, formatPlace, ticks, end}: the kind is "linear", "logarithmic" or "ranges"; in ranges x
+   counts from 0, and `ticks` are their names. A linear axis reaches `end` at least, so that charts align. `lines()`
+   returns {name, style, points, marks, shape, shift, ringAt}: points are {x, y, low, high}, marks "all", "last" or
+   "none", and a ring is drawn around the point with x `ringAt`.
    `describe(x)` returns [name, text] rows for the tip at a place. Charts in `linked` show the same cursor. */
 class LineChart {
   constructor(root, options) {
@@ -107,7 +108,7 @@ class LineChart {
     const [least, most] = range(points.map(({ x }) => x));
     const log = (value) => Math.log(value);
     const same = (value) => value;
-    const ends = { linear: [0, most], logarithmic: [least, most], ranges: [-0.5, this.axis.ticks?.length - 0.5] };
+    const ends = { linear: [0, Math.max(most, this.axis.end ?? 0)], logarithmic: [least, most], ranges: [-0.5, this.axis.ticks?.length - 0.5] };
     const scale = this.axis.kind === "logarithmic" ? log : same;
     let [first, last] = ends[this.axis.kind].map(scale);
     if (this.axis.kind === "logarithmic") [first, last] = [first - (last - first || 1) * 0.04, last + (last - first || 1) * 0.04];

@@ -91,7 +91,7 @@ function showLearning(section, { curves, kept_step: keptStep, score_label: score
   const pointsOf = (name) => curves.filter((line) => isNumber(line[name])).map((line) => ({ x: line.step, y: line[name] }));
   const [training, validation, scores, rates] = ["loss", "valid_loss", "valid_score", "learning_rate"].map(pointsOf);
   const isNoisy = training.length > MANY_POINTS;
-  const axis = { kind: "linear", name: "steps", format: formatNumber, formatPlace: (step) => `step ${formatNumber(step)}` };
+  const axis = { kind: "linear", name: "steps", end: curves.at(-1).step, format: formatNumber, formatPlace: (step) => `step ${formatNumber(step)}` };
   const card = make("div", { class: "card" });
   section.append(card);
   const charts = [];
