@@ -9,8 +9,13 @@ The public names are imported when they are first used, so that `import regard`
 takes no time.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# OpenMP reads this when torch is first imported. By default its threads wait for each other by spinning, and where
+# another program uses the cores, they use up the time in which the one that they wait for could run.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
     from regard.errors import RegardError

@@ -158,6 +158,21 @@ def test_the_report_draws_every_section_that_has_something_to_show(
     assert f'data-cells="{11 * 12}"' in dom
 
 
+def test_the_report_draws_the_score_and_marks_the_kept_weights(
+    report: Report, tmp_path: Path, drawn: Callable[..., str]
+):
+    scores = [{"step": step, "valid_score": 0.8 + step / 8000, "valid_metric": "accuracy"} for step in (200, 400, 600)]
+    write_report(tmp_path / "page.html", replace(report, curves=[*report.curves, *scores], kept_step=400))
+    dom = drawn(tmp_path / "page.html")
+    assert "Accuracy on validation rows, kept: 0.85" in dom
+    curve = dom.partition('<g class="line valid_score">')[2].partition("</g>")[0]
+    assert curve.count('class="mark"') == 3
+    assert curve.count('class="ring"') == 1
+    at = re.search(r'class="ring" cx="([\d.]+)"', dom.partition('<g class="line valid_loss">')[2])
+    assert at is not None
+    assert f'class="ring" cx="{at[1]}"' in curve, "both rings are at the kept step"
+
+
 def test_the_smallest_report_has_no_empty_section(tmp_path: Path, drawn: Callable[..., str]):
     write_report(tmp_path / "page.html", Report(title="nothing yet"))
     dom = drawn(tmp_path / "page.html")

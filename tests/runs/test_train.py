@@ -9,7 +9,7 @@ import pytest
 import regard
 from regard.errors import ConfigError, RunError, RunExistsError
 from regard.runs.folder import RunFolder
-from regard.runs.train import make_trainer, set_up, start, train
+from regard.runs.train import TimeEstimate, TrainingDisplay, make_trainer, set_up, start, train
 from regard.settings import override
 
 ROWS = [
@@ -100,3 +100,42 @@ def test_a_run_that_another_process_has_finished_in_the_meantime_is_kept(tmp_pat
     with pytest.raises(RunExistsError):
         start(folder, data, settings, make_trainer(settings, data), show_progress=False)
     assert folder.model_path.read_bytes() == weights
+
+
+def test_the_score_of_each_evaluation_is_logged_recorded_and_reported(tmp_path: Path):
+    settings = {**TINY, "train": {**TINY["train"], "max_steps": 6, "evaluate_every": 3}}
+    run = train(ROWS, out=tmp_path / "run", settings=settings, show_progress=False)
+    assert run.settings.train.select_by == "score"
+    lines = [line for line in run.folder.read_metrics() if "valid_loss" in line]
+    assert [(line["step"], line["valid_metric"]) for line in lines] == [(3, "accuracy"), (6, "accuracy")]
+    recorded = [line for line in run.folder.read_ledger() if line["event"] == "training"]
+    assert [line["scores"] for line in recorded] == [
+        {"loss": line["valid_loss"], "accuracy": line["valid_score"]} for line in lines
+    ]
+    assert [line["candidate"] for line in recorded] == ["step 3", "step 6"]
+    kept = int(run.candidate().removeprefix("step "))
+    best = next(line for line in lines if line["step"] == kept)
+    assert run.evaluate(log=False).scores["accuracy"].value == pytest.approx(best["valid_score"])
+    assert f"step {kept}, validation loss" in run.folder.report_path.read_text(encoding="utf-8")
+
+
+def test_progress_names_the_step_of_the_last_evaluation():
+    display = TrainingDisplay(is_shown=False)
+    display.update({"step": 10, "loss": 0.5, "tokens_per_second": 1200.0}, 0.1)
+    assert display.text() == "step 10 · loss 0.500 · 1,200 tokens/s"
+    display.update({"step": 10, "valid_loss": 0.31, "valid_score": 0.874, "valid_metric": "entity_f1"}, 0.1)
+    display.update({"step": 20, "loss": 0.4, "tokens_per_second": 1300.0}, 0.2)
+    assert display.text() == (
+        "step 20 · loss 0.400 · validation loss 0.310, entity F1 0.874 at step 10 · 1,300 tokens/s"
+    )
+
+
+def test_the_expected_time_is_logged_once_by_the_first_steps(caplog):
+    estimate = TimeEstimate()
+    with caplog.at_level(logging.INFO, logger="regard"):
+        for step in range(10, 200, 10):
+            # The first ten steps take 5 s, and then a step half a second; 1,000 in all.
+            estimate.add({"step": step, "seconds": step / 2, "tokens_per_second": 1234.4}, step / 1000)
+    assert [record.message for record in caplog.records] == [
+        "expected: at most about 8 min 20 s, at 1,234 tokens/s, measured over the first 50 steps"
+    ]

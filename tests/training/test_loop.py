@@ -107,8 +107,8 @@ def test_early_stopping(make_trainer, recorder):
     outcome = seen.fit(trainer)
     assert outcome.is_finished
     assert "stopped early" in outcome.reason
-    assert " 3 evaluations" in outcome.reason
-    assert (seen.best, trainer.progress.step) == ([2], 8)
+    assert " 3 evaluations; the learning rate was decayed over the last 2 steps" in outcome.reason
+    assert (seen.best, trainer.progress.step) == ([2], 10)
     trainer = make_trainer(learning_rate=1e-30, evaluate_every=2, patience=0, max_steps=20)
     recorder().fit(trainer)
     assert trainer.progress.step == 20

@@ -56,3 +56,12 @@ def test_the_rate_is_continuous(schedule: ScheduleName, num_steps: int):
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "trapezoid"])
 def test_a_budget_that_ends_within_the_warmup_still_decays_to_zero(schedule: ScheduleName):
     assert lr_multiplier(schedule, step=50, warmup_steps=100, progress=1.0) == 0.0
+
+
+def test_under_a_time_limit_a_tenth_of_it_ends_the_warmup():
+    timed = {"step": 20, "warmup_steps": 200, "is_timed": True}
+    assert lr_multiplier("constant", progress=0.005, **timed) == 0.1, "by steps, where these are faster"
+    assert lr_multiplier("constant", progress=0.05, **timed) == 0.5
+    assert lr_multiplier("constant", progress=0.3, **timed) == 1.0
+    assert lr_multiplier("inverse-sqrt", progress=0.3, **timed) == 1.0, "never above the peak"
+    assert lr_multiplier("cosine", progress=0.5, **timed) == pytest.approx(0.5)

@@ -1,13 +1,16 @@
 """The report of a run: its page, and the facts that a reader needs first."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from regard.evaluation.registry import find_metric
 from regard.explanation.attention import AttentionMaps, causal_attention_maps, cross_attention_maps, has_attention
 from regard.explanation.report import Report, certificate_summary, write_report
 from regard.logging import format_duration
 from regard.runs.run import Evaluation, Run, highlights_of
 from regard.tasks.task import EvaluationData, ReportContent
+from regard.training.checkpoints import note_of
 from regard.training.precision import threads
 
 _MOST_TOKENS = 60
@@ -31,11 +34,22 @@ def summarize(run: Run, content: ReportContent | None = None) -> dict[str, str]:
         facts["trained"] = f"{trained[-1]['step']:,} steps in {format_duration(trained[-1]['seconds'])}"
         facts["speed"] = f"{speeds[len(speeds) // 2]:,.0f} tokens/s"
     if evaluations:
-        best = min(evaluations, key=lambda line: line["valid_loss"])
-        facts["best"] = f"step {best['step']:,}, validation loss {best['valid_loss']:.4f}"
+        step = note_of(run.folder.model_path).get("step")
+        kept = [line for line in evaluations if line["step"] == step]
+        best = kept[-1] if kept else min(evaluations, key=lambda line: line["valid_loss"])
+        facts["best"] = f"step {best['step']:,}, {_evaluated(best)}"
     if (tuned := settings.finetune) is not None:
         facts["fine-tuned"] = f"from {Path(tuned.base).name}, {tuned.method}"
     return {**facts, "hardware": provenance.hardware}
+
+
+def _evaluated(line: Mapping[str, Any]) -> str:
+    """The figures of an evaluation during training."""
+    loss = f"validation loss {line['valid_loss']:.4f}"
+    if "valid_score" not in line:
+        return loss
+    metric = find_metric(line["valid_metric"])
+    return f"{loss}, {metric.in_text} {metric.format(line['valid_score'])}"
 
 
 def write_run_report(run: Run, evaluation: Evaluation, *, evaluated_on: str = "Validation") -> Path:
@@ -51,6 +65,7 @@ def write_run_report(run: Run, evaluation: Evaluation, *, evaluated_on: str = "V
         evaluated_on=evaluated_on,
         num_rows=len(evaluation.rows) if run.task.has_targets else None,
         curves=run.folder.read_metrics(),
+        kept_step=note_of(run.folder.model_path).get("step"),
         settings=run.folder.settings_path.read_text(encoding="utf-8"),
         samples=content.samples,
         certificate=certificate_summary(run.certificate()),

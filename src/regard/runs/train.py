@@ -21,6 +21,7 @@ from regard.data.settings import DataConfig
 from regard.data.sources import IN_MEMORY, Rows, Source, is_builtin
 from regard.data.stores.tokens import TokenStream
 from regard.errors import ConfigError, DeviceError, RunError, StoppedError
+from regard.evaluation.registry import find_metric
 from regard.logging import format_duration, log_info
 from regard.models.presets import has_size
 from regard.runs.folder import RunFolder
@@ -54,6 +55,8 @@ _MAY_CHANGE = {
 """What a resumed run may change; anything else would make it another run. Data may move: it is known by its hash."""
 _PLAIN_SECONDS = 15.0
 """Without a terminal, the interval between lines."""
+_MEASURED_STEPS, _MEASURED_SECONDS = 50, 20.0
+"""Steps, or seconds if these come first, after which the time of a run is estimated."""
 
 
 def train(
@@ -309,13 +312,19 @@ def _fit(
         folder.add_metrics(line)
         display.update(line, trainer.used())
         if "valid_loss" in line:
-            folder.ledger.add("valid", "training", f"step {line['step']}", {"loss": line["valid_loss"]})
+            scores = {"loss": line["valid_loss"]}
+            if "valid_score" in line:
+                scores[line["valid_metric"]] = line["valid_score"]
+            folder.ledger.add("valid", "training", f"step {line['step']}", scores)
+        elif trainer.config.minutes is None:
+            estimate.add(line, trainer.used())
         if writer is not None:
-            for name in line.keys() - {"step"}:
+            for name in line.keys() - {"step", "valid_metric"}:
                 writer.add_scalar(name, line[name], line["step"])
         if "valid_loss" in line and on_evaluation is not None:
             on_evaluation(line["step"], line["valid_loss"])
 
+    estimate = TimeEstimate()
     with (
         listen() as interruption,
         TrainingDisplay(is_shown=show_progress) as display,
@@ -404,6 +413,29 @@ def _tensorboard(folder: RunFolder, trainer: Trainer) -> AbstractContextManager[
     return SummaryWriter(str(folder.tensorboard_path), purge_step=trainer.progress.step + 1)
 
 
+class TimeEstimate:
+    """Logs the expected time of a run, once its first steps were measured."""
+
+    def __init__(self) -> None:
+        self._first: tuple[Mapping[str, Any], float] | None = None
+        self._is_logged = False
+
+    def add(self, line: Mapping[str, Any], used: float) -> None:
+        """Take in the figures of some steps; `used` is the share of the budget that is used after them."""
+        if self._first is None:  # the steps before are slower
+            self._first = line, used
+        first, used_before = self._first
+        num_steps, seconds = line["step"] - first["step"], line["seconds"] - first["seconds"]
+        if self._is_logged or (num_steps < _MEASURED_STEPS and seconds < _MEASURED_SECONDS) or used <= used_before:
+            return
+        self._is_logged = True
+        total = first["seconds"] + (1.0 - used_before) * seconds / (used - used_before)
+        log_info(
+            f"expected: at most about {format_duration(total)}, at {line['tokens_per_second']:,.0f} tokens/s, "
+            f"measured over the first {line['step']:,} steps"
+        )
+
+
 class TrainingDisplay:
     """Displays training figures on stderr: a live line in a terminal, plain lines elsewhere."""
 
@@ -435,19 +467,24 @@ class TrainingDisplay:
     def update(self, line: Mapping[str, Any], used: float) -> None:
         """Display new figures; `used` is the share of the budget that is used."""
         self._figures.update(line)
-        self._progress.update(self._bar, completed=used, description=self._text())
+        if "valid_loss" in line:
+            self._figures["valid_step"] = line["step"]
+        self._progress.update(self._bar, completed=used, description=self.text())
         is_time = time.monotonic() - self._last_plain > _PLAIN_SECONDS
         if self._is_shown and not self._is_live and is_time:
             self._last_plain = time.monotonic()
-            log_info(f"{self._text()} · {100 * used:.0f} %")
+            log_info(f"{self.text()} · {100 * used:.0f} %")
 
-    def _text(self) -> str:
+    def text(self) -> str:
+        """The newest figures in one line; those of validation with their step."""
         figures = self._figures
         parts = [f"step {figures['step']:,}"]
         if "loss" in figures:
             parts.append(f"loss {figures['loss']:.3f}")
         if "valid_loss" in figures:
-            parts.append(f"validation {figures['valid_loss']:.3f}")
+            metric = find_metric(figures["valid_metric"]) if "valid_score" in figures else None
+            score = "" if metric is None else f", {metric.in_text} {metric.format(figures['valid_score'])}"
+            parts.append(f"validation loss {figures['valid_loss']:.3f}{score} at step {figures['valid_step']:,}")
         if "tokens_per_second" in figures:
             parts.append(f"{figures['tokens_per_second']:,.0f} tokens/s")
         return " · ".join(parts)

@@ -335,6 +335,20 @@ class EvaluationData:
     likelihoods: Likelihoods
 
 
+@dataclass(frozen=True)
+class SelectionScore:
+    """The headline score of some weights on validation rows, by which the best weights are chosen."""
+
+    metric: str
+    value: float
+    num_rows: int
+
+    @property
+    def quality(self) -> float:
+        """The value, negated where lower is better."""
+        return self.value if find_metric(self.metric).higher_is_better else -self.value
+
+
 TaskSettingsT = TypeVar("TaskSettingsT", bound=TaskSettings)
 
 
@@ -357,6 +371,8 @@ class Task(Generic[TaskSettingsT]):
     default_preset: ClassVar[str] = "transformer"
     has_targets: ClassVar[bool] = True
     """Whether rows have targets that predictions are compared with."""
+    selection_rows: ClassVar[int] = 2_000
+    """The most validation rows that `selection_score` predicts."""
     has_labels: bool = False
     """Whether rows have labels, by which splits can be stratified and shots are drawn."""
     supports_shots: ClassVar[bool] = False
@@ -581,6 +597,25 @@ class Task(Generic[TaskSettingsT]):
             losses=data.likelihoods.losses,
             num_tokens=data.likelihoods.counts,
         )
+
+    def selects_by_score(self, device: Literal["cpu", "cuda"]) -> bool:
+        """Whether `train.select_by = "auto"` is score: predictions are compared with targets, and cheap to make."""
+        return self.has_targets
+
+    def selection_generation(self, rows: Sequence[Sequence[str]]) -> GenerationConfig:
+        """How the predictions of `selection_score` are generated."""
+        return GenerationConfig()
+
+    def selection_score(self, model: Any, rows: Sequence[Sequence[str]]) -> SelectionScore | None:
+        """The headline score of a model in evaluation mode on the first of these rows; None where there are none."""
+        rows = rows[: self.selection_rows]
+        if not rows:
+            return None
+        inputs = [text for row in rows for text in self.expand_input(self.input_of(row), None)]
+        predictions = self.predictor(model, self.selection_generation(rows))(inputs)
+        examples = self.examples(EvaluationData(rows, predictions, Likelihoods([], [])))
+        metric = find_metric(self.headline(rows))
+        return SelectionScore(metric.name, metric.value(examples), len(rows))
 
     def scores(self, data: EvaluationData) -> list[Score]:
         """All metrics, each with its interval."""

@@ -142,6 +142,8 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
     if train["compile"] == "auto":
         is_long = (train.get("minutes") or 0.0) >= _COMPILED_MINUTES and isinstance(data.train, TokenStream)
         train["compile"] = "always" if is_long and settings.model.can_compile and device == "cuda" else "never"
+    if train["select_by"] == "auto":
+        train["select_by"] = "score" if task.selects_by_score(device) else "loss"
     resolved = ResolvedSettings(
         preset=settings.preset,
         task=task_settings,
@@ -174,7 +176,7 @@ def _budget(train: Mapping[str, Any], task: Task[Any], data: Prepared, tuned: Fi
     steps = max(_MIN_STEPS, _EPOCHS * batches.per_epoch // train["accumulate"])
     log_info(
         f"no budget is set: at most {steps:,} steps, with early stopping after {train['patience']} evaluations "
-        "without a better validation loss"
+        "without a better score or loss"
     )
     return {"max_steps": steps}
 
@@ -198,9 +200,9 @@ def _schedule(
         rate = default_learning_rate(model.model_dim, tuned.method) * (_RATE_FOR_FEW if is_few else 1.0)
         steps = max_steps or _MIN_STEPS
         warmup = max(1, round(_FINETUNING_WARMUP * steps))
-        if "evaluate_every" not in is_set:
-            num_valid = len(data.held_out["valid"])
-            is_blind = not isinstance(data.train, TokenStream) and num_valid < _FEWEST_VALIDATION_ROWS
+        num_valid = len(data.held_out["valid"])
+        is_blind = not isinstance(data.train, TokenStream) and num_valid < _FEWEST_VALIDATION_ROWS
+        if "evaluate_every" not in is_set and (is_blind or not train.get("minutes")):
             values["evaluate_every"] = steps if is_blind else max(10, steps // _EVALUATIONS)
     if "learning_rate" not in is_set:
         values["learning_rate"] = float(f"{rate:.2g}")
@@ -216,6 +218,8 @@ def _check(settings: ResolvedSettings, task: Task[Any], data: Prepared, hardware
         if getattr(train, name) and name not in task.objective_terms():
             which = f"{task.description} with these [task] settings" if name in task.objectives else task.description
             raise ConfigError(f"train.{name} has no effect for {which}, got {getattr(train, name)}")
+    if train.select_by == "score" and not task.has_targets:
+        raise ConfigError(f"{task.description} has no predictions to score: train.select_by must be loss")
     if train.compile == "always" and not model.can_compile:
         raise ConfigError(f"models of family {model.family} cannot be compiled: train.compile must be never")
     if train.optimizer == "muon" and not model.can_use_muon:

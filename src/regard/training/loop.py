@@ -22,18 +22,24 @@ from torch import Tensor, nn
 from regard.data.permutation import mix
 from regard.data.prepare import Prepared
 from regard.errors import CheckpointError, RunError
-from regard.tasks.task import Batch, Batches, Likelihoods, Task
+from regard.logging import log_info
+from regard.tasks.task import Batch, Batches, Likelihoods, SelectionScore, Task
 from regard.training.checkpoints import copy_weights, trained_weights
 from regard.training.ema import WeightAverage
 from regard.training.finetuning import lr_multipliers
 from regard.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
-from regard.training.precision import Hardware, ThreadChooser
-from regard.training.schedules import lr_multiplier
+from regard.training.precision import Hardware, ThreadChooser, threads
+from regard.training.schedules import cooldown_progress, lr_multiplier
 from regard.training.settings import ResolvedSettings
 from regard.training.update import Updater, can_use_cuda_graphs
 
 _LOG_EVERY = 10
 _CHECKPOINT_SECONDS = 300.0
+_TIMED_EVALUATIONS = 25
+"""Evaluations under a time limit, unless these would take more than the share below."""
+_EVALUATION_SHARE = 0.1
+_NEAR_TIE = 2.0
+"""Scores closer than this many rows' worth are equal, and the loss decides: a row or two change by chance."""
 
 
 @dataclass
@@ -43,14 +49,54 @@ class Progress:
     step: int = 0
     seconds: float = 0.0
     best_loss: float = math.inf
+    """The lowest validation loss so far."""
+    best_score: float | None = None
+    """The best score so far, negated where lower is better; None where weights are selected by loss."""
     best_step: int = 0
+    """The step of the kept weights."""
+    kept_loss: float = math.inf
+    kept_score: float | None = None
     num_worse: int = 0
-    """Evaluations since the best one."""
+    """Evaluations since the last one with a better score or loss."""
+    evaluated_at: float = 0.0
+    """The seconds after the last evaluation."""
+    evaluation_seconds: float = 0.0
+    """How long that took."""
+    cooldown_step: int = 0
+    """The step after which early stopping began to decay the learning rate; 0 before."""
+    cooldown_seconds: float = 0.0
+    """The seconds at that step."""
+    cooldown_rate: float = 0.0
+    """The multiplier of the learning rate at that step."""
+    cooldown_patience: int = 0
+    """The number of evaluations without improvement that began it."""
     tokens: int = 0
     seconds_at_line: float = 0.0
     """When the last line of figures was written."""
     window: list[tuple[Tensor, int, int]] = field(default_factory=list)
     """The summed loss, and the number of targets and of tokens, of each step since then."""
+
+    def add_evaluation(self, loss: float, score: SelectionScore | None = None) -> bool:
+        """Record an evaluation of the current weights; returns whether they are the ones to keep.
+
+        They are if their score is better than that of the kept weights by more than a
+        near tie; or if it is no worse than the best score by more than that, and their
+        loss is lower than that of the kept weights. Without a score, the lowest loss decides.
+        """
+        quality = None if score is None or not math.isfinite(score.value) else score.quality
+        is_best = loss < self.kept_loss
+        if score is not None and quality is not None and self.kept_score is not None and self.best_score is not None:
+            near = _NEAR_TIE / score.num_rows
+            is_higher = quality - self.kept_score > near * abs(self.kept_score)
+            is_near = self.best_score - quality <= near * abs(self.best_score)
+            is_best = is_higher or (is_near and is_best)
+        self.num_worse = 0 if is_best or loss < self.best_loss else self.num_worse + 1
+        self.best_loss = min(self.best_loss, loss)
+        if quality is not None:
+            self.best_score = quality if self.best_score is None else max(self.best_score, quality)
+        if is_best:
+            self.best_step, self.kept_loss, self.kept_score = self.step, loss, quality
+        return is_best
 
 
 @dataclass(frozen=True)
@@ -105,7 +151,7 @@ class Trainer:
         Args:
             observe: Called with a dictionary of figures every few steps, and after each evaluation.
             save: Called when a checkpoint is due.
-            save_best: Called when the validation loss is the lowest so far.
+            save_best: Called when the validation score, or the loss, is the best so far.
             should_stop: Called after each step.
         """
         progress, config = self.progress, self.config
@@ -120,14 +166,17 @@ class Trainer:
             progress.seconds = time.perf_counter() - clock
             if chooser is not None:
                 chooser.note(progress.window[-1][2], time.perf_counter() - before)
-            is_evaluation = progress.step % config.evaluate_every == 0
+            is_evaluation = self._is_evaluation_due()
             reason = self._reason_to_stop()
             if progress.step % _LOG_EVERY == 0 or is_evaluation or reason:
                 observe(self._line(clock))
                 progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
             if is_evaluation or reason:
                 observe(self._evaluate(save_best))
-                progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
+                before, progress.seconds = progress.seconds, time.perf_counter() - clock
+                progress.seconds_at_line = progress.evaluated_at = progress.seconds
+                progress.evaluation_seconds = progress.seconds - before
+                self._begin_cooldown()
                 reason = reason or self._reason_to_stop()
             is_stopped = reason is None and should_stop()
             is_due = progress.step % config.checkpoint_every == 0 or progress.seconds - last_save > _CHECKPOINT_SECONDS
@@ -145,6 +194,19 @@ class Trainer:
         with self.ema.applied(), self.hardware.autocast():
             batches = self.task.validation_batches(self.data)
             return self.task.likelihoods(self.model, batches, self.hardware.device)
+
+    def score(self) -> SelectionScore | None:
+        """The headline score of the averaged weights on validation rows; None where weights are selected by loss."""
+        if self.config.select_by != "score":
+            return None
+        self.model.eval()
+        rows = self.data.held_out["valid"]
+        if self.task.architecture == "encoder-decoder":
+            # A step of generation is too little work to be shared by threads, and has a cache in the weights' dtype.
+            with self.ema.applied(), threads(1):
+                return self.task.selection_score(self.model, rows)
+        with self.ema.applied(), self.hardware.autocast():
+            return self.task.selection_score(self.model, rows)
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the training state."""
@@ -177,17 +239,18 @@ class Trainer:
         window = [(torch.tensor(loss), targets, tokens) for loss, targets, tokens in note["window"]]
         self.progress = Progress(**{**note, "window": window})
 
-    def used(self, step: int | None = None) -> float:
+    def used(self, step: int | None = None, seconds: float | None = None) -> float:
         """The share of the budget that is used after `step` (unset: now), 0 to 1, by the shortest of several."""
         config, progress = self.config, self.progress
         step = progress.step if step is None else step
+        seconds = progress.seconds if seconds is None else seconds
         shares = [0.0]
         if config.max_steps:
             shares.append(step / config.max_steps)
         if config.max_epochs:
             shares.append(step * config.accumulate / (config.max_epochs * self.batches.per_epoch))
         if config.minutes:
-            shares.append(progress.seconds / (60 * config.minutes))
+            shares.append(seconds / (60 * config.minutes))
         return min(1.0, max(shares))
 
     def _batches(self) -> Batches:
@@ -224,10 +287,55 @@ class Trainer:
         return ThreadChooser(torch.get_num_threads())
 
     def _learning_rate(self, step: int) -> float:
+        return self.config.learning_rate * self._lr_multiplier(step)
+
+    def _lr_multiplier(self, step: int) -> float:
+        """That of the schedule and, once early stopping has begun a cooldown, at most that of the cooldown."""
         config = self.config
-        return config.learning_rate * lr_multiplier(
-            config.schedule, step=step, warmup_steps=config.warmup_steps, progress=self.used(step - 1)
+        multiplier = lr_multiplier(
+            config.schedule,
+            step=step,
+            warmup_steps=config.warmup_steps,
+            progress=self.used(step - 1),
+            is_timed=config.minutes is not None,
         )
+        if not self._is_cooling:
+            return multiplier
+        return min(multiplier, self.progress.cooldown_rate * (1.0 - self._cooled(step - 1)))
+
+    @property
+    def _is_cooling(self) -> bool:
+        """Whether early stopping has begun; a run that is resumed with more patience continues without it."""
+        return bool(self.progress.cooldown_step) and 0 < self.config.patience <= self.progress.cooldown_patience
+
+    def _begin_cooldown(self) -> None:
+        """Let the learning rate decay to 0 where validation has not improved for long enough."""
+        progress, patience = self.progress, self.config.patience
+        if not patience or progress.num_worse < patience or self._is_cooling or self.used() >= 1.0:
+            return
+        progress.cooldown_rate = self._lr_multiplier(progress.step)
+        progress.cooldown_step, progress.cooldown_seconds = progress.step, progress.seconds
+        progress.cooldown_patience = progress.num_worse
+        log_info(f"{self._no_improvement()}: the learning rate decays to 0 before training ends")
+
+    def _cooled(self, step: int | None = None) -> float:
+        """The share of the cooldown that is over after `step` (unset: now)."""
+        progress = self.progress
+        return cooldown_progress(self.used(step), self.used(progress.cooldown_step, progress.cooldown_seconds))
+
+    def _is_evaluation_due(self) -> bool:
+        """Every `evaluate_every` steps; where that is unset, under a time limit, by the time an evaluation takes."""
+        progress, config = self.progress, self.config
+        if (every := config.evaluation_steps) is not None:
+            return progress.step % every == 0
+        assert config.minutes is not None, "without a time limit, evaluations are counted in steps"
+        budget, expected = 60 * config.minutes, progress.evaluation_seconds
+        if not expected:  # a forward pass over all validation rows, a third of what it is with its gradient
+            num_steps = self.batches.per_epoch / config.accumulate * len(self.data.valid) / max(1, len(self.data.train))
+            expected = progress.seconds / progress.step * num_steps / 3
+        pause = max(budget / _TIMED_EVALUATIONS, expected * (1 / _EVALUATION_SHARE - 1))
+        # The last evaluation is at the end of the run: one shortly before it would find the same.
+        return progress.seconds - progress.evaluated_at >= pause and budget - progress.seconds > pause / 2
 
     def _line(self, clock: float) -> dict[str, Any]:
         """The figures of the steps since the last line."""
@@ -248,14 +356,12 @@ class Trainer:
 
     def _evaluate(self, save_best: Callable[["Trainer"], None]) -> dict[str, Any]:
         """Evaluate on the validation rows, and save the model if it is the best so far."""
-        progress = self.progress
         loss = self._finite(self.validate().mean, "validation loss")
-        if loss < progress.best_loss:
-            progress.best_loss, progress.best_step, progress.num_worse = loss, progress.step, 0
+        score = self.score()
+        if self.progress.add_evaluation(loss, score):
             save_best(self)
-        else:
-            progress.num_worse += 1
-        return {"step": progress.step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
+        line = {"step": self.progress.step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
+        return line if score is None else {**line, "valid_score": score.value, "valid_metric": score.metric}
 
     def _finite(self, value: float, what: str) -> float:
         if not math.isfinite(value):
@@ -271,12 +377,17 @@ class Trainer:
             self._finite(float(weight.detach().sum()), "sum of some weights")
 
     def _reason_to_stop(self) -> str | None:
-        progress, config = self.progress, self.config
-        if self.used() >= 1.0:
-            return self._budget_reached()
-        if config.patience and progress.num_worse >= config.patience:
-            return f"stopped early: the validation loss has not improved for {progress.num_worse} evaluations"
-        return None
+        progress = self.progress
+        if self._is_cooling and self._cooled() >= 1.0:
+            num_steps = progress.step - progress.cooldown_step
+            steps = f"{num_steps:,} steps" if num_steps != 1 else "step"
+            return f"stopped early: {self._no_improvement()}; the learning rate was decayed over the last {steps}"
+        return self._budget_reached() if self.used() >= 1.0 else None
+
+    def _no_improvement(self) -> str:
+        is_scored, number = self.config.select_by == "score", self.progress.cooldown_patience
+        what = "neither the validation score nor the loss has" if is_scored else "the validation loss has not"
+        return f"{what} improved for {number} evaluations"
 
     def _budget_reached(self) -> str:
         config, progress = self.config, self.progress

@@ -17,6 +17,10 @@ from regard.training.precision import DeviceName, PrecisionName
 from regard.training.schedules import ScheduleName
 
 Compile = Literal["auto", "always", "never"]
+SelectBy = Literal["auto", "score", "loss"]
+
+_EVALUATE_EVERY = 200
+"""Steps between evaluations where the budget is not a time limit."""
 
 
 class TrainConfig(Settings):
@@ -29,7 +33,14 @@ class TrainConfig(Settings):
     minutes: float | None = Field(default=None, gt=0)
     """Stop after this many minutes of training."""
     patience: int = Field(default=10, ge=0)
-    """Early stopping: stop after this many evaluations without a better validation loss; 0 disables it."""
+    """Early stopping: after this many evaluations in which neither the validation loss nor, with select_by = score,
+    the score has improved, the learning rate decays to 0 within a fifth of the steps, or of the time, so far, and
+    training ends; 0 disables it."""
+    select_by: SelectBy = "auto"
+    """Which evaluated weights are kept. score: those with the best headline score on validation rows, and among nearly
+    equal ones (closer than 2 / rows of the score) those with the lowest loss; loss: those with the lowest validation
+    loss. auto: score for tasks whose predictions are compared with targets, on a GPU except for generated ones;
+    otherwise loss."""
     batch_tokens: int = Field(ge=1)
     """The largest batch: rows times the tokens of the longest one. Unset: 1,024 on a CPU and 4,096 on a GPU; for
     language models 1,024 and 8,192."""
@@ -46,7 +57,8 @@ class TrainConfig(Settings):
     for language models and linear for fine-tuning."""
     warmup_steps: int = Field(ge=0)
     """Steps of linear warmup. Unset: 200 (running text: 40, post-norm Transformers: 4,000), at most a tenth of
-    max_steps; for fine-tuning 6 % of all steps."""
+    max_steps; for fine-tuning 6 % of all steps. Under a time limit the warmup ends with a tenth of the time at the
+    latest."""
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
     """Decay of the optimizer's mean gradient."""
     beta2: float = Field(ge=0.0, lt=1.0)
@@ -72,8 +84,9 @@ class TrainConfig(Settings):
     """Decay of the exponential moving average of the weights, which is evaluated and saved; 0 keeps the last weights.
     Unset: 0.998 for sequence-to-sequence models, 0.98 for language models, 0.99 for others, 0 for fine-tuning."""
     seed: int = 0
-    evaluate_every: int = Field(default=200, ge=1)
-    """Steps between evaluations on the validation rows. For fine-tuning, unset: a twelfth of all steps."""
+    evaluate_every: int | None = Field(default=None, ge=1)
+    """Steps between evaluations on the validation rows. Unset: 200; for fine-tuning a twelfth of all steps; under a
+    time limit by the clock, about 25 evaluations that take at most a tenth of the time."""
     checkpoint_every: int = Field(default=500, ge=1)
     """Steps between checkpoints; there is one every five minutes in any case."""
     device: DeviceName = "auto"
@@ -89,6 +102,11 @@ class TrainConfig(Settings):
     """Where memory runs out, split each batch into parts and accumulate their gradients."""
     tensorboard: bool = False
     """Also write the curves for TensorBoard."""
+
+    @property
+    def evaluation_steps(self) -> int | None:
+        """Steps between evaluations; None where they are timed by the clock."""
+        return _EVALUATE_EVERY if self.evaluate_every is None and self.minutes is None else self.evaluate_every
 
 
 class Provenance(Settings):

@@ -84,7 +84,7 @@ def measure_run(folder: RunFolder) -> dict[str, float]:
 
 
 def best_loss(evaluations: Sequence[dict[str, Any]]) -> float:
-    """The lowest validation loss of a training, which is that of the saved weights."""
+    """The lowest validation loss of a training: that of the saved weights, where these are selected by loss."""
     return min((line["scores"]["loss"] for line in evaluations if line["event"] == "training"), default=float("inf"))
 
 

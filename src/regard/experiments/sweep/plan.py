@@ -87,8 +87,8 @@ class SweepPlan:
     num_trials: int
     repeats: int
     """With how many other seeds the winner's settings are trained."""
-    every: int
-    """Steps between two evaluations on the validation rows."""
+    every: int | None
+    """Steps between two evaluations on the validation rows; None where they are timed by the clock."""
     steps: int | None
     """The budget of a trial; None where it is one of time or epochs."""
     num_rows: int
@@ -149,7 +149,7 @@ class SweepPlan:
     @property
     def sensitivity(self) -> str:
         """The smallest difference that such a sweep can detect, in a sentence."""
-        evaluations = 1 if self.steps is None else math.ceil(self.steps / self.every)
+        evaluations = 1 if self.steps is None or self.every is None else math.ceil(self.steps / self.every)
         hypotheses = (self.num_trials + self.repeats) * evaluations
         least = smallest_difference(self.num_rows, num_candidates=max(2, hypotheses))
         counted = f"({self.num_trials:,} trials + {self.repeats} repeats) x {evaluations} evaluation"
@@ -176,6 +176,8 @@ def plan_sweep(folder: Path, options: SweepOptions, values: Mapping[str, Any]) -
     with quiet_logs():  # raises if settings do not fit together
         resolved = resolve(settings.with_train(**budget), data)
     objectives = read_objectives(options.objectives, resolved, data)
+    if any(each.name == "loss" for each in objectives) and "select_by" not in settings.train.model_fields_set:
+        budget["select_by"] = "loss"  # the objective is then the loss of the weights that are kept
     _check_comparable(objectives, space, options.pruner)
     if options.pruner != "none" and (len(objectives) > 1 or resolved.train.max_steps is None):
         raise ConfigError("hyperband compares trials at the same step: it needs one objective, and a budget in steps")
@@ -192,7 +194,7 @@ def plan_sweep(folder: Path, options: SweepOptions, values: Mapping[str, Any]) -
         seed=options.seed,
         num_trials=num_trials,
         repeats=options.repeats,
-        every=resolved.train.evaluate_every,
+        every=resolved.train.evaluation_steps,
         steps=resolved.train.max_steps if resolved.train.minutes is None else None,
         num_rows=min(REPORT_ROWS, len(data.held_out["valid"])),
         task=settings.task.name,

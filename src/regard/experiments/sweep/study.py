@@ -140,11 +140,12 @@ def make_sampler(name: str, space: Space, seed: int) -> BaseSampler:
     return IndependentSampler(sample)
 
 
-def make_pruner(name: str, *, every: int, steps: int | None) -> BasePruner:
+def make_pruner(name: str, *, every: int | None, steps: int | None) -> BasePruner:
     """What ends a trial early: nothing, or Hyperband by evaluations at a fraction of all steps."""
     if name == "none":
         return NopPruner()
     assert steps is not None, "a pruner has a budget in steps"
+    assert every is not None, "and so has its evaluations"
     return HyperbandPruner(min_resource=every, max_resource=steps, reduction_factor=3)
 
 

@@ -64,9 +64,10 @@ const makeMark = (shape, x, y, size) => makeSvg("path", { class: "mark", d: shap
 
 /* Lines over one axis.
 
-   `axis` is {kind, name, format, formatPlace, ticks}: the kind is "linear", "logarithmic" or "ranges"; in ranges x
-   counts from 0, and `ticks` are their names. `lines()` returns {name, style, points, marks, shape, shift}: points are
-   {x, y, low, high}, marks "all", "last" or "none", and a ring is drawn around the lowest point where `hasRing`.
+   `axis` is {kind, name, format, formatPlace, ticks, end}: the kind is "linear", "logarithmic" or "ranges"; in ranges x
+   counts from 0, and `ticks` are their names. A linear axis reaches `end` at least, so that charts align. `lines()`
+   returns {name, style, points, marks, shape, shift, ringAt}: points are {x, y, low, high}, marks "all", "last" or
+   "none", and a ring is drawn around the point with x `ringAt`.
    `describe(x)` returns [name, text] rows for the tip at a place. Charts in `linked` show the same cursor. */
 class LineChart {
   constructor(root, options) {
@@ -107,7 +108,7 @@ class LineChart {
     const [least, most] = range(points.map(({ x }) => x));
     const log = (value) => Math.log(value);
     const same = (value) => value;
-    const ends = { linear: [0, most], logarithmic: [least, most], ranges: [-0.5, this.axis.ticks?.length - 0.5] };
+    const ends = { linear: [0, Math.max(most, this.axis.end ?? 0)], logarithmic: [least, most], ranges: [-0.5, this.axis.ticks?.length - 0.5] };
     const scale = this.axis.kind === "logarithmic" ? log : same;
     let [first, last] = ends[this.axis.kind].map(scale);
     if (this.axis.kind === "logarithmic") [first, last] = [first - (last - first || 1) * 0.04, last + (last - first || 1) * 0.04];
@@ -147,7 +148,7 @@ class LineChart {
     return values.map((value) => [this.x(value), format(value)]);
   }
 
-  drawLine({ name, style, points, marks = "none", hasRing = false, shape = "circle", shift = 0, model = null }) {
+  drawLine({ name, style, points, marks = "none", ringAt = null, shape = "circle", shift = 0, model = null }) {
     /* More points than pixels add nothing that can be seen. */
     const stride = Math.ceil(points.length / 3000);
     const kept = points.filter((_, i) => i % stride === 0 || i === points.length - 1);
@@ -159,7 +160,8 @@ class LineChart {
     group.append(makeSvg("path", { class: "curve", d: `M${kept.map((point) => `${x(point).toFixed(1)} ${this.y(point.y).toFixed(1)}`).join("L")}` }));
     const marked = marks === "all" ? points : marks === "last" ? points.slice(-1) : [];
     group.append(...marked.map((point) => makeMark(shape, x(point), this.y(point.y), 4)));
-    if (hasRing) group.append(makeSvg("circle", { class: "ring", cx: x(lowestOf(points)), cy: this.y(lowestOf(points).y), r: 6.5 }));
+    const ringed = points.find((point) => point.x === ringAt);
+    if (ringed) group.append(makeSvg("circle", { class: "ring", cx: x(ringed), cy: this.y(ringed.y), r: 6.5 }));
     return group;
   }
 

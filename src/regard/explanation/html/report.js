@@ -86,11 +86,12 @@ function smoothed(points) {
 
 const makeKey = (words, color) => make("span", {}, make("i", { style: `border-color: var(--${color})` }), words);
 
-function showLearning(section, { curves }) {
+/* The ring is around the weights that were kept. */
+function showLearning(section, { curves, kept_step: keptStep, score_label: scoreLabel }) {
   const pointsOf = (name) => curves.filter((line) => isNumber(line[name])).map((line) => ({ x: line.step, y: line[name] }));
-  const [training, validation, rates] = ["loss", "valid_loss", "learning_rate"].map(pointsOf);
+  const [training, validation, scores, rates] = ["loss", "valid_loss", "valid_score", "learning_rate"].map(pointsOf);
   const isNoisy = training.length > MANY_POINTS;
-  const axis = { kind: "linear", name: "steps", format: formatNumber, formatPlace: (step) => `step ${formatNumber(step)}` };
+  const axis = { kind: "linear", name: "steps", end: curves.at(-1).step, format: formatNumber, formatPlace: (step) => `step ${formatNumber(step)}` };
   const card = make("div", { class: "card" });
   section.append(card);
   const charts = [];
@@ -109,13 +110,22 @@ function showLearning(section, { curves }) {
       lines: () => [
         { name: "raw", points: isNoisy ? training : [] },
         { name: "loss", points: isNoisy ? smoothed(training) : training },
-        { name: "valid_loss", points: validation, marks: validation.length <= 40 ? "all" : "none", hasRing: true },
+        { name: "valid_loss", points: validation, marks: validation.length <= 40 ? "all" : "none", ringAt: keptStep ?? (validation.length ? lowestOf(validation).x : null) },
       ],
     });
     charts.push(chart);
     section.querySelector(".section-head").append(makeChoices("Loss axis", [[false, "linear"], [true, "logarithmic"]], isLogarithmic, (choice) => {
       chart.isLogarithmic = choice;
       chart.draw();
+    }));
+  }
+  if (scores.length) {
+    const kept = scores.find(({ x }) => x === keptStep);
+    const words = `${scoreLabel} on validation rows${kept ? `, kept: ${formatNumber(kept.y)} at step ${formatNumber(kept.x)}` : ""}`;
+    card.append(make("div", { class: "chart-legend", style: "margin: 18px 0 4px" }, makeKey(words, "second")));
+    charts.push(new LineChart(card, {
+      height: 150, numTicks: 3, axis, name: scoreLabel, hasAxis: false, describe: charts.length ? null : (step) => describeStep(curves, step),
+      lines: () => [{ name: "valid_score", points: scores, marks: scores.length <= 40 ? "all" : "none", ringAt: keptStep }],
     }));
   }
   if (rates.length) {

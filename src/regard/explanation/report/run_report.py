@@ -31,7 +31,10 @@ class Report:
     num_rows: int | None = None
     """How many rows the scores are computed on."""
     curves: Sequence[Mapping[str, Any]] = ()
-    """The lines of `metrics.jsonl`: each has a `step`, those of training a `loss`, of validation a `valid_loss`."""
+    """The lines of `metrics.jsonl`: each has a `step`, those of training a `loss`, of validation a `valid_loss` and,
+    where weights are selected by score, a `valid_score` and the name of its metric, `valid_metric`."""
+    kept_step: int | None = None
+    """The step of the weights that were kept."""
     settings: str = ""
     """The resolved `run.toml`."""
     samples: Sequence[Mapping[str, Any]] = ()
@@ -52,6 +55,8 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "summary": list(report.summary.items()),
         "scores": _scores(report),
         "curves": _merged(report.curves),
+        "kept_step": report.kept_step,
+        "score_label": next((label_of(line["valid_metric"]) for line in report.curves if "valid_metric" in line), None),
         "settings": report.settings,
         "samples": list(report.samples),
         "certificate": None if report.certificate is None else report.certificate.to_json(),
