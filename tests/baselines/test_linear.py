@@ -80,8 +80,16 @@ def test_many_rows_are_sampled_and_the_name_says_so(monkeypatch: pytest.MonkeyPa
 
 
 def test_long_texts_are_sampled_by_their_characters(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "_MOST_CHARACTERS", sum(map(len, TEXTS)) // 2)
+    monkeypatch.setattr(module, "_MOST_CHARACTERS_OF_WORDS", sum(map(len, TEXTS)) // 2)
     assert fit_classifier(TEXTS, LABELS).name == "TF-IDF + logistic regression on 30 of 61 rows"
+
+
+def test_long_texts_have_no_features_of_characters(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "_MOST_CHARACTERS", 100)
+    found = fit_classifier(TEXTS, LABELS)
+    assert found.name == "TF-IDF of words + logistic regression"
+    known, unknown = found.predict(["great", "greatest"]).probabilities or ()
+    assert known["praise"] > unknown["praise"]
 
 
 def test_pixels_are_classified_by_their_averages():

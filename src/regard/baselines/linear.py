@@ -4,8 +4,8 @@ Joachims, "Text Categorization with Support Vector Machines: Learning with Many 
 models of many features; Wang & Manning, "Baselines and Bigrams: Simple, Good Sentiment and Topic Classification"
 (2012), for n-grams of words.
 
-Features are n-grams of 1 to 2 words and of 2 to 5 characters inside words, with logarithmic term frequencies; each of
-the two blocks has unit length.
+Features are n-grams of 1 to 2 words and, unless the texts are long, of 2 to 5 characters inside words, with logarithmic
+term frequencies; each of the two blocks has unit length.
 """
 
 import warnings
@@ -19,8 +19,11 @@ from numpy.typing import NDArray
 from regard.baselines.baseline import Baseline, BaselinePredictions, full_name, limit_rows
 from regard.errors import DataError
 
-_MOST_ROWS, _MOST_CHARACTERS = 50_000, 4_000_000
-"""Counting the n-grams of a million characters takes about three seconds."""
+_MOST_ROWS = 50_000
+_MOST_CHARACTERS, _MOST_CHARACTERS_OF_WORDS = 3_000_000, 15_000_000
+"""Counting the n-grams of a million characters takes about three seconds; those of words alone, a fifth of it."""
+_MANY_ROWS = 1_000
+"""From this many texts on, an n-gram of a single text is not a feature: faster and better."""
 _MOST_WEIGHTS = 8_000_000
 """Features times labels, which bounds the time of the fit."""
 _FEWEST_FEATURES, _MOST_FEATURES = 2_000, 200_000
@@ -38,8 +41,8 @@ def fit_classifier(texts: Sequence[str], labels: Sequence[str]) -> Baseline:
     Raises:
         DataError: If all labels are equal.
     """
-    texts, labels, name = _limited(texts, labels, "TF-IDF + logistic regression")
-    features = make_features(num_outputs=len(_require_two(labels)))
+    texts, labels, name = _limited(texts, labels, "logistic regression")
+    features = make_features(texts, num_outputs=len(_require_two(labels)))
     with _quiet():
         model = _logistic_regression().fit(features.fit_transform(texts), labels)
 
@@ -56,13 +59,13 @@ def fit_multi_label(
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.preprocessing import MultiLabelBinarizer
 
-    texts, labels, name = _limited(texts, labels, "TF-IDF + logistic regression for each label")
+    texts, labels, name = _limited(texts, labels, "logistic regression for each label")
     binarizer = MultiLabelBinarizer()
     targets = binarizer.fit_transform(labels)
     names = [str(each) for each in binarizer.classes_]
     if not names:
         raise DataError(f"logistic regression needs labels, and none of {len(texts):,} rows has one")
-    features = make_features(num_outputs=len(names))
+    features = make_features(texts, num_outputs=len(names))
     with _quiet():
         model = OneVsRestClassifier(_logistic_regression()).fit(features.fit_transform(texts), targets)
 
@@ -78,8 +81,8 @@ def fit_number(texts: Sequence[str], numbers: Sequence[float]) -> Baseline:
     """TF-IDF and ridge regression, for texts with a number each."""
     from sklearn.linear_model import Ridge
 
-    texts, numbers, name = _limited(texts, numbers, "TF-IDF + ridge regression")
-    features = make_features(num_outputs=1)
+    texts, numbers, name = _limited(texts, numbers, "ridge regression")
+    features = make_features(texts, num_outputs=1)
     with _quiet():
         model = Ridge(solver="lsqr").fit(features.fit_transform(texts), numbers)
 
@@ -115,15 +118,22 @@ def draw_images(num_images: int) -> NDArray[np.int64]:
     return np.array(limit_rows(range(num_images), _MOST_IMAGES), np.int64)
 
 
-def make_features(*, num_outputs: int) -> Any:
-    """The TF-IDF vectorizers, with the most frequent n-grams as features; the more outputs, the fewer features."""
+def make_features(texts: Sequence[str], *, num_outputs: int) -> Any:
+    """The TF-IDF vectorizers for these texts; the more outputs, the fewer features."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import FeatureUnion
 
     most = max(_FEWEST_FEATURES, min(_MOST_FEATURES, _MOST_WEIGHTS // num_outputs)) // 2
-    words = TfidfVectorizer(ngram_range=(1, 2), token_pattern=_WORD, sublinear_tf=True, max_features=most)
-    characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, max_features=most)
-    return FeatureUnion([("words", words), ("characters", characters)])
+    shared = {"sublinear_tf": True, "max_features": most, "min_df": 2 if len(texts) >= _MANY_ROWS else 1}
+    blocks = [("words", TfidfVectorizer(ngram_range=(1, 2), token_pattern=_WORD, **shared))]
+    if _have_characters(texts):
+        blocks.append(("characters", TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **shared)))
+    return FeatureUnion(blocks)
+
+
+def _have_characters(texts: Sequence[str]) -> bool:
+    """Whether texts are few and short enough for n-grams of characters."""
+    return sum(map(len, texts)) <= _MOST_CHARACTERS
 
 
 def _logistic_regression(*, penalty: float = 1 / _INVERSE_PENALTY) -> Any:
@@ -136,9 +146,11 @@ def _limited(texts: Sequence[str], targets: Sequence[Any], method: str) -> tuple
     """Texts and targets up to the limits of rows and characters, and the name of the baseline on them."""
     rows = list(zip(texts, targets, strict=True))
     num_characters = sum(map(len, texts))
-    most = max(1, len(rows) * _MOST_CHARACTERS // max(_MOST_CHARACTERS, num_characters))
+    most = max(1, len(rows) * _MOST_CHARACTERS_OF_WORDS // max(_MOST_CHARACTERS_OF_WORDS, num_characters))
     kept = limit_rows(rows, min(_MOST_ROWS, most))
-    return [text for text, _ in kept], [target for _, target in kept], full_name(method, len(kept), len(rows))
+    chosen, kept_targets = [text for text, _ in kept], [target for _, target in kept]
+    vectors = "TF-IDF" if _have_characters(chosen) else "TF-IDF of words"
+    return chosen, kept_targets, full_name(f"{vectors} + {method}", len(kept), len(rows))
 
 
 def _require_two(labels: Sequence[str]) -> set[str]:
