@@ -15,7 +15,7 @@ CONCRETE = {"Transformer", "Recurrent", "Convolutional", "VisionTransformer", "T
 MAY_NAME_MODELS = ("regard.models", "regard.interop", "regard.lab")
 """The families themselves, what converts them to foreign formats, and studies, which compare architectures."""
 EXCEPTIONS = {"regard.runs.importing": "an adapter is fitted to the layers of a Transformer"}
-DISTRIBUTIONS = {"pil": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn", "tomllib": ""}
+DISTRIBUTIONS = {"pil": "pillow", "yaml": "pyyaml", "sklearn": "scikit_learn", "tomllib": ""}
 """Names of imports that are not those of their distributions."""
 
 

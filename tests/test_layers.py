@@ -12,8 +12,8 @@ import regard
 ROOT = Path(regard.__file__).parent
 # A folder may import from those on its left, and from itself.
 ORDER = ["errors", "version", "settings", "logging", "files", "registry", "nn", "text", "data", "models",
-         "generation", "evaluation", "selection", "tasks", "adapters", "training", "explanation", "interop", "runs",
-         "experiments", "serving", "lab", "cli"]  # fmt: skip
+         "generation", "evaluation", "selection", "baselines", "tasks", "adapters", "training", "explanation",
+         "interop", "runs", "experiments", "serving", "lab", "cli"]  # fmt: skip
 
 
 def part_of(module: str) -> str | None:

@@ -49,6 +49,10 @@ PUBLIC = {
     "regard.selection": """
         Certificate CertifiedScore Ledger Range Siblings Space certify read_ledgers read_space
     """,
+    "regard.baselines": """
+        Baseline BaselinePredictions KneserNey fit_classifier fit_multi_label fit_number fit_pairs fit_pixels
+        fit_tagger
+    """,
     "regard.tasks": """
         Detection Prediction TASKS Task TaskSettings detect_task find_task make_task
     """,

@@ -18,6 +18,7 @@ from tests.tiny import Tiny, tiny
 from regard.data.codecs.codec import write_codecs
 from regard.errors import ConfigError
 from regard.evaluation import find_metric
+from regard.evaluation.seeds import check_alike
 from regard.runs.folder import RunFolder
 from regard.runs.train import flatten
 from regard.settings import Settings, to_toml
@@ -101,6 +102,7 @@ CASES = {
     ),
     "trend": Case("trend", series, preset="pooled-tiny"),
 }  # fmt: skip
+WITHOUT_BASELINE = ("masked-language-modeling", "question-answering", "sentence-embedding", "trend")
 USES_WHOLE_BATCH = ("sentence-embedding",)
 """Tasks whose rows are negative examples of each other: the loss of a batch is not the sum over its rows."""
 
@@ -303,6 +305,19 @@ def test_scores_are_those_of_the_declared_metrics(case: Case, made: Tiny, model:
     stored = json.loads(json.dumps(examples.to_json()))
     assert json.loads(json.dumps(type(examples).from_json(stored).to_json())) == stored
     assert len(made.task.align([examples, examples])) == 2
+
+
+def test_a_baseline_is_scored_by_the_same_metrics_on_the_same_examples(case: Case, made: Tiny, model: Any):
+    baseline = made.task.baseline(made.data)
+    if baseline is None:
+        assert case.task in WITHOUT_BASELINE
+        return
+    data = evaluation_data(case, made, model)
+    headline = find_metric(made.task.headline(data.rows))
+    found = made.task.baseline_examples(baseline, data.rows)
+    counts = [headline.count(each) for each in made.task.align([made.task.examples(data), found])]
+    assert check_alike(counts) is counts[0]
+    assert counts[1].value == headline.scores(found)[0].value
 
 
 def test_a_report_is_plain_data(case: Case, made: Tiny, model: Any):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from regard.data import prepare
 from regard.data.prepare import Prepared, cache_folder
 from regard.data.settings import DataConfig
 from regard.data.sources import IN_MEMORY
@@ -41,6 +42,32 @@ def test_every_row_is_in_one_set():
     held_out = [row[0] for role in ("valid", "test") for row in data.held_out[role]]
     assert sorted([*decoded(data), *held_out]) == sorted(source for source, _ in ROWS)
     assert len(data.valid) == len(data.held_out["valid"]) == 2
+
+
+def test_training_rows_are_kept_as_text():
+    data = prepared()
+    rows = data.train_rows()
+    assert [source for source, _ in rows] == decoded(data)
+    assert set(rows) | {row for some in data.held_out.values() for row in some} == set(ROWS)
+    assert prepared().train_rows() == rows  # from the cache
+
+
+@pytest.mark.parametrize("limit", [("_KEPT_ROWS", 10), ("_KEPT_CHARACTERS", 100)])
+def test_of_many_training_rows_a_sample_is_kept(limit: tuple[str, int], monkeypatch):
+    monkeypatch.setattr(prepare, *limit)
+    data = prepared()
+    kept = data.train_rows()
+    assert 1 <= len(kept) < len(data.train)
+    assert {source for source, _ in kept} < set(decoded(data))
+
+
+def test_few_shot_rows_are_the_training_rows_that_are_kept():
+    assert len(prepared(shots=7).train_rows()) == 7
+
+
+def test_running_text_is_kept_as_tokens_alone():
+    data = prepared([(" ".join(source for source, _ in ROWS),)] * 9, task="language-modeling")
+    assert data.train_rows() == []
 
 
 def test_the_cache_depends_on_the_content_and_on_settings_that_change_what_is_stored(cache: Path):

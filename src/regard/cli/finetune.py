@@ -9,6 +9,7 @@ from regard.cli.options import (
     Epochs,
     Given,
     Minutes,
+    NoBaseline,
     RunOut,
     Seed,
     SettingsFile,
@@ -49,6 +50,7 @@ def finetune_command(
     device: TrainDevice = None,
     settings: SettingsFile = None,
     set_: Annotated[Given, option("Any setting: --set finetune.layer_decay=0.9", "--set", metavar="NAME=VALUE")] = None,
+    no_baseline: NoBaseline = False,
     skip_bad: SkipBad = False,
     shots: Shots = None,
     shot_seeds: ShotSeeds = None,
@@ -82,7 +84,8 @@ def finetune_command(
     options = {
         "task": {"name": task},
         "data": {"columns": split_names(columns), "valid": valid, "test": test, "skip_bad": skip_bad or None},
-        "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device},
+        "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device,
+                  "baseline": False if no_baseline else None},
         "finetune": {"top_layers": top},
     }  # fmt: skip
     values = merge_settings(settings, set_, options)

@@ -28,6 +28,7 @@ TrainDevice = Annotated[str | None, option("auto, cpu, cuda or cuda:N.")]
 SettingsFile = Annotated[Path | None, option("A TOML file of settings; see regard settings.", dir_okay=False)]
 SharedSettings = Annotated[Path | None, option("A TOML file of settings for all runs.", dir_okay=False)]
 SetValues = Annotated[Given, option("Any setting: --set model.num_layers=6", "--set", metavar="NAME=VALUE")]
+NoBaseline = Annotated[bool, typer.Option("--no-baseline", help="Do not fit a simple baseline to compare with.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip rows that cannot be read.")]
 
 _REMEDIES: dict[type[RegardError], str] = {
@@ -73,4 +74,5 @@ def print_run(run: "Run", *, json: bool) -> None:
         return
     report = run.last_report()
     scores = {} if report is None else report["scores"]
-    print_json({"run": str(run.path), "report": str(run.folder.report_path), **scores})
+    baseline = {} if run.baseline is None else {"baseline": run.baseline.to_json()}
+    print_json({"run": str(run.path), "report": str(run.folder.report_path), **scores, **baseline})

@@ -11,6 +11,7 @@ from regard.cli.options import (
     Given,
     Minutes,
     ModelName,
+    NoBaseline,
     RunOut,
     Seed,
     SettingsFile,
@@ -46,6 +47,7 @@ def train_command(
     settings: SettingsFile = None,
     set_: SetValues = None,
     no_auto_batch: Annotated[bool, typer.Option("--no-auto-batch", help="Never split batches to save memory.")] = False,
+    no_baseline: NoBaseline = False,
     skip_bad: SkipBad = False,
     shots: Shots = None,
     shot_seeds: ShotSeeds = None,
@@ -81,7 +83,7 @@ def train_command(
         "task": {"name": task, "tokenizer": tokenizer},
         "data": {"columns": split_names(columns), "valid": valid, "test": test, "skip_bad": skip_bad or None},
         "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device,
-                  "auto_batch": False if no_auto_batch else None},
+                  "auto_batch": False if no_auto_batch else None, "baseline": False if no_baseline else None},
     }  # fmt: skip
     values = merge_settings(settings, set_, options)
     if shots is not None:

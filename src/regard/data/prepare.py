@@ -5,6 +5,7 @@ the settings that change what is stored, so a second run on the same data starts
 at once.
 """
 
+import gzip
 import hashlib
 import json
 import os
@@ -31,7 +32,7 @@ from regard.data.image_sources import ImageSource
 from regard.data.permutation import mix
 from regard.data.settings import DataConfig
 from regard.data.sources import Source
-from regard.data.splits.by_hash import SplitEntry, SplitPlan, SplitRule, draw_shots, sample_rows
+from regard.data.splits.by_hash import SplitEntry, SplitPlan, SplitRule, draw_shots, row_hash, sample_rows
 from regard.data.splits.by_position import TextSplit, split_text
 from regard.data.splits.leaks import find_near_duplicates
 from regard.data.splits.plan import plan_split
@@ -44,12 +45,15 @@ from regard.errors import BadRowsError, CheckpointError, ConfigError, DataError,
 from regard.logging import log_info, log_warning, progress_bar
 from regard.text.tokenizer import SPECIAL_TOKENS
 
-_LAYOUT = 5
+_LAYOUT = 6
 """Part of the cache key: raised when the layout of the cache changes."""
 _TEXT_VOCABULARIES = {"characters": sys.maxunicode, "words": 50_000 + len(SPECIAL_TOKENS)}
 """Default vocabulary sizes for running text of the tokenizers that cover all of it; others go by the amount of text."""
 _SAMPLE_CHARACTERS = 1 << 26
 """Characters of running text that a tokenizer is trained on, where it need not see all of it."""
+_KEPT_ROWS, _KEPT_CHARACTERS = 100_000, 1 << 26
+"""Training rows that are kept as text, for baselines: at most these, chosen by a hash of the row."""
+_ROWS_FILE = "train_rows.jsonl.gz"
 _NO_LABEL = ("",)
 
 Values = Sequence[str]
@@ -75,6 +79,15 @@ class Prepared(Generic[Store]):
     """What was inferred, left out, or found in two sets."""
     is_isolated: bool = False
     """Whether the documents of a stream are independent of each other, or one continues the next."""
+    rows_path: Path | None = None
+    """The file of the training rows as text; None for running text and images."""
+
+    def train_rows(self) -> list[tuple[str, ...]]:
+        """The training rows as text: all of them, or about 100,000 that a hash has chosen."""
+        if self.rows_path is None:
+            return []
+        with gzip.open(self.rows_path, "rt", encoding="utf-8") as file:
+            return [tuple(json.loads(line)) for line in file]
 
 
 class RowEncoder(Protocol):
@@ -224,6 +237,7 @@ def _find_or_build(
         content_hash=content,
         notes=[*source.inferred, *record["notes"], *record["warnings"]],
         is_isolated=isinstance(source, TextSource) and source.is_isolated,
+        rows_path=folder / _ROWS_FILE if isinstance(source, Source) else None,
     )
 
 
@@ -293,6 +307,8 @@ def _build_rows(folder: Path, source: Source, config: DataConfig, encoder: RowEn
     encoder = encoder.with_codecs(codecs)
     folder.mkdir(parents=True)
     write_codecs(folder / "codecs", codecs)
+    share = _kept_share(plan.num_rows if kept is None else len(kept), plan.num_characters)
+    training_rows = _keep_rows(training_rows, folder / _ROWS_FILE, share)
     train = _write_store(folder / "train", training_rows, encoder, encoder.max_row_length)
     for role, table in (("valid", source.valid), ("test", source.test)):
         if table is not None:
@@ -310,6 +326,19 @@ def _build_rows(folder: Path, source: Source, config: DataConfig, encoder: RowEn
     ]
     warnings = _row_warnings(source, train, held_out, encoder, plan)
     _write_record(folder, notes, warnings, held_out)
+
+
+def _kept_share(num_rows: int, num_characters: int) -> float:
+    return min(1.0, _KEPT_ROWS / max(1, num_rows), _KEPT_CHARACTERS / max(1, num_characters))
+
+
+def _keep_rows(rows: Iterable[tuple[str, ...]], path: Path, share: float) -> Iterator[tuple[str, ...]]:
+    """Yield the rows, and write a share of them to a file."""
+    with gzip.open(path, "wt", compresslevel=1, encoding="utf-8") as file:
+        for row in rows:
+            if share == 1.0 or row_hash(row) < share * (1 << 64):
+                file.write(json.dumps(row) + "\n")
+            yield row
 
 
 def _write_store(

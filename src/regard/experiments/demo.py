@@ -67,6 +67,7 @@ def demo(out: str | os.PathLike[str] = "runs/demo", *, minutes: float = _MINUTES
         out=out,
         model="tiny",
         minutes=minutes,
+        baseline=False,  # the report is on the test rows
         settings=DEMO_SETTINGS,
         overwrite=True,
         show_progress=show_progress,

@@ -23,10 +23,13 @@ from regard.errors import ConfigError, RunError
 from regard.experiments.processes import folder_lock, last_log_line, process_pool, progress_bars, serve_request
 from regard.files import write_atomically
 from regard.logging import format_duration, log_info
+from regard.settings import merge_tables
 
 if TYPE_CHECKING:
     from regard.runs.run import Run
 
+CHILD_SETTINGS: dict[str, Any] = {"train": {"baseline": False}}
+"""Runs of an experiment are compared with each other: no run fits a baseline of its own, unless the user says so."""
 _MAX_SAMPLES = 40
 _TAIL_BYTES = 8_192
 """Of a file of metrics: more than its last lines."""
@@ -91,12 +94,13 @@ def run_job(job: Job) -> None:
     from regard.runs.train import train
 
     torch.set_num_threads(job.threads)
+    settings = merge_tables(CHILD_SETTINGS, job.settings)
     if RunFolder(job.path).exists:
         run = train(out=job.path, resume=True, show_progress=False)
     elif job.base is not None:
-        run = finetune(job.base, job.data, out=job.path, settings=job.settings, show_progress=False)
+        run = finetune(job.base, job.data, out=job.path, settings=settings, show_progress=False)
     else:
-        run = train(job.data, out=job.path, settings=job.settings, show_progress=False)
+        run = train(job.data, out=job.path, settings=settings, show_progress=False)
     lines = [line for line in run.folder.read_metrics() if "loss" in line]
     speeds = sorted(line["tokens_per_second"] for line in lines)
     provenance = run.folder.read_provenance()

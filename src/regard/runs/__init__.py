@@ -5,6 +5,7 @@ train        `regard.train`: detect the task, prepare, resolve, train, report; r
 finetune     `regard.finetune`: the same from the weights of another run
 run          `Run`: predict, generate, evaluate, test, attention maps, embeddings
 report       the report of a run
+baseline     a simple model beside the scores, and the test of the difference
 importing, export    models of other libraries as runs, and runs as models of other libraries
 merge, adapters      LoRA updates merged into the weights; several runs that share one base in memory
 

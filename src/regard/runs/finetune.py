@@ -42,6 +42,7 @@ def finetune(
     epochs: float | None = None,
     seed: int | None = None,
     device: str | None = None,
+    baseline: bool = True,
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     show_progress: bool = True,
@@ -60,6 +61,7 @@ def finetune(
         epochs: The budget in passes over the training rows.
         seed: Another seed gives another run.
         device: auto, cpu, cuda or cuda:N.
+        baseline: Fit a simple model on the same rows, and compare its scores with the model's.
         settings: Any setting, nested as in `run.toml`; the arguments above take precedence.
         overwrite: Replace the run in `out`.
         show_progress: Show a progress bar on stderr.
@@ -73,7 +75,14 @@ def finetune(
         settings or {},
         given_values(
             data={"train": paths or [IN_MEMORY], "columns": None if columns is None else list(columns)},
-            train={"minutes": minutes, "max_steps": steps, "max_epochs": epochs, "seed": seed, "device": device},
+            train={
+                "minutes": minutes,
+                "max_steps": steps,
+                "max_epochs": epochs,
+                "seed": seed,
+                "device": device,
+                "baseline": None if baseline else False,
+            },
             task={"name": task},
         ),
     )

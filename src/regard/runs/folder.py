@@ -8,6 +8,7 @@ metrics.jsonl        the figures of training, a line each
 ledger.jsonl         each evaluation on held-out data, a line each; ledger.head: their number and last hash
 held_out/            the validation rows
 sealed/              the test rows, until they are opened, and hashes by which they are recognized
+baseline.json        the scores of a baseline on the validation rows, and the test of the difference
 report.html          the report
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 from regard.data.codecs.codec import Codec, read_codecs, write_codecs
 from regard.errors import ConfigError, DeviceError, RunError, RunExistsError
 from regard.files import partial_path, write_atomically
+from regard.runs.baseline import BaselineResult
 from regard.selection.bounds import DELTA
 from regard.selection.certificate import Certificate, certify
 from regard.selection.ledger import (
@@ -60,6 +62,7 @@ class RunFolder:
         self.metrics_path = self.path / "metrics.jsonl"
         self.ledger = Ledger(self.path / "ledger.jsonl")
         self.report_path = self.path / "report.html"
+        self.baseline_path = self.path / "baseline.json"
         self.tensorboard_path = self.path / "tensorboard"
         self.codecs_path = self.path / "codecs"
         self.chat_template_path = self.path / "chat_template.jinja"
@@ -252,6 +255,22 @@ class RunFolder:
     def read_metrics(self) -> list[dict[str, Any]]:
         return _json_lines(self.metrics_path)
 
+    def write_baseline(self, baseline: BaselineResult | None) -> None:
+        """Write the result of a baseline, or remove an earlier one."""
+        if baseline is None:
+            self.baseline_path.unlink(missing_ok=True)
+        else:
+            write_atomically(self.baseline_path, json.dumps(baseline.to_json(), ensure_ascii=False).encode())
+
+    def read_baseline(self) -> BaselineResult | None:
+        """The result that `write_baseline` wrote."""
+        if not self.baseline_path.is_file():
+            return None
+        try:
+            return BaselineResult.from_json(json.loads(self.baseline_path.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{self.baseline_path} is damaged: {error}") from None
+
     def rewind(self, step: int) -> None:
         """Remove the figures after a checkpoint, which will be written again, and partial files."""
         self._record_sets()
@@ -316,7 +335,7 @@ class RunFolder:
             if folder.exists():
                 shutil.rmtree(folder)
         self.ledger.remove()
-        file_hashes = (self.model_path, self.metrics_path, self.report_path)
+        file_hashes = (self.model_path, self.metrics_path, self.report_path, self.baseline_path)
         for path in (*file_hashes, self.chat_template_path, self.settings_path):
             path.unlink(missing_ok=True)
 

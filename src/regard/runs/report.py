@@ -64,6 +64,7 @@ def write_run_report(run: Run, evaluation: Evaluation, *, evaluated_on: str = "V
         scores={name: evaluation.scores[name].to_json() for name in order},
         evaluated_on=evaluated_on,
         num_rows=len(evaluation.rows) if run.task.has_targets else None,
+        baseline=_baseline(run, evaluation),
         curves=run.folder.read_metrics(),
         kept_step=note_of(run.folder.model_path).get("step"),
         settings=run.folder.settings_path.read_text(encoding="utf-8"),
@@ -76,6 +77,20 @@ def write_run_report(run: Run, evaluation: Evaluation, *, evaluated_on: str = "V
     )
     write_report(run.folder.report_path, report)
     return run.folder.report_path
+
+
+def _baseline(run: Run, evaluation: Evaluation) -> dict[str, Any] | None:
+    """What the page shows of the baseline, where it was scored by the same metric."""
+    found = run.baseline
+    if found is None or found.headline != evaluation.headline:
+        return None
+    return {
+        "name": found.name,
+        "score": {"name": found.headline, **found.scores[found.headline]},
+        "sentence": f"{found.sentence[0].upper()}{found.sentence[1:]}.",
+        "is_beaten": found.is_beaten,
+        "advice": list(found.advice),
+    }
 
 
 def _attention_maps(run: Run, content: ReportContent) -> list[AttentionMaps]:

@@ -34,6 +34,7 @@ from regard.explanation.report import certificate_summary, update_certificate
 from regard.generation.config import GenerationConfig
 from regard.logging import log_info, log_warning, progress_bar
 from regard.nn.inference import prepare_for_inference
+from regard.runs.baseline import BaselineResult
 from regard.runs.folder import RunFolder
 from regard.selection.bounds import DELTA
 from regard.selection.certificate import Certificate
@@ -152,6 +153,11 @@ class Run:
         """The newest line of the ledger that a report was written for."""
         reports = [line for line in self.folder.read_ledger() if line["event"] == "report"]
         return reports[-1] if reports else None
+
+    @property
+    def baseline(self) -> BaselineResult | None:
+        """The baseline's scores on the validation rows, and how the model compares; None where there is none."""
+        return self.folder.read_baseline()
 
     @property
     def path(self) -> Path:

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -22,11 +23,12 @@ from regard.data.sources import IN_MEMORY, Rows, Source, is_builtin
 from regard.data.stores.tokens import TokenStream
 from regard.errors import ConfigError, DeviceError, RunError, StoppedError
 from regard.evaluation.registry import find_metric
-from regard.logging import format_duration, log_info
+from regard.logging import format_duration, log_info, log_warning
 from regard.models.presets import has_size
+from regard.runs.baseline import BaselineResult, advise, compare_with_baseline
 from regard.runs.folder import RunFolder
 from regard.runs.report import write_run_report
-from regard.runs.run import Run, split_paths_and_rows
+from regard.runs.run import Evaluation, Run, split_paths_and_rows
 from regard.settings import merge_tables, require_table
 from regard.tasks.detection import readable_rows
 from regard.tasks.registry import detect_task, find_task, make_task
@@ -50,7 +52,16 @@ REPORT_ROWS = 1_000
 """Validation rows that the report's scores are computed on."""
 _MAY_CHANGE = {
     "data": ("train", "valid", "test"),
-    "train": ("max_steps", "max_epochs", "minutes", "patience", "checkpoint_every", "device", "tensorboard"),
+    "train": (
+        "max_steps",
+        "max_epochs",
+        "minutes",
+        "patience",
+        "checkpoint_every",
+        "device",
+        "tensorboard",
+        "baseline",
+    ),
 }
 """What a resumed run may change; anything else would make it another run. Data may move: it is known by its hash."""
 _PLAIN_SECONDS = 15.0
@@ -74,6 +85,7 @@ def train(
     epochs: float | None = None,
     seed: int | None = None,
     device: str | None = None,
+    baseline: bool = True,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -96,6 +108,7 @@ def train(
         epochs: The budget in passes over the training rows.
         seed: Another seed gives another run.
         device: auto, cpu, cuda or cuda:N.
+        baseline: Fit a simple model on the same rows, and compare its scores with the model's.
         settings: Any setting, nested as in `run.toml`; the arguments above take precedence.
         resume: Resume the run in `out`.
         overwrite: Replace the run in `out`.
@@ -118,6 +131,7 @@ def train(
                 "max_epochs": None if epochs is None else float(epochs),
                 "seed": seed,
                 "device": device,
+                "baseline": None if baseline else False,
             },
             task={"name": task, "tokenizer": tokenizer},
             preset=model,
@@ -357,10 +371,26 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     run = Run(folder.path, device=str(trainer.hardware.device))
     evaluation = run.evaluate_rows(data.held_out["valid"][:REPORT_ROWS])
     run.record("valid", "report", evaluation)
+    baseline = _baseline(run, trainer, data, evaluation)
+    folder.write_baseline(baseline)
     path = write_run_report(run, evaluation)
+    if baseline is not None and not baseline.is_beaten:
+        log_warning(f"{baseline.sentence}; most likely to help: {', '.join(baseline.advice)}")
     log_info(f"validation: {evaluation.scores[evaluation.headline]}")
+    if baseline is not None and baseline.is_beaten:
+        log_info(baseline.sentence)
     log_info(f"report: {path}")
     return run
+
+
+def _baseline(run: Run, trainer: Trainer, data: Prepared, evaluation: Evaluation) -> BaselineResult | None:
+    """The baseline's result on the rows of an evaluation, and what may help where the model is not better."""
+    if not trainer.config.baseline:
+        return None
+    found = compare_with_baseline(run.task, data, evaluation.rows, evaluation.examples, evaluation.headline)
+    if found is None or found.is_beaten:
+        return found
+    return replace(found, advice=advise(run.settings, run.task, data, used=trainer.used()))
 
 
 def _require_same_run(before: ResolvedSettings, after: ResolvedSettings) -> None:

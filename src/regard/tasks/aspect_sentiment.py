@@ -31,13 +31,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from regard.baselines.baseline import Baseline
+from regard.baselines.linear import fit_classifier
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.labels import LabelCodec, format_frequencies
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.layouts import Record
 from regard.data.formats.messages import format_count, format_names
 from regard.data.formats.tables import Table
-from regard.data.prepare import FitData
+from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows, Source, open_source
 from regard.errors import ConfigError, DataError
@@ -313,6 +315,10 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
         words = word_weights(text, weights[1:], offsets)  # the first token is the start
         best = most_probable(probabilities)
         return Prediction(text, best, probabilities=probabilities, aspect=aspect.strip(), weights=words)
+
+    def baseline(self, data: Prepared) -> Baseline:
+        rows = data.train_rows()
+        return fit_classifier([self.input_of(row) for row in rows], [self.target_of(row) for row in rows])
 
     def examples(self, data: EvaluationData) -> Examples:
         return class_examples(self.label_codec, data)

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from regard.baselines.baseline import Baseline
+from regard.baselines.linear import draw_images, fit_pixels
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.labels import LabelCodec
 from regard.data.codecs.pixels import PixelCodec
@@ -209,6 +211,13 @@ class ImageClassification(Task[ImageClassificationSettings]):
 
     def sources(self, rows: Sequence[Sequence[str]]) -> list[str]:
         return []
+
+    def baseline(self, data: Prepared) -> Baseline:
+        assert isinstance(data.train, ImageStore)
+        drawn, names = draw_images(len(data.train)), self.label_codec.labels
+        labels = [names[index] for index in data.train.labels(drawn)]
+        read = PixelCodec(self.image).pixels
+        return fit_pixels(data.train.pixels(drawn), labels, num_images=len(data.train), read=read)
 
     def examples(self, data: EvaluationData) -> Examples:
         return class_examples(self.label_codec, data)

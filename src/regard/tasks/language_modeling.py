@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from regard.baselines.baseline import Baseline, BaselinePredictions, full_name
+from regard.baselines.ngrams import KneserNey
 from regard.data.formats.messages import format_count
 from regard.data.permutation import mix
 from regard.data.prepare import Prepared, prepare_text
@@ -87,6 +89,10 @@ _TRAIN_DEFAULTS = {
 """What learns fastest by the experiments in docs/log.md."""
 _NUM_PROMPTS, _PROMPT_CHARACTERS = 8, 60
 """Prompts that a report has the model continue, and their length."""
+_NGRAM_ORDERS, _OTHER_ORDER = {"characters": 5, "bytes": 5}, 3
+"""The longest n-grams of the baseline, by the kind of tokenizer."""
+_NGRAM_TOKENS = 4_000_000
+"""The last tokens of the training text, from which the n-grams of the baseline are counted in seconds."""
 _FEW_SPANS = 50
 """Bootstrap intervals from fewer spans are too narrow."""
 
@@ -440,6 +446,23 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
             num_bytes=sum(len(row[0].encode()) for row in data.rows),
             settings=how,
         )
+
+    def baseline(self, data: Prepared) -> Baseline:
+        """N-grams of the model's own tokens, so that the likelihoods of both are comparable."""
+        assert isinstance(data.train, TokenStream)
+        order = _NGRAM_ORDERS.get(self.settings.tokenizer, _OTHER_ORDER)
+        ids = np.asarray(data.train.ids[-_NGRAM_TOKENS:])
+        ngrams = KneserNey(ids, vocab_size=self.tokenizer.vocab_size, order=order)
+        window, stride = self.settings.window, self.settings.stride or self.settings.window
+
+        def predict(texts: Sequence[str]) -> BaselinePredictions:
+            read = self.token_ids([(text,) for text in texts])
+            windows = evaluation_windows(len(read), window, stride)
+            starts = [first - 1 for _, _, first in windows]
+            counts = [end - first + 1 for _, end, first in windows]
+            return BaselinePredictions(losses=np.add.reduceat(ngrams.losses(read), starts).tolist(), num_tokens=counts)
+
+        return Baseline(full_name(f"Kneser-Ney {order}-grams", len(ids), len(data.train), "tokens"), predict)
 
     def align(self, examples: Sequence[Examples]) -> list[Examples]:
         """Sums over spans of text that start and end at window ends of every model."""

@@ -15,10 +15,12 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.baselines.baseline import Baseline
+from regard.baselines.linear import fit_number
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.numbers import NumberCodec, parse_number
 from regard.data.codecs.text import TextCodec
-from regard.data.prepare import FitData
+from regard.data.prepare import FitData, Prepared
 from regard.evaluation.examples import Examples
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, SequenceClassifier
@@ -92,6 +94,10 @@ class Regression(LabeledTextTask[RegressionSettings]):
 
     def prediction(self, text: str, output: float) -> Prediction:
         return Prediction(text, f"{output:.6g}")
+
+    def baseline(self, data: Prepared) -> Baseline:
+        rows = data.train_rows()
+        return fit_number([self.input_of(row) for row in rows], [parse_number(row[-1]) for row in rows])
 
     def examples(self, data: EvaluationData) -> Examples:
         return Examples(

@@ -21,6 +21,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from regard.baselines.baseline import Baseline
+from regard.baselines.pairs import fit_pairs
 from regard.data.batches import pad
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.text import TextCodec
@@ -30,6 +32,7 @@ from regard.data.settings import DataConfig
 from regard.data.sources import Rows, Source, open_source
 from regard.data.splits.by_hash import row_hash
 from regard.errors import ConfigError
+from regard.evaluation.registry import find_metric
 from regard.generation.beam import BeamSearch, Hypothesis
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
@@ -273,6 +276,11 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
     def selection_generation(self, rows: Sequence[Sequence[str]]) -> GenerationConfig:
         """Greedy, and no longer than the longest target: an untrained model would not end before its limit."""
         return GenerationConfig(max_tokens=1 + max(map(len, self.target_tokenizer.encode([row[1] for row in rows]))))
+
+    def baseline(self, data: Prepared) -> Baseline:
+        rows = data.train_rows()
+        sources, targets = [row[0] for row in rows], [row[1] for row in rows]
+        return fit_pairs(sources, targets, metric=find_metric(self.headline(rows)))
 
     def comparison_metrics(self, headline: str) -> tuple[str, ...]:
         return (headline, *(name for name in ("exact_match", "bleu", "chrf") if name != headline))

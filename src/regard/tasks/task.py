@@ -15,7 +15,7 @@ Dimensions: `batch` rows.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from regard.baselines.baseline import Baseline
 from regard.data.batches import StoredBatches, batches_by_length
 from regard.data.codecs.codec import Codec
 from regard.data.prepare import FitData, Prepared, prepare_rows
@@ -621,6 +622,23 @@ class Task(Generic[TaskSettingsT]):
         """All metrics, each with its interval."""
         examples = self.examples(data)
         return [score for name in self.metric_names() for score in find_metric(name).scores(examples)]
+
+    def baseline(self, data: Prepared) -> Baseline | None:
+        """A simple model, fitted on the training rows in seconds, that a trained one must beat; None for none."""
+        return None
+
+    def baseline_examples(self, baseline: Baseline, rows: Sequence[Sequence[str]]) -> Examples:
+        """What the metrics are computed from for the baseline; what it does not predict is None."""
+        inputs = [self.input_of(row) for row in rows]
+        found = baseline.predict(inputs)
+        tables = found.probabilities or [None] * len(found.outputs)
+        predictions = [
+            Prediction(*each, probabilities=table)
+            for *each, table in zip(inputs if found.outputs else [], found.outputs, tables, strict=True)
+        ]
+        likelihoods = Likelihoods(list(found.losses), list(found.num_tokens))
+        examples = self.examples(EvaluationData(rows, predictions, likelihoods))
+        return examples if found.losses else replace(examples, losses=None, num_tokens=None)
 
     def with_stride(self, stride: int) -> Self:
         """The task with another distance between evaluation windows."""

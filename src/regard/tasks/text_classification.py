@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from regard.baselines.baseline import Baseline
+from regard.baselines.linear import fit_classifier, fit_multi_label
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.labels import LabelCodec, split_labels
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.messages import format_names
-from regard.data.prepare import FitData
+from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows, Source, open_source
 from regard.errors import ConfigError, DataError
@@ -253,8 +255,18 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         probabilities = dict(zip(self.label_codec.labels, output, strict=True))
         if self.is_multi_label:
             chosen = [label for label, probability in probabilities.items() if probability > 0.5]
-            return Prediction(text, f"{self.settings.label_separator} ".join(chosen), probabilities=probabilities)
+            return Prediction(text, self._join_labels(chosen), probabilities=probabilities)
         return Prediction(text, most_probable(probabilities), probabilities=probabilities)
+
+    def _join_labels(self, labels: Sequence[str]) -> str:
+        return f"{self.settings.label_separator} ".join(labels)
+
+    def baseline(self, data: Prepared) -> Baseline:
+        rows = data.train_rows()
+        texts, labels = [self.input_of(row) for row in rows], [self.labels_of(row) for row in rows]
+        if self.is_multi_label:
+            return fit_multi_label(texts, labels, join=self._join_labels)
+        return fit_classifier(texts, [some[0] for some in labels])
 
     def metric_names(self) -> tuple[str, ...]:
         return self.multi_label_metrics if self.is_multi_label else self.metrics

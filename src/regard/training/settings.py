@@ -102,6 +102,8 @@ class TrainConfig(Settings):
     """Where memory runs out, split each batch into parts and accumulate their gradients."""
     tensorboard: bool = False
     """Also write the curves for TensorBoard."""
+    baseline: bool = True
+    """After training, fit a simple model on the same rows in seconds, and test whether the trained one is better."""
 
     @property
     def evaluation_steps(self) -> int | None:

@@ -15,7 +15,7 @@ from optuna.study import Study
 from optuna.trial import Trial, TrialState
 
 from regard.errors import ConfigError, RunError, StoppedError
-from regard.experiments.jobs import last_metrics
+from regard.experiments.jobs import CHILD_SETTINGS, last_metrics
 from regard.experiments.processes import serve_request
 from regard.experiments.sweep.objectives import evaluations_of, measure_run, objective_scores, report_of
 from regard.experiments.sweep.plan import SweepPlan
@@ -69,7 +69,7 @@ def train_trial(study: Study, trial: Trial, plan: SweepPlan) -> None:
             raise PrunedError
         on_evaluation = _pruning(trial, plan)
         if not folder.exists:
-            settings = merge_tables(plan.settings, nested(trial.params))
+            settings = merge_tables(merge_tables(CHILD_SETTINGS, plan.settings), nested(trial.params))
             train(plan.data, out=folder.path, settings=settings, show_progress=False, on_evaluation=on_evaluation)
         elif report_of(folder) is None:
             train(out=folder.path, resume=True, show_progress=False, on_evaluation=on_evaluation)

@@ -7,7 +7,8 @@ const MOST_TILES = 6;
 const MANY_POINTS = 60;
 
 PAGES.report = (root, data) => {
-  if (data.scores.length) root.append(makeScores(data.scores));
+  if (data.baseline && !data.baseline.is_beaten) root.append(makeWarning(data.baseline));
+  if (data.scores.length) root.append(makeScores(data.scores, data.baseline));
   if (data.summary.length) root.append(makeTiles(data.summary));
   addSections(root, [
     ["learning", "Learning curves", data.curves.length, showLearning],
@@ -21,14 +22,26 @@ PAGES.report = (root, data) => {
   ], data);
 };
 
-/* The first score large, a few others beside it; many others as a table. */
-function makeScores([main, ...others]) {
+/* Where the model is not better than its baseline, that comes first, with what may help. */
+const makeWarning = ({ sentence, advice }) => make("div", { class: "not-better", role: "note" }, make("p", {}, sentence),
+  advice.length ? make("p", {}, "Most likely to help: ", advice.join("; "), ".") : null);
+
+/* The baseline's score on the same rows, below the model's. */
+const makeBaseline = ({ name, score, sentence, is_beaten: isBeaten }) => make("div", { class: "baseline" },
+  make("div", { class: "score" }, make("div", { class: "name" }, `Baseline: ${name}`),
+    make("div", { class: "value" }, scoreFormatter(score)(score.value)),
+    ...(hasInterval(score) ? [intervalBar(score, 160, false), make("div", { class: "between" }, formatInterval(score))] : [])),
+  isBeaten ? make("p", { class: "between" }, sentence) : null);
+
+/* The first score large, with that of the baseline, a few others beside it; many others as a table. */
+function makeScores([main, ...others], baseline) {
   const isTable = others.length > MOST_TILES;
   const rows = others.map((score) => make("div", {}, make("dt", {}, score.label),
     make("dd", {}, scoreFormatter(score)(score.value)), make("dd", { class: "between" }, hasInterval(score) ? formatInterval(score) : "")));
   const beside = isTable ? make("dl", { class: "score-table" }, ...rows)
     : make("div", { class: "other-scores" }, ...others.map((score) => makeScore(score, false)));
-  const block = make("div", { class: `scores${others.length ? "" : " single"}` }, makeScore(main, true), others.length ? beside : null);
+  const block = make("div", { class: `scores${others.length ? "" : " single"}` }, 
+    make("div", {}, makeScore(main, true), baseline ? makeBaseline(baseline) : null), others.length ? beside : null);
   const signed = [main, ...others].filter(({ signature }) => signature);
   return make("div", {}, block, signed.length ? make("details", { class: "folded" }, make("summary", {}, "Signatures: everything that the scores depend on"),
     ...signed.map((score) => makeSignature(`${score.name}|${score.signature} = ${scoreFormatter(score)(score.value)}`))) : null);

@@ -30,6 +30,9 @@ class Report:
     """The set of the scores, which precedes the name of the first one."""
     num_rows: int | None = None
     """How many rows the scores are computed on."""
+    baseline: Mapping[str, Any] | None = None
+    """Of a simple model on the same rows: its `name`, its `score` by the first metric with `value` and `interval`, a
+    `sentence` on the difference, whether it `is_beaten`, and where it is not, the `advice`."""
     curves: Sequence[Mapping[str, Any]] = ()
     """The lines of `metrics.jsonl`: each has a `step`, those of training a `loss`, of validation a `valid_loss` and,
     where weights are selected by score, a `valid_score` and the name of its metric, `valid_metric`."""
@@ -54,6 +57,7 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "title": report.title,
         "summary": list(report.summary.items()),
         "scores": _scores(report),
+        "baseline": report.baseline,
         "curves": _merged(report.curves),
         "kept_step": report.kept_step,
         "score_label": next((label_of(line["valid_metric"]) for line in report.curves if "valid_metric" in line), None),

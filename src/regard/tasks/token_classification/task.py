@@ -24,6 +24,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from regard.baselines.baseline import Baseline
+from regard.baselines.tags import fit_tagger
 from regard.data.batches import pad
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.text import TextCodec
@@ -272,10 +274,7 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
         return frozenset() if self.settings.crf else self.objectives
 
     def build(self, model: ModelConfig, head: HeadConfig) -> "TokenClassifier":
-        allowed = None
-        if self.tag_codec.has_entities:
-            labels = self.tag_codec.labels
-            allowed = transition_mask(labels, lambda before, after: may_follow(before, after, scheme=SCHEME))
+        allowed = transition_mask(self.tag_codec.labels, _may_follow) if self.tag_codec.has_entities else None
         return TokenClassifier(
             model,
             head,
@@ -352,6 +351,11 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
         """As many tags as there are words between spaces."""
         missing = len(words_of(text)) - len(output)
         return Prediction(text, self.tag_codec.decode([[*output, *[0] * missing]])[0])
+
+    def baseline(self, data: Prepared) -> Baseline:
+        rows, codec = data.train_rows(), self.tag_codec
+        words, tags = [words_of(row[0]) for row in rows], [codec.tags_of(row) for row in rows]
+        return fit_tagger(words, tags, may_follow=_may_follow if codec.has_entities else None)
 
     def metric_names(self) -> tuple[str, ...]:
         return _ENTITY_METRICS if self.tag_codec.has_entities else _TAG_METRICS
@@ -453,6 +457,10 @@ def _losses(
         logits.mT, batch.tags, reduction="none", label_smoothing=label_smoothing, ignore_index=IGNORED
     )
     return (by_word * batch.is_word).sum(dim=1)
+
+
+def _may_follow(before: str | None, after: str | None) -> bool:
+    return may_follow(before, after, scheme=SCHEME)
 
 
 def _as_entities(tags: Sequence[str]) -> Sequence[str]:

@@ -1,0 +1,182 @@
+"""Linear models of TF-IDF vectors: logistic regression for labels, ridge regression for numbers.
+
+Joachims, "Text Categorization with Support Vector Machines: Learning with Many Relevant Features" (1998), for linear
+models of many features; Wang & Manning, "Baselines and Bigrams: Simple, Good Sentiment and Topic Classification"
+(2012), for n-grams of words.
+
+Features are n-grams of 1 to 2 words and, unless the texts are long, of 2 to 5 characters inside words, with logarithmic
+term frequencies; each of the two blocks has unit length.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.baselines.baseline import Baseline, BaselinePredictions, full_name, limit_rows
+from regard.errors import DataError
+
+_MOST_ROWS = 50_000
+_MOST_CHARACTERS, _MOST_CHARACTERS_OF_WORDS = 3_000_000, 15_000_000
+"""Counting the n-grams of a million characters takes about three seconds; those of words alone, a fifth of it."""
+_MANY_ROWS = 1_000
+"""From this many texts on, an n-gram of a single text is not a feature: faster and better."""
+_MOST_WEIGHTS = 8_000_000
+"""Features times labels, which bounds the time of the fit."""
+_FEWEST_FEATURES, _MOST_FEATURES = 2_000, 200_000
+_WORD = r"(?u)\w+|[^\w\s]"
+_INVERSE_PENALTY = 10.0
+"""Blocks of unit length have small features, for which the default of 1 is too strong a penalty."""
+_MOST_ITERATIONS = 100
+_MOST_IMAGES, _IMAGE_SIZE = 10_000, 16
+"""Images are averaged down to this many pixels a side."""
+
+
+def fit_classifier(texts: Sequence[str], labels: Sequence[str]) -> Baseline:
+    """TF-IDF and logistic regression, for texts with one label each.
+
+    Raises:
+        DataError: If all labels are equal.
+    """
+    texts, labels, name = _limited(texts, labels, "logistic regression")
+    features = make_features(texts, num_outputs=len(_require_two(labels)))
+    with _quiet():
+        model = _logistic_regression().fit(features.fit_transform(texts), labels)
+
+    def predict(inputs: Sequence[str]) -> BaselinePredictions:
+        return _most_probable(model.predict_proba(features.transform(inputs)), [str(each) for each in model.classes_])
+
+    return Baseline(name, predict)
+
+
+def fit_multi_label(
+    texts: Sequence[str], labels: Sequence[Sequence[str]], *, join: Callable[[Sequence[str]], str]
+) -> Baseline:
+    """TF-IDF and one logistic regression for each label, for texts with any number of labels; `join` writes them."""
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.preprocessing import MultiLabelBinarizer
+
+    texts, labels, name = _limited(texts, labels, "logistic regression for each label")
+    binarizer = MultiLabelBinarizer()
+    targets = binarizer.fit_transform(labels)
+    names = [str(each) for each in binarizer.classes_]
+    if not names:
+        raise DataError(f"logistic regression needs labels, and none of {len(texts):,} rows has one")
+    features = make_features(texts, num_outputs=len(names))
+    with _quiet():
+        model = OneVsRestClassifier(_logistic_regression()).fit(features.fit_transform(texts), targets)
+
+    def predict(inputs: Sequence[str]) -> BaselinePredictions:
+        found = np.asarray(model.predict_proba(features.transform(inputs))).reshape(len(inputs), len(names))
+        chosen = [[name for name, share in zip(names, row, strict=True) if share > 0.5] for row in found]
+        return BaselinePredictions([join(some) for some in chosen])
+
+    return Baseline(name, predict)
+
+
+def fit_number(texts: Sequence[str], numbers: Sequence[float]) -> Baseline:
+    """TF-IDF and ridge regression, for texts with a number each."""
+    from sklearn.linear_model import Ridge
+
+    texts, numbers, name = _limited(texts, numbers, "ridge regression")
+    features = make_features(texts, num_outputs=1)
+    with _quiet():
+        model = Ridge(solver="lsqr").fit(features.fit_transform(texts), numbers)
+
+    def predict(inputs: Sequence[str]) -> BaselinePredictions:
+        return BaselinePredictions([f"{number:.6g}" for number in model.predict(features.transform(inputs))])
+
+    return Baseline(name, predict)
+
+
+def fit_pixels(
+    pixels: NDArray[np.uint8], labels: Sequence[str], *, num_images: int, read: Callable[[Sequence[str]], Any]
+) -> Baseline:
+    """Logistic regression of pixels, for images with one label each.
+
+    Args:
+        pixels: By image, channel, row and column.
+        labels: The label of each image.
+        num_images: The number of training images, of which these are some.
+        read: Reads the pixels of the images at some paths.
+    """
+    _require_two(labels)
+    with _quiet():
+        model = _logistic_regression(penalty=1.0).fit(_averaged(pixels), labels)
+
+    def predict(inputs: Sequence[str]) -> BaselinePredictions:
+        return _most_probable(model.predict_proba(_averaged(read(inputs))), [str(each) for each in model.classes_])
+
+    return Baseline(full_name("logistic regression of pixels", len(labels), num_images, "images"), predict)
+
+
+def draw_images(num_images: int) -> NDArray[np.int64]:
+    """The numbers of the images that `fit_pixels` is to be given."""
+    return np.array(limit_rows(range(num_images), _MOST_IMAGES), np.int64)
+
+
+def make_features(texts: Sequence[str], *, num_outputs: int) -> Any:
+    """The TF-IDF vectorizers for these texts; the more outputs, the fewer features."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.pipeline import FeatureUnion
+
+    most = max(_FEWEST_FEATURES, min(_MOST_FEATURES, _MOST_WEIGHTS // num_outputs)) // 2
+    shared = {"sublinear_tf": True, "max_features": most, "min_df": 2 if len(texts) >= _MANY_ROWS else 1}
+    blocks = [("words", TfidfVectorizer(ngram_range=(1, 2), token_pattern=_WORD, **shared))]
+    if _have_characters(texts):
+        blocks.append(("characters", TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **shared)))
+    return FeatureUnion(blocks)
+
+
+def _have_characters(texts: Sequence[str]) -> bool:
+    """Whether texts are few and short enough for n-grams of characters."""
+    return sum(map(len, texts)) <= _MOST_CHARACTERS
+
+
+def _logistic_regression(*, penalty: float = 1 / _INVERSE_PENALTY) -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=1 / penalty, max_iter=_MOST_ITERATIONS)
+
+
+def _limited(texts: Sequence[str], targets: Sequence[Any], method: str) -> tuple[list[str], list[Any], str]:
+    """Texts and targets up to the limits of rows and characters, and the name of the baseline on them."""
+    rows = list(zip(texts, targets, strict=True))
+    num_characters = sum(map(len, texts))
+    most = max(1, len(rows) * _MOST_CHARACTERS_OF_WORDS // max(_MOST_CHARACTERS_OF_WORDS, num_characters))
+    kept = limit_rows(rows, min(_MOST_ROWS, most))
+    chosen, kept_targets = [text for text, _ in kept], [target for _, target in kept]
+    vectors = "TF-IDF" if _have_characters(chosen) else "TF-IDF of words"
+    return chosen, kept_targets, full_name(f"{vectors} + {method}", len(kept), len(rows))
+
+
+def _require_two(labels: Sequence[str]) -> set[str]:
+    found = set(labels)
+    if len(found) < 2:
+        raise DataError(f"logistic regression needs two labels, and all {len(labels):,} rows have {labels[0]!r}")
+    return found
+
+
+def _most_probable(probabilities: NDArray[np.float64], labels: Sequence[str]) -> BaselinePredictions:
+    tables = [dict(zip(labels, row, strict=True)) for row in probabilities.tolist()]
+    return BaselinePredictions([labels[best] for best in probabilities.argmax(axis=1)], tables)
+
+
+def _averaged(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Pixels from 0 to 1, averaged over squares, as one vector for each image."""
+    images, channels, size = pixels.shape[:3]
+    side = -(-size // _IMAGE_SIZE)
+    cut = size // side * side
+    squares = pixels[:, :, :cut, :cut].reshape(images, channels, cut // side, side, cut // side, side)
+    return squares.mean(axis=(3, 5)).reshape(images, -1) / 255
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without scikit-learn's warnings: a fit that ends by its number of iterations is a baseline nevertheless."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,149 @@
+"""The baseline beside a run's scores: fitted on the same training rows, scored on the same validation rows, tested."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from regard.data.prepare import Prepared
+from regard.data.stores.tokens import TokenStream
+from regard.evaluation.examples import Examples
+from regard.evaluation.paired import compare_all
+from regard.evaluation.registry import find_metric, score_examples, score_label
+from regard.logging import log_info
+from regard.tasks.task import Task
+from regard.training.settings import ResolvedSettings
+
+_FEW_ROWS = 2_000
+"""With fewer training rows, more of them are likely to help."""
+_BUDGET_USED = 0.95
+"""A run that used less of its budget stopped early, and would not have used more."""
+_MOST_ADVICE = 3
+_OTHER_MODELS = {"encoder-decoder": "lstm-attention", "encoder": "lstm", "decoder": "lstm"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineResult:
+    """The scores of the baseline on the rows of a run's report, and the difference of the model from it."""
+
+    name: str
+    """The method, and the number of rows that it was fitted on where these are not all."""
+    seconds: float
+    """Of fitting and predicting."""
+    headline: str
+    """The name of the score by which both are compared."""
+    scores: dict[str, dict[str, Any]]
+    """The baseline's, by name, each with its value, interval and signature."""
+    model_score: float
+    difference: float
+    """The headline score of the model minus that of the baseline."""
+    interval: tuple[float, float] | None = None
+    """Of the difference; like `p`, None where there are too few rows for a test."""
+    p: float | None = None
+    verdict: Literal["better", "worse", "not significant"]
+    """Of the model against the baseline; `better` and `worse` are significant differences."""
+    advice: tuple[str, ...] = ()
+    """The changes most likely to help, where the model is not better."""
+
+    @property
+    def score(self) -> float:
+        """The headline score of the baseline."""
+        return self.scores[self.headline]["value"]
+
+    @property
+    def is_beaten(self) -> bool:
+        """Whether the model is significantly better."""
+        return self.verdict == "better"
+
+    @property
+    def sentence(self) -> str:
+        """How the model compares with the baseline, in one sentence."""
+        verdicts = {"better": "significantly better than", "worse": "significantly worse than",
+                    "not significant": "not significantly better than"}  # fmt: skip
+        metric = find_metric(self.headline)
+        values = f"{score_label(self.headline)} {metric.format(self.model_score)} against {metric.format(self.score)}"
+        return f"the model is {verdicts[self.verdict]} the baseline, {self.name}: {values} ({_format_p(self.p)})"
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `baseline.json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "BaselineResult":
+        """The result that `to_json` wrote."""
+        interval = None if values["interval"] is None else tuple(values["interval"])
+        return cls(**{**values, "interval": interval, "advice": tuple(values["advice"])})
+
+
+def compare_with_baseline(
+    task: Task[Any], data: Prepared, rows: Sequence[Sequence[str]], examples: Examples, headline: str
+) -> BaselineResult | None:
+    """Fit the task's baseline on the training rows, and test its scores on `rows` against the model's `examples`.
+
+    None where the task has no baseline, or the data does not allow one, which is logged.
+    """
+    start = time.perf_counter()
+    try:
+        baseline = task.baseline(data)
+        if baseline is None:
+            return None
+        found = task.baseline_examples(baseline, rows)
+        seconds = time.perf_counter() - start
+        names = [name for name in task.metric_names() if _has_needs(name, found)]
+        scores = {score.name: score.to_json() for score in score_examples(names, found)}
+        test = _test(headline, *task.align([examples, found]))
+    except Exception as error:  # whatever a baseline fails by, the trained model is not to be lost by it
+        log_info(f"no baseline: {' '.join(str(error).split()) or type(error).__name__}")
+        return None
+    return BaselineResult(name=baseline.name, seconds=seconds, headline=headline, scores=scores, **test)
+
+
+def advise(settings: ResolvedSettings, task: Task[Any], data: Prepared, *, used: float) -> tuple[str, ...]:
+    """The changes most likely to make a model better than its baseline; `used` is the share of the budget used."""
+    train, tuned, found = settings.train, settings.finetune, list[str]()
+    if used >= _BUDGET_USED:
+        budgets = {"train.minutes": train.minutes, "train.max_steps": train.max_steps,
+                   "train.max_epochs": train.max_epochs}  # fmt: skip
+        found += [f"a larger {name} than {value:,g}" for name, value in budgets.items() if value is not None][:1]
+    if tuned is not None and tuned.method != "all":
+        found.append(f"fine-tuning of all weights, finetune.method is {tuned.method}")
+    if tuned is None:
+        found.append("fine-tuning of a pretrained model (regard import, regard finetune)")
+    if not isinstance(data.train, TokenStream) and len(data.train) < _FEW_ROWS:
+        found.append(f"more training rows than {len(data.train):,}")
+    if tuned is None and task.input_kind == "tokens":
+        other = _OTHER_MODELS[task.architecture]
+        other = "transformer" if settings.preset.startswith(other) else other
+        found.append(f"another model than {settings.preset}, such as {other}")
+    return tuple(found[:_MOST_ADVICE])
+
+
+def _has_needs(name: str, examples: Examples) -> bool:
+    return all(getattr(examples, need) is not None for need in find_metric(name).needs)
+
+
+def _test(headline: str, model: Examples, baseline: Examples) -> dict[str, Any]:
+    """The values of both, their difference, and whether it is significant."""
+    metric = find_metric(headline)
+    if not metric.is_additive:
+        ours, theirs = (metric.scores(each)[0].value for each in (model, baseline))
+        return {"model_score": ours, "difference": ours - theirs, "verdict": "not significant"}
+    counts = {"model": metric.count(model), "baseline": metric.count(baseline)}
+    ours, theirs = (each.value for each in counts.values())
+    found = {"model_score": ours, "difference": ours - theirs, "verdict": "not significant"}
+    if len(counts["model"]) < 2:
+        return found
+    (pair,) = compare_all({name: [each] for name, each in counts.items()})
+    if pair.is_significant:
+        found["verdict"] = "better" if metric.is_better(ours, theirs) else "worse"
+    return {**found, "interval": pair.interval, "p": pair.p}
+
+
+def _format_p(p: float | None) -> str:
+    """A p-value in parentheses.
+
+    Example:
+        >>> _format_p(0.0001), _format_p(0.0312), _format_p(None)
+        ('p < 0.001', 'p = 0.031', 'no test')
+    """
+    return "no test" if p is None else "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
