@@ -204,11 +204,15 @@ def with_choices(values: Mapping[str, Any], rows: Rows | None = None) -> dict[st
     if not isinstance(source, Source):
         return dict(values)
     sample, num_characters = _sample(readable_rows(source.train))
+    if not sample:
+        return dict(values)
     device = "cuda" if find_hardware(settings).device.type == "cuda" else "cpu"
     chosen = make_task(given).choose(ChoiceContext(sample, num_characters, device, settings.train.minutes))
+    is_model_given = bool(values.get("preset")) or "family" in values.get("model", {})
     for name, reason in chosen.reasons.items():
-        log_info(f"{name} {reason}")
-    preset = {} if chosen.preset is None else {"preset": chosen.preset}
+        if not (name == "model" and is_model_given):
+            log_info(f"{name} {reason}")
+    preset = {} if chosen.preset is None or is_model_given else {"preset": chosen.preset}
     return merge_tables({"task": dict(chosen.task), **preset}, values)
 
 

@@ -154,19 +154,20 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
 
     def choose(self, context: ChoiceContext) -> Choices:
         """A tokenizer for each side; one for both where the same kind suits them."""
-        if not context.rows or self.settings.tokenizer is not None:
+        if self.settings.tokenizer is not None:
             return Choices()
         sides = [TextStatistics.of([row[side] for row in context.rows]) for side in (0, 1)]
         (source, why), (target, target_why) = map(choose_tokenizer, sides)
         if target == "characters" and source != target and sides[0].mean_characters <= _SPELLED_CHARACTERS:
             source, why = "characters", "short texts, and targets that are spelled"
         size = self.vocabulary("bpe" if "bpe" in (source, target) else source, context)
+        preset, reasons = None, {}
+        if not {"bpe", "unigram"} & {source, target} and context.is_quick:
+            preset, reasons = "lstm-attention", {"model": "lstm-attention: it learns to spell and to copy fastest"}
         if self.settings.target_tokenizer is not None or source == target:
-            return Choices({"tokenizer": source, **size}, reasons={"tokenizer": f"{source}: {why}"})
-        return Choices(
-            {"tokenizer": source, "target_tokenizer": target, **size},
-            reasons={"source tokenizer": f"{source}: {why}", "target tokenizer": f"{target}: {target_why}"},
-        )
+            return Choices({"tokenizer": source, **size}, preset, {**reasons, "tokenizer": f"{source}: {why}"})
+        sides = {"source tokenizer": f"{source}: {why}", "target tokenizer": f"{target}: {target_why}"}
+        return Choices({"tokenizer": source, "target_tokenizer": target, **size}, preset, {**reasons, **sides})
 
     def fit_codecs(self, data: FitData) -> dict[str, Codec]:
         kind = self.settings.target_tokenizer

@@ -43,6 +43,7 @@ from regard.settings import Settings
 
 EVALUATION_TOKENS = 8_192
 """Tokens in a batch when no gradient is needed."""
+_QUICK_MINUTES = 15.0
 NUM_SAMPLES = 200
 """Rows that a report shows."""
 
@@ -209,6 +210,11 @@ class ChoiceContext:
     device: Literal["cpu", "cuda"]
     minutes: float | None
     """The budget, where it is a time."""
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the run takes at most 15 minutes on a CPU."""
+        return self.device == "cpu" and self.minutes is not None and self.minutes <= _QUICK_MINUTES
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from regard.text.tokenizer import Tokenizer
 
 SEPARATOR = "\t"
 """Between the texts of a pair, where they are written as one input."""
-_QUICK_MINUTES, _QUICK_CHARACTERS_PER_TOKEN = 15.0, 1_600
-"""On a CPU, a run this short learns more with a vocabulary of one token for each 1,600 characters of data."""
+_QUICK_CHARACTERS_PER_TOKEN = 1_600
+"""On a CPU, a short run learns more with a vocabulary of one token for each 1,600 characters of data."""
 _TILE = 8
 """The width of a matrix is padded to a multiple of this, as tensor cores need it."""
 
@@ -97,7 +97,7 @@ class TextTask(Task[TextSettingsT], ABC):
 
     def choose(self, context: ChoiceContext) -> Choices:
         texts = [text for row in context.rows for text in self.texts_of(row)]
-        if not texts or self.settings.tokenizer is not None:
+        if self.settings.tokenizer is not None:
             return Choices()
         kind, reason = choose_tokenizer(TextStatistics.of(texts))
         return Choices(
@@ -106,8 +106,7 @@ class TextTask(Task[TextSettingsT], ABC):
 
     def vocabulary(self, kind: str, context: ChoiceContext) -> dict[str, Any]:
         """The size of the vocabulary, where the budget is short and it would be larger by the amount of data."""
-        is_quick = context.device == "cpu" and context.minutes is not None and context.minutes <= _QUICK_MINUTES
-        if kind not in ("bpe", "unigram") or not is_quick or self.settings.vocab_size is not None:
+        if kind not in ("bpe", "unigram") or not context.is_quick or self.settings.vocab_size is not None:
             return {}
         return {"vocab_size": max(FEWEST_TOKENS, context.num_characters // _QUICK_CHARACTERS_PER_TOKEN)}
 

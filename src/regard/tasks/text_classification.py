@@ -24,7 +24,7 @@ from regard.baselines.baseline import Baseline
 from regard.baselines.linear import fit_classifier, fit_multi_label
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.labels import LabelCodec, split_labels
-from regard.data.codecs.text import TextCodec
+from regard.data.codecs.text import FEWEST_TOKENS, MOST_TOKENS, TextCodec
 from regard.data.formats.messages import format_names
 from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
@@ -38,6 +38,8 @@ from regard.nn.losses import IGNORED, contrastive_losses
 from regard.tasks.detection import LABEL_COLUMNS, PAIR_COLUMNS, DetectionSummary
 from regard.tasks.task import (
     PLAIN,
+    ChoiceContext,
+    Choices,
     Defaults,
     DefaultsContext,
     Detection,
@@ -63,7 +65,12 @@ from regard.tasks.text import (
     make_text_batch,
     pad_text_batch,
 )
+from regard.text.statistics import TextStatistics, choose_tokenizer
 
+_CHARACTERS_PER_WORD = 50
+"""The vocabulary has one word for each 50 characters of data: most words that occur more than once."""
+_LONG_WORDS = 60
+"""On a CPU, an LSTM takes too long to read texts with more words on average."""
 MOST_CONFUSED = 30
 """A confusion matrix of more labels cannot be read."""
 _FEW_ROWS, _CONTRASTIVE_FOR_FEW = 1_000, 1.0
@@ -194,6 +201,22 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     def notes(self) -> list[str]:
         return [*super().notes(), self.label_codec.describe()]
+
+    def choose(self, context: ChoiceContext) -> Choices:
+        """Words and an LSTM for short texts, embeddings of words alone for long ones; n-grams beside them."""
+        statistics = TextStatistics.of([text for row in context.rows for text in self.texts_of(row)])
+        is_long = statistics.mean_words > _LONG_WORDS
+        preset, reason = ("bag", "long texts") if is_long else ("lstm", "it learns labels of short texts fastest")
+        reasons = {"model": f"{preset}: {reason}"}
+        if self.settings.tokenizer is not None:
+            return Choices(preset=preset, reasons=reasons)
+        kind, why = choose_tokenizer(statistics)
+        values: dict[str, Any] = {"tokenizer": kind, **self.vocabulary(kind, context)}
+        if kind in ("bpe", "words"):
+            size = max(FEWEST_TOKENS, min(MOST_TOKENS, context.num_characters // _CHARACTERS_PER_WORD))
+            kind, why = "words, lower-cased", "single words and phrases tell most about a label"
+            values = {"tokenizer": "words", "lowercase": True, "vocab_size": size}
+        return Choices(values, preset, {**reasons, "tokenizer": f"{kind}: {why}"})
 
     def defaults(self, context: DefaultsContext) -> Defaults:
         base = super().defaults(context)

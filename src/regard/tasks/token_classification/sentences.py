@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 from regard.data.formats.conll import TAG_ROLES, TaggedSentences, document_starts, open_tagged, tagged_from_rows
 from regard.data.formats.files import content_hash
@@ -28,6 +29,10 @@ _DOCUMENT = "document"
 """What sentences can be grouped by."""
 NUM_FORMS = 9
 """The number of values of `form_of`."""
+AFFIXES = (slice(-2, None), slice(-3, None), slice(3))
+"""The parts of a word that are features of it: its last two and three characters, and its first three."""
+AFFIX_BUCKETS = 4_096
+"""The number of values of each affix, which are hashed."""
 _TWO_WORDS = ("a", "b")
 """Words by which `has_word_boundaries` tests a tokenizer."""
 
@@ -62,10 +67,10 @@ def words_of(text: str) -> list[str]:
     return [word for word in text.split(" ") if word]
 
 
-def encode_sentences(
-    sentences: Sequence[Words], tokenizer: Tokenizer, max_length: int
-) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
-    """Each sentence's tokens between a start and an end, the position of each word, and the form of each token's word.
+def encode_sentences(sentences: Sequence[Words], tokenizer: Tokenizer, max_length: int) -> list[list[list[int]]]:
+    """Each sentence's tokens between a start and an end, the position of each word, and features of each token's word.
+
+    The features are the form of the word and its affixes.
 
     Words are tokenized one by one, as inside a text. A space that is a token of its own does not belong to the word;
     a word without any token, as of unknown characters, has the position of the token before it. A sentence with more
@@ -75,15 +80,16 @@ def encode_sentences(
     flat = [f" {word}" if has_spaces and place else word for words in sentences for place, word in enumerate(words)]
     encoded = iter(tokenizer.encode(flat))
     (space,) = tokenizer.encode([" "])
-    all_tokens, all_positions, all_forms = [], [], []
+    columns: list[list[list[int]]] = [[] for _ in range(3 + len(AFFIXES))]
     for words in sentences:
         cut = [next(encoded) for _ in words]
         tokens, positions = _joined(cut, space, tokenizer.start, max_length - 1)
-        forms = [form_of(word) for word, some in zip(words, cut, strict=True) for _ in some]
-        all_tokens.append([*tokens, tokenizer.end])
-        all_positions.append(positions)
-        all_forms.append([0, *forms[: len(tokens) - 1], 0])
-    return all_tokens, all_positions, all_forms
+        features = [(form_of(word), *affixes_of(word)) for word, some in zip(words, cut, strict=True) for _ in some]
+        columns[0].append([*tokens, tokenizer.end])
+        columns[1].append(positions)
+        for number, column in enumerate(columns[2:]):
+            column.append([0, *(values[number] for values in features[: len(tokens) - 1]), 0])
+    return columns
 
 
 def form_of(word: str) -> int:
@@ -106,6 +112,17 @@ def form_of(word: str) -> int:
     if not any(letter.isupper() for letter in letters[1:]) and letters[0].isupper():
         return 3
     return 4 if all(letter.isupper() for letter in letters) else 5
+
+
+def affixes_of(word: str) -> list[int]:
+    """The buckets of the affixes of a word, lower-cased; 0 is for what is not a word.
+
+    Example:
+        >>> [a == b for a, b in zip(affixes_of("Walking"), affixes_of("talking"))]
+        [True, True, False]
+    """
+    small = word.lower()
+    return [1 + crc32(small[part].encode()) % (AFFIX_BUCKETS - 1) for part in AFFIXES]
 
 
 def ignores_case(tokenizer: Tokenizer) -> bool:

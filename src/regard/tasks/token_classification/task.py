@@ -15,6 +15,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Self
 
 import numpy as np
@@ -28,7 +29,7 @@ from regard.baselines.baseline import Baseline
 from regard.baselines.tags import fit_tagger
 from regard.data.batches import pad
 from regard.data.codecs.codec import Codec
-from regard.data.codecs.text import TextCodec
+from regard.data.codecs.text import FEWEST_TOKENS, MOST_TOKENS, TextCodec
 from regard.data.formats.messages import format_count
 from regard.data.prepare import FitData, Prepared, unknown_label_warnings
 from regard.data.settings import DataConfig
@@ -47,10 +48,13 @@ from regard.logging import log_info, log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, PredictionHead, build_body, default_pooling
 from regard.nn.crf import ConditionalRandomField, transition_mask
+from regard.nn.dropout import Dropout
 from regard.nn.losses import IGNORED
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.task import (
     PLAIN,
+    ChoiceContext,
+    Choices,
     Defaults,
     DefaultsContext,
     Detection,
@@ -67,6 +71,8 @@ from regard.tasks.task import (
 )
 from regard.tasks.text import TextSettings, TextTask, pad_rows, pad_time
 from regard.tasks.token_classification.sentences import (
+    AFFIX_BUCKETS,
+    AFFIXES,
     NUM_FORMS,
     encode_sentences,
     ignores_case,
@@ -82,6 +88,10 @@ _TAG_COLUMNS = ("tags", "ner_tags", "pos_tags", "chunk_tags")
 _WORD_COLUMNS = ("tokens", "words")
 _SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio")
 _MOST_LISTED = 12
+_BUCKETS, _MULTIPLIER, _FEATURE_DROPOUT = 1 << 17, 1_000_003, 0.2
+"""The table of a linear model of features, which are hashed, and the share that a training step drops."""
+_CHARACTERS_PER_WORD = 100
+"""The vocabulary has one word for each 100 characters of data: the others are rare, and known by their features."""
 
 
 @dataclass(frozen=True)
@@ -148,11 +158,16 @@ class TokenClassificationSettings(TextSettings):
     """Settings of token classification."""
 
     name: str = "token-classification"
-    crf: bool = False
-    """Whether the tags of a sentence are predicted together, by a conditional random field."""
+    crf: bool
+    """Whether the tags of a sentence are predicted together, by a conditional random field. Unset: for entities and
+    chunks, by models that are trained from scratch."""
     capitalization: bool
     """Whether the model gets capitalization features of each word. Unset: where the tokenizer lower-cases texts and
     the model has an encoder."""
+    features: bool
+    """Whether the first and last characters of each word are inputs, and a linear model of each word with its
+    neighbors is added to the logits of the network. Unset: for models with an encoder that are trained from
+    scratch."""
 
 
 @dataclass(frozen=True)
@@ -170,14 +185,17 @@ class SentenceBatch:
     """The weight of each sentence in the loss: 0 for one that only pads the batch."""
     forms: Int[Tensor, "batch time"]
     """The capitalization of each token's word."""
+    affixes: Int[Tensor, "batch time affixes"]
+    """The buckets of its affixes."""
     num_targets: int
     num_tokens: int
 
     def tensors(self) -> list[Tensor | None]:
-        return [self.source, self.lengths, self.positions, self.num_words, self.tags, self.weights, self.forms]
+        return [self.source, self.lengths, self.positions, self.num_words, self.tags, self.weights, self.forms,
+                self.affixes]  # fmt: skip
 
     def with_tensors(self, tensors: Sequence[Tensor | None]) -> "SentenceBatch":
-        names = ("source", "lengths", "positions", "num_words", "tags", "weights", "forms")
+        names = ("source", "lengths", "positions", "num_words", "tags", "weights", "forms", "affixes")
         return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
     @property
@@ -194,7 +212,7 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
     Settings = TokenClassificationSettings
     roles = ("words", "tags")
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, "tags": TagCodec}
-    store_columns = ("tokens", "positions", "tags", "forms")
+    store_columns = ("tokens", "positions", "tags", "forms", *(f"affix{number}" for number in range(len(AFFIXES))))
     metrics = (*_ENTITY_METRICS, *_TAG_METRICS)
     unit = "sentence"
     head_kind = "tags"
@@ -248,26 +266,44 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
 
     def encode_rows(self, rows: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         tags = self.tag_codec.encode([row[1] for row in rows])
-        tokens, positions, forms = self._encode_words([row[0] for row in rows])
+        tokens, positions, *features = self._encode_words([row[0] for row in rows])
         kept = [some[: len(words)] for some, words in zip(tags, positions, strict=True)]
-        return [tokens, positions, kept, forms]
+        return [tokens, positions, kept, *features]
 
     def encode_inputs(self, inputs: Sequence[str]) -> list[list[list[int]]]:
-        tokens, positions, forms = self._encode_words(inputs)
-        return [tokens, positions, [[0] * len(words) for words in positions], forms]
+        tokens, positions, *features = self._encode_words(inputs)
+        return [tokens, positions, [[0] * len(words) for words in positions], *features]
 
-    def _encode_words(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+    def _encode_words(self, texts: Sequence[str]) -> list[list[list[int]]]:
         return encode_sentences([words_of(text) for text in texts], self.tokenizer, self.settings.max_length)
+
+    def choose(self, context: ChoiceContext) -> Choices:
+        """Words and an LSTM: with features of each word, they learn fastest from few sentences."""
+        preset, reasons = "lstm", {"model": "lstm: it learns tags fastest"}
+        if self.settings.tokenizer is not None:
+            return Choices(preset=preset, reasons=reasons)
+        size = max(FEWEST_TOKENS, min(MOST_TOKENS, context.num_characters // _CHARACTERS_PER_WORD))
+        return Choices(
+            {"tokenizer": "words", "lowercase": True, "vocab_size": size},
+            preset,
+            {**reasons, "tokenizer": "words, lower-cased: each word has a tag"},
+        )
 
     def defaults(self, context: DefaultsContext) -> Defaults:
         has_encoder = bool(context.model.encoder_depth)
-        capitalization = has_encoder and ignores_case(self.with_codecs(context.data.codecs).tokenizer)
-        train = super().defaults(context).train
-        return Defaults(train, {"capitalization": capitalization}, {"pooling": default_pooling(context.model)})
+        bound, is_new = self.with_codecs(context.data.codecs), not context.is_finetuned
+        values = {
+            "capitalization": has_encoder and ignores_case(bound.tokenizer),
+            "features": has_encoder and is_new,
+            "crf": bound.tag_codec.has_entities and is_new,
+        }
+        return Defaults(super().defaults(context).train, values, {"pooling": default_pooling(context.model)})
 
     def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Any) -> None:
         if self.settings.capitalization and not model.encoder_depth:
             raise ConfigError("task.capitalization is for models with an encoder, and this one is decoder-only")
+        if self.settings.features and not model.encoder_depth:
+            raise ConfigError("task.features is for models with an encoder, and this one is decoder-only")
 
     def objective_terms(self) -> frozenset[str]:
         """Both terms are of single words, and a CRF has a likelihood of the whole sentence."""
@@ -282,11 +318,12 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
             len(self.tag_codec),
             has_crf=self.settings.crf,
             has_forms=self.settings.capitalization,
+            has_features=self.settings.features,
             allowed=allowed,
         )
 
     def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> SentenceBatch:
-        tokens, positions, tags, forms = columns
+        tokens, positions, tags, forms, *affixes = columns
         lengths, num_words = [len(some) for some in tokens], [len(some) for some in positions]
         known = pad([some[:count] for some, count in zip(tags, num_words, strict=True)], 0)
         unknown = 0 if self.settings.crf else IGNORED  # a random field needs a tag for each word
@@ -298,6 +335,7 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
             tags=torch.from_numpy(np.where(known < len(self.tag_codec), known, unknown)),
             weights=torch.ones(len(tokens)),
             forms=torch.from_numpy(pad(forms, 0)),
+            affixes=torch.stack([torch.from_numpy(pad(column, 0)) for column in affixes], dim=-1),
             num_targets=sum(num_words),
             num_tokens=sum(lengths),
         )
@@ -315,6 +353,7 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
             tags=pad_rows(pad_time(batch.tags, length, 0), num_rows),
             weights=F.pad(batch.weights, (0, num_rows - have)),
             forms=pad_rows(pad_time(batch.forms, length, 0), num_rows),
+            affixes=pad_rows(F.pad(batch.affixes, (0, 0, 0, length - batch.affixes.size(1))), num_rows),
         )
 
     def loss(self, model: "TokenClassifier", batch: SentenceBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
@@ -401,7 +440,8 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
 class TokenClassifier(nn.Module):
     """Token ids and the positions of words in, logits for the tag of each word out.
 
-    With a CRF, `allowed` is which tag may follow which. With forms, the capitalization of each word is an input.
+    With a CRF, `allowed` is which tag may follow which. With forms, the capitalization of each word is an input; with
+    features, so are its first and last characters, and the logits of a `WindowTerm` are added.
     """
 
     def __init__(
@@ -413,6 +453,7 @@ class TokenClassifier(nn.Module):
         *,
         has_crf: bool = False,
         has_forms: bool = False,
+        has_features: bool = False,
         allowed: Bool[Tensor, "before after"] | None = None,
     ) -> None:
         super().__init__()
@@ -420,8 +461,11 @@ class TokenClassifier(nn.Module):
         self.head = PredictionHead(config.model_dim, num_tags, dropout=head.dropout, has_hidden_layer=head.hidden_layer)
         self.crf = ConditionalRandomField(num_tags, allowed=allowed) if has_crf else None
         self.forms = nn.Embedding(NUM_FORMS, config.model_dim) if has_forms else None
-        if self.forms is not None:
-            nn.init.zeros_(self.forms.weight)  # a pretrained body is initially unchanged
+        self.affixes = nn.Embedding(len(AFFIXES) * AFFIX_BUCKETS, config.model_dim) if has_features else None
+        self.window = WindowTerm(num_tags) if has_features else None
+        for table in (self.forms, self.affixes):
+            if table is not None:
+                nn.init.zeros_(table.weight)  # a pretrained body is initially unchanged
 
     def forward(
         self,
@@ -429,18 +473,70 @@ class TokenClassifier(nn.Module):
         positions: Int[Tensor, "batch words"],
         lengths: Int[Tensor, " batch"] | None = None,
         forms: Int[Tensor, "batch time"] | None = None,
+        affixes: Int[Tensor, "batch time affixes"] | None = None,
     ) -> Float[Tensor, "batch words outputs"]:
         extra = None
         if self.forms is not None:
             assert forms is not None, "a tagger with capitalization features needs forms"
             extra = self.forms(forms)
+        if self.affixes is not None:
+            assert affixes is not None, "a tagger with affix features needs affixes"
+            numbers = AFFIX_BUCKETS * torch.arange(affixes.size(-1), device=affixes.device)
+            found = self.affixes(affixes + numbers).sum(dim=-2)
+            extra = found if extra is None else extra + found
         hidden_states = self.body.encode(source, lengths, extra_embeddings=extra).hidden_states
-        return self.head(hidden_states.gather(1, positions[..., None].expand(-1, -1, hidden_states.size(-1))))
+        logits = self.head(hidden_states.gather(1, positions[..., None].expand(-1, -1, hidden_states.size(-1))))
+        if self.window is None:
+            return logits
+        assert forms is not None, "a tagger with features needs forms"
+        assert affixes is not None, "a tagger with features needs affixes"
+        return logits + self.window(source, positions, forms, affixes)
+
+
+class WindowTerm(nn.Module):
+    """A linear model of hashed features of each word and of its neighbors, as linear CRFs have them.
+
+    Cheng et al., "Wide & Deep Learning for Recommender Systems" (2016). https://arxiv.org/abs/1606.07792
+    """
+
+    def __init__(self, num_tags: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(_BUCKETS, num_tags)
+        self.dropout = Dropout(_FEATURE_DROPOUT)
+        nn.init.zeros_(self.table.weight)
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch time"],
+        positions: Int[Tensor, "batch words"],
+        forms: Int[Tensor, "batch time"],
+        affixes: Int[Tensor, "batch time affixes"],
+    ) -> Float[Tensor, "batch words tags"]:
+        words, shapes = source.gather(1, positions), forms.gather(1, positions)
+        parts = [affix.gather(1, positions) for affix in affixes.unbind(dim=-1)]
+        keys = [
+            (words,), (_moved(words, 1),), (_moved(words, -1),), (_moved(words, 2),), (_moved(words, -2),),
+            (_moved(words, 1), words), (words, _moved(words, -1)), (_moved(words, 1), _moved(words, -1)),
+            (shapes, words), (shapes, _moved(shapes, 1)), (shapes, _moved(shapes, -1)), (shapes, _moved(words, 1)),
+            *((part,) for part in parts), *((part, shapes) for part in parts),
+            *((_moved(part, 1),) for part in parts), *((_moved(part, -1),) for part in parts),
+        ]  # fmt: skip
+        buckets = [reduce(_hashed, key, torch.full_like(words, number)) for number, key in enumerate(keys, start=1)]
+        return self.dropout(self.table(torch.stack(buckets, dim=-1))).sum(dim=-2)
+
+
+def _moved(x: Int[Tensor, "batch words"], by: int) -> Int[Tensor, "batch words"]:
+    """The value of the word `by` places before each word; 0 beyond the ends."""
+    return F.pad(x, (by, -by))
+
+
+def _hashed(key: Int[Tensor, "batch words"], value: Int[Tensor, "batch words"]) -> Int[Tensor, "batch words"]:
+    return (key * _MULTIPLIER + value) % _BUCKETS
 
 
 def _logits(model: TokenClassifier, batch: SentenceBatch) -> Float[Tensor, "batch words tags"]:
     """In float32 at least."""
-    logits = model(batch.source, batch.positions, batch.lengths, batch.forms)
+    logits = model(batch.source, batch.positions, batch.lengths, batch.forms, batch.affixes)
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
