@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CODE := src tests $(wildcard benchmarks)
 # Those for a CPU; benchmarks/gpu.py runs what needs a GPU.
-BENCHMARKS := $(sort $(filter-out benchmarks/gpu.py benchmarks/quality.py benchmarks/finetune.py,$(wildcard benchmarks/*.py)))
+BENCHMARKS := $(sort $(filter-out benchmarks/gpu.py benchmarks/quality.py benchmarks/finetune.py benchmarks/defaults.py,$(wildcard benchmarks/*.py)))
 
 # One thread in each of two workers: more of them wait for one another. The user's own cache stays untouched.
 PYTEST = cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \

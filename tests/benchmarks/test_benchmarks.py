@@ -152,6 +152,12 @@ def test_quality(run: Run):
             assert low <= score["value"] <= high
 
 
+def test_defaults(run: Run):
+    results = run("defaults")
+    assert [row["row"] for row in results] == ["trec", "conll2000", "lemmas", "shakespeare"]
+    assert all(row["steps"] == 2 and row["verdict"] in ("better", "not significant", "worse") for row in results)
+
+
 def test_finetune(run: Run):
     rows = run("finetune")
     assert [row["row"] for row in rows] == list(importlib.import_module("finetune").ROWS)
