@@ -89,7 +89,9 @@ def few_shot(
     folder = Path(out if out is not None else default_folder("few-shot", data, suffix))
     given: dict[str, Any] = {} if model is None else {"preset": model}
     given |= {} if task is None else {"task": {"name": task}}
-    given = with_data(merge_tables(settings or {}, given), data, folder, what=_WHAT, overwrite=overwrite)
+    given = with_data(
+        merge_tables(settings or {}, given), data, folder, what=_WHAT, overwrite=overwrite, is_tuned=base is not None
+    )
     given = merge_tables(
         _DEFAULTS, given if base is None else merge_tables(given, {"finetune": _finetuning(Path(base), method)})
     )

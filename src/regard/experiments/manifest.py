@@ -18,7 +18,7 @@ from regard.experiments.jobs import Job
 from regard.files import write_atomically
 from regard.runs.folder import RunFolder
 from regard.runs.run import split_paths_and_rows
-from regard.runs.train import with_task
+from regard.runs.train import with_choices, with_task
 from regard.settings import merge_tables
 
 _COLUMNS = {1: ("text",), 2: ("source", "target"), 3: ("text1", "text2", "label")}
@@ -39,27 +39,33 @@ def with_data(
     *,
     what: str,
     overwrite: bool,
+    is_tuned: bool = False,
 ) -> dict[str, Any]:
-    """The settings with the paths of the data, and its task; rows in memory become a file that every run can read."""
+    """The settings with the paths of the data, its task, and what the task chooses for it.
+
+    Rows in memory become a file that every run can read. A model that is fine-tuned has a tokenizer, and `is_tuned`.
+    """
     paths, rows = split_paths_and_rows(data)
     if not paths and not rows:
         raise DataError("no data: name a file, a folder or a built-in data set, or pass rows")
     if rows is None:
-        return dict(with_task(merge_tables(settings, {"data": {"train": paths}})))
+        found = with_task(merge_tables(settings, {"data": {"train": paths}}))
+        return found if is_tuned else with_choices(found)
     columns = _COLUMNS.get(len(rows[0]), ())
     for number, row in enumerate(rows, start=1):
         if len(row) != len(columns) or not columns:
             raise DataError(
                 f"rows must all have 1, 2 or 3 columns, got {len(rows[0])} in row 1 and {len(row)} in row {number}"
             )
-    task = with_task(settings, rows)["task"]
+    found = with_task(settings, rows)
+    found = found if is_tuned else with_choices(found, rows)
     path = folder / "rows.jsonl"
     lines = "".join(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
     if path.exists() and path.read_bytes() != lines.encode() and not overwrite:
         raise RunExistsError(f"{folder} contains a {what} on other rows: overwrite it, or name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lines.encode())
-    return merge_tables({**settings, "task": task}, {"data": {"train": [str(path)], "columns": list(columns)}})
+    return merge_tables(found, {"data": {"train": [str(path)], "columns": list(columns)}})
 
 
 def write_manifest(

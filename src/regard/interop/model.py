@@ -104,6 +104,8 @@ class ExportableModel:
             raise ConfigError(
                 f"model.family must be transformer, got {self.config.family}: only onnx can represent other families"
             )
+        if self.spec.only_onnx:
+            raise ConfigError(f"{self.spec.only_onnx[0]} must be 0 to export to other formats than onnx")
         return self.config
 
     @property

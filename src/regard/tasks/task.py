@@ -300,6 +300,8 @@ class ExportSpec:
     """The largest number of tokens of a text."""
     unsupported: tuple[str, ...] = ()
     """Settings in use that are not part of the logits, such as `task.crf`."""
+    only_onnx: tuple[str, ...] = ()
+    """Settings in use that only a graph of the whole model can represent, such as `task.ngrams`."""
     pooling: str | None = None
     """How hidden states become one vector."""
     has_hidden_layer: bool = False

@@ -319,7 +319,8 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     def export_spec(self) -> ExportSpec:
         labels = tuple(self.label_codec.labels)
-        return replace(super().export_spec(), labels=labels, is_multi_label=self.is_multi_label)
+        only_onnx = ("task.ngrams",) if self.settings.ngrams else ()
+        return replace(super().export_spec(), labels=labels, is_multi_label=self.is_multi_label, only_onnx=only_onnx)
 
     @classmethod
     def imported_settings(cls, *, max_length: int, window: int) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def tokenizer_of(kind) -> Tokenizer:
 def test_words_have_the_tokens_that_they_have_in_the_sentence(kind):
     tokenizer = tokenizer_of(kind)
     sentences = [words for words, _ in entity_rows(40)]
-    tokens, positions, _ = encode_sentences(sentences, tokenizer, 512)
+    tokens, positions, *_ = encode_sentences(sentences, tokenizer, 512)
     for words, ids, firsts in zip(sentences, tokens, positions, strict=True):
         assert ids == [tokenizer.start, *tokenizer.encode([" ".join(words)])[0], tokenizer.end]
         assert len(firsts) == len(words)
@@ -48,17 +48,17 @@ def test_words_have_the_tokens_that_they_have_in_the_sentence(kind):
 
 def test_a_sentence_is_truncated_at_a_word_and_a_word_without_tokens_has_the_position_before():
     tokenizer = tokenizer_of("characters")
-    tokens, positions, _ = encode_sentences([["Ada", "sang", "it"], ["Noether" * 3, "sang"]], tokenizer, 11)
+    tokens, positions, *_ = encode_sentences([["Ada", "sang", "it"], ["Noether" * 3, "sang"]], tokenizer, 11)
     assert [len(ids) for ids in tokens] == [10, 11]
     assert positions == [[1, 5], [1]]
-    (ids,), (firsts,), _ = encode_sentences([["\u200b", "Ada", "\u200b"]], wordpiece(), 50)
+    (ids,), (firsts,), *_ = encode_sentences([["\u200b", "Ada", "\u200b"]], wordpiece(), 50)
     assert firsts == [0, 1, len(ids) - 2]
 
 
 def test_each_token_has_the_form_of_its_word():
     tokenizer = tokenizer_of("characters")
-    (tokens,), _, (forms,) = encode_sentences([["Ada", "UN", "is"]], tokenizer, 9)
-    assert len(forms) == len(tokens)
+    (tokens,), _, (forms,), *affixes = encode_sentences([["Ada", "UN", "is"]], tokenizer, 9)
+    assert {len(forms), *(len(column[0]) for column in affixes)} == {len(tokens)}
     assert forms == [0, 3, 3, 3, 4, 4, 4, 0]
 
 

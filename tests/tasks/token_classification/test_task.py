@@ -20,6 +20,8 @@ def prepared(rows: Any, **sections: Any) -> Tiny:
 
 def model_for(made: Tiny) -> Any:
     model = made.build()
+    if model.window is not None:
+        torch.nn.init.normal_(model.window.table.weight)
     if model.crf is not None:
         for parameter in model.crf.parameters():
             torch.nn.init.normal_(parameter)
@@ -51,6 +53,8 @@ def test_the_loss_matches_a_loop_over_words(rows, crf: bool):
         count = int(batch.num_words[row])
         states = model.body.encode(batch.source[row : row + 1, :length]).hidden_states[0]
         logits = model.head(torch.stack([states[int(place)] for place in batch.positions[row, :count]]))
+        places = batch.positions[row : row + 1, :count]
+        logits = logits + model.window(batch.source[[row]], places, batch.forms[[row]], batch.affixes[[row]])[0]
         tags = batch.tags[row, :count].tolist()
         if model.crf is not None:
             expected = expected - model.crf.log_likelihood(logits[None], torch.tensor([tags]))[0]
@@ -84,16 +88,35 @@ def test_capitalization_is_an_input_of_the_model():
         prepared(entity_rows(), capitalization=True, preset="gpt-tiny")
 
 
+def test_affixes_and_neighbors_are_features_of_a_word():
+    made = prepared(entity_rows())
+    assert made.settings.task.features, "they are the default of models that are trained from scratch"
+    model = model_for(made).eval()
+    assert model.affixes.weight.abs().sum() == 0, "the embeddings of affixes are initially zero"
+    (batch,) = made.task.row_batches([("we saw Bob there", "O O B-PER O")])
+    term = model.window(batch.source, batch.positions, batch.forms, batch.affixes)
+    for column, others in (("source", {0, 1, 2, 3}), ("affixes", {1, 2, 3}), ("forms", {1, 2, 3})):
+        values = getattr(batch, column).clone()
+        place = int(batch.positions[0, 2])
+        values[0, place] += 1
+        changed = model.window(*({**vars(batch), column: values}[name] for name in
+                                 ("source", "positions", "forms", "affixes")))  # fmt: skip
+        is_changed = (changed != term).any(dim=2)[0]
+        assert set(is_changed.nonzero()[:, 0].tolist()) == others
+    with pytest.raises(ConfigError, match=r"task\.features"):
+        prepared(entity_rows(), features=True, preset="gpt-tiny")
+
+
 def test_what_is_in_the_padding_does_not_change_the_loss():
     made = prepared(entity_rows(), crf=True)
     model = model_for(made)
     batch = next(made.task.row_batches([("Ada sang", "B-PER O"), ("we saw Bob there", "O O B-PER O")]))
-    source, lengths, positions, words, tags, weights, forms = batch.tensors()
+    source, lengths, positions, words, tags, weights, *features = batch.tensors()
     length, count = int(lengths[0]), int(words[0])
     assert source.size(1) > length
     source, positions, tags = source.clone(), positions.clone(), tags.clone()
     source[0, length:], positions[0, count:], tags[0, count:] = 3, 5, 1
-    changed = batch.with_tensors([source, lengths, positions, words, tags, weights, forms])
+    changed = batch.with_tensors([source, lengths, positions, words, tags, weights, *features])
     torch.testing.assert_close(made.task.loss(model, changed), made.task.loss(model, batch))
 
 

@@ -422,13 +422,14 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
         return ServerSchema(labels=labels, output="tags", placeholder="Words separated by spaces")
 
     def export_spec(self) -> ExportSpec:
-        used = {"task.crf": self.settings.crf, "task.capitalization": self.settings.capitalization}
-        unsupported = tuple(name for name, is_used in used.items() if is_used)
+        names = ("crf", "capitalization", "features")
+        unsupported = tuple(f"task.{name}" for name in names if getattr(self.settings, name))
         return replace(super().export_spec(), labels=tuple(self.tag_codec.labels), unsupported=unsupported)
 
     @classmethod
     def imported_settings(cls, *, max_length: int, window: int) -> dict[str, Any]:
-        return {**super().imported_settings(max_length=max_length, window=window), "capitalization": False}
+        unused = {"crf": False, "capitalization": False, "features": False}
+        return {**super().imported_settings(max_length=max_length, window=window), **unused}
 
     @classmethod
     def imported_codecs(cls, imported: ImportedCodecs) -> dict[str, Codec]:
@@ -474,6 +475,7 @@ class TokenClassifier(nn.Module):
         lengths: Int[Tensor, " batch"] | None = None,
         forms: Int[Tensor, "batch time"] | None = None,
         affixes: Int[Tensor, "batch time affixes"] | None = None,
+        is_word: Bool[Tensor, "batch words"] | None = None,
     ) -> Float[Tensor, "batch words outputs"]:
         extra = None
         if self.forms is not None:
@@ -490,7 +492,7 @@ class TokenClassifier(nn.Module):
             return logits
         assert forms is not None, "a tagger with features needs forms"
         assert affixes is not None, "a tagger with features needs affixes"
-        return logits + self.window(source, positions, forms, affixes)
+        return logits + self.window(source, positions, forms, affixes, is_word)
 
 
 class WindowTerm(nn.Module):
@@ -511,9 +513,11 @@ class WindowTerm(nn.Module):
         positions: Int[Tensor, "batch words"],
         forms: Int[Tensor, "batch time"],
         affixes: Int[Tensor, "batch time affixes"],
+        is_word: Bool[Tensor, "batch words"] | None = None,
     ) -> Float[Tensor, "batch words tags"]:
-        words, shapes = source.gather(1, positions), forms.gather(1, positions)
-        parts = [affix.gather(1, positions) for affix in affixes.unbind(dim=-1)]
+        found = [column.gather(1, positions) for column in (source, forms, *affixes.unbind(dim=-1))]
+        # Padding is 0, as is what lies beyond the ends of a sentence.
+        words, shapes, *parts = found if is_word is None else [column * is_word for column in found]
         keys = [
             (words,), (_moved(words, 1),), (_moved(words, -1),), (_moved(words, 2),), (_moved(words, -2),),
             (_moved(words, 1), words), (words, _moved(words, -1)), (_moved(words, 1), _moved(words, -1)),
@@ -536,7 +540,7 @@ def _hashed(key: Int[Tensor, "batch words"], value: Int[Tensor, "batch words"]) 
 
 def _logits(model: TokenClassifier, batch: SentenceBatch) -> Float[Tensor, "batch words tags"]:
     """In float32 at least."""
-    logits = model(batch.source, batch.positions, batch.lengths, batch.forms, batch.affixes)
+    logits = model(batch.source, batch.positions, batch.lengths, batch.forms, batch.affixes, batch.is_word)
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
