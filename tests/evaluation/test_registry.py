@@ -37,6 +37,14 @@ def test_scores_come_in_the_order_of_the_names():
     assert [score.name for score in score_examples(names, examples)] == names
 
 
+@pytest.mark.parametrize("name", ["rmse", "spearman"])
+def test_a_value_is_that_of_the_score_without_its_interval(name: str):
+    examples = Examples(outputs=[1.0, 2.5, 2.0, 4.0], targets=[1.5, 2.0, 3.0, 3.5])
+    assert find_metric(name).value(examples) == find_metric(name).scores(examples)[0].value
+    with pytest.raises(DataError, match=f"{name}: the examples must have outputs, targets"):
+        find_metric(name).value(Examples(outputs=[1.0]))
+
+
 def test_arrays_sets_and_tuples_are_written_as_json():
     examples = Examples(
         outputs=[{"b", "a"}, frozenset()], targets=({"a"}, {"b"}), ranks=np.array([1, 2]), labels=("a",), num_bytes=7

@@ -1,6 +1,7 @@
 """Which evaluated weights are kept: by score, with loss as the tie-breaker; and when evaluations are due."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from regard.training.loop import Progress, Trainer
 from regard.training.precision import choose_hardware
 
 
-def kept(evaluations: list[tuple[float, float | None]], *, metric: str = "accuracy", num_rows: int = 100) -> list[int]:
+def kept(
+    evaluations: Sequence[tuple[float, float | None]], *, metric: str = "accuracy", num_rows: int = 100
+) -> list[int]:
     """The numbers, from 1, of the evaluations (loss, score) whose weights are kept."""
     progress, found = Progress(), []
     for number, (loss, value) in enumerate(evaluations, start=1):

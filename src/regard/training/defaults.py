@@ -253,7 +253,8 @@ def _report(settings: ResolvedSettings) -> None:
     train = settings.train
     window = getattr(settings.task, "window", None)
     log_info(
-        f"{train.optimizer}, learning rate {train.learning_rate:g} after {train.warmup_steps:,} warmup steps, "
+        f"{train.optimizer}, learning rate {train.learning_rate:g} after "
+        f"{'at most ' if train.minutes else ''}{train.warmup_steps:,} warmup steps, "
         f"{train.batch_tokens:,} tokens a batch" + (f" in windows of {window:,}" if window else "")
     )
 
