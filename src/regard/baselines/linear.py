@@ -160,9 +160,9 @@ def _require_two(labels: Sequence[str]) -> set[str]:
     return found
 
 
-def _most_probable(probabilities: NDArray[np.float64], labels: Sequence[str]) -> BaselinePredictions:
+def _most_probable(probabilities: NDArray[np.float64], labels: list[str]) -> BaselinePredictions:
     tables = [dict(zip(labels, row, strict=True)) for row in probabilities.tolist()]
-    return BaselinePredictions([labels[best] for best in probabilities.argmax(axis=1)], tables)
+    return BaselinePredictions([labels[best] for best in probabilities.argmax(axis=1).tolist()], tables)
 
 
 def _averaged(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
