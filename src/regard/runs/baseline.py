@@ -104,7 +104,8 @@ def compare_with_baseline(
     except Exception as error:  # whatever a baseline fails by, the trained model is not to be lost by it
         log_info(f"no baseline: {' '.join(str(error).split()) or type(error).__name__}")
         return None
-    return BaselineResult(name=baseline.name, seconds=seconds, headline=headline, scores=scores, **test)
+    name = baseline.name_for(len(data.train))
+    return BaselineResult(name=name, seconds=seconds, headline=headline, scores=scores, **test)
 
 
 def advise(settings: ResolvedSettings, task: Task[Any], data: Prepared, *, used: float) -> tuple[str, ...]:

@@ -154,7 +154,10 @@ class _Results:
         best = (max if metric.higher_is_better else min)(values, key=lambda name: values[name])
         examples = [self.examples[job.path] for job in self._jobs(best)]
         found = compare_with_baseline(self.task, self.plan.data, self.rows, examples, self.metric)
-        return None if found is None else {**found.to_json(), "model": best}
+        if found is None:
+            return None
+        # Without its time, so that a comparison that is only read again has the same table.
+        return {"model": best} | {name: value for name, value in found.to_json().items() if name != "seconds"}
 
     def _samples(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         """The inputs that all of these runs have, each with the output of every model."""

@@ -216,8 +216,7 @@ class ComparisonView:
         rows = [list(row) for row in zip(*columns.values(), strict=True)]
         if self.baseline is not None:
             score = self._baseline_score
-            shown = {"  model": "  baseline", self.metric: format_score(score["value"], score["interval"], digits),
-                     "time": format_seconds(self.baseline["seconds"])}  # fmt: skip
+            shown = {"  model": "  baseline", self.metric: format_score(score["value"], score["interval"], digits)}
             rows.append([shown.get(name, "") for name in columns])
         return SummaryTable(
             name="scores",
