@@ -75,13 +75,13 @@ def test_one_label_alone_is_an_error_that_names_it():
 def test_many_rows_are_sampled_and_the_name_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_MOST_ROWS", 40)
     found = fit_classifier([*TEXTS, *TEXTS], sorted([*LABELS, *LABELS]))
-    assert found.name == "TF-IDF + logistic regression on 40 of 122 rows"
+    assert found.name_for(122) == "TF-IDF + logistic regression on 40 of 122 rows"
     assert found.predict(["x"]).probabilities is not None  # both labels, although the rows are sorted by label
 
 
 def test_long_texts_are_sampled_by_their_characters(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_MOST_CHARACTERS_OF_WORDS", sum(map(len, TEXTS)) // 2)
-    assert fit_classifier(TEXTS, LABELS).name == "TF-IDF + logistic regression on 30 of 61 rows"
+    assert fit_classifier(TEXTS, LABELS).num_used == 30
 
 
 def test_long_texts_have_no_features_of_characters(monkeypatch: pytest.MonkeyPatch):
@@ -97,9 +97,7 @@ def test_pixels_are_classified_by_their_averages():
     images[::2, :, :18] = 200  # bright above
     images += RNG.integers(0, 50, images.shape, dtype=np.uint8)
     labels = ["above", "none"] * 20
-    baseline = fit_pixels(
-        images[:30], labels[:30], num_images=300, read=lambda paths: images[[int(path) for path in paths]]
-    )
-    assert baseline.name == "logistic regression of pixels on 30 of 300 images"
+    baseline = fit_pixels(images[:30], labels[:30], read=lambda paths: images[[int(path) for path in paths]])
+    assert baseline.name_for(300) == "logistic regression of pixels on 30 of 300 images"
     assert list(baseline.predict(["30", "31", "38"]).outputs) == ["above", "none", "above"]
     assert draw_images(7).tolist() == list(range(7))

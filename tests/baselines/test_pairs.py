@@ -42,8 +42,8 @@ def test_more_inputs_than_are_compared_at_once_keep_their_order(monkeypatch: pyt
 
 def test_many_sources_are_sampled_and_the_name_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_MOST_SOURCES", 10)
-    name = fit_pairs(SOURCES, TARGETS, metric=find_metric("exact_match")).name
-    assert name == "target of the nearest training source on 10 of 24 rows"
+    found = fit_pairs(SOURCES, TARGETS, metric=find_metric("exact_match"))
+    assert found.name_for(24) == "target of the nearest training source on 10 of 24 rows"
 
 
 def test_a_single_pair_is_an_error():

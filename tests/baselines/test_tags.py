@@ -93,7 +93,7 @@ def test_features_depend_on_the_neighbors():
 def test_many_sentences_are_sampled_and_the_name_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_MOST_SENTENCES", 30)
     words, tags = sentences(80, seed=1)
-    assert fit_tagger(words, tags, may_follow=None).name == "linear CRF on 30 of 80 sentences"
+    assert fit_tagger(words, tags, may_follow=None).name_for(80) == "linear CRF on 30 of 80 sentences"
 
 
 def test_one_tag_alone_is_an_error_that_names_it():

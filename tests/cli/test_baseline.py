@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from regard.experiments.jobs import Job, run_job
+from regard.explanation.pages import page_data
 
 WORDS = {"good": "praise", "great": "praise", "bad": "blame", "weak": "blame"}
 
@@ -74,6 +75,32 @@ def test_runs_of_an_experiment_fit_no_baseline_unless_it_is_set(dates: Path, tmp
         )
         assert train_section(path)["baseline"] is (name == "set")
         assert (path / "baseline.json").exists() is (name == "set")
+
+
+def test_a_comparison_has_the_baseline_beside_its_models(
+    regard: Callable, opinions: Path, jobs_inside: Callable, tmp_path: Path
+):
+    models = ["--models", "gru,lstm", "--steps", "1"]
+    shape = ["--set", "model.model_dim=12", "--set", "model.num_layers=1", "--set", "train.learning_rate=1e-6"]
+    shape += ["--set", "data.splits=[0.6, 0.1, 0.3]", "--set", "train.device=cpu", "--set", "task.tokenizer=words"]
+    with jobs_inside():
+        answer = regard("compare", opinions, *models, *shape, "--out", tmp_path / "all").succeeds()
+        without = ["--set", "train.baseline=false", "--out", tmp_path / "none"]
+        plain = regard("compare", opinions, *models, *shape, *without).succeeds()
+    table = json.loads((tmp_path / "all" / "compare.json").read_text())
+    baseline = table["baseline"]
+    best = max(table["models"], key=lambda model: model["score"]["value"])
+    assert baseline["model"] == best["name"]
+    assert baseline["scores"]["accuracy"]["value"] == 1.0
+    assert baseline["model_score"] == best["score"]["value"]
+    assert baseline["verdict"] == "worse"
+    (row,) = [line for line in answer.out.splitlines() if line.strip().startswith("baseline")]
+    assert "1.000" in row
+    verdict = f"{best['name']} is significantly worse than the baseline, TF-IDF + logistic regression: 1.000."
+    assert verdict in " ".join(answer.out.split())
+    assert page_data(tmp_path / "all" / "compare.html")["verdict"].endswith(verdict)
+    assert json.loads((tmp_path / "none" / "compare.json").read_text())["baseline"] is None
+    assert "baseline" not in plain.out
 
 
 def test_help_and_import_load_no_scikit_learn():

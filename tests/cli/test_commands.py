@@ -33,7 +33,7 @@ def test_training_leaves_a_run_that_stands_alone(trained: Path):
     files = {str(path.relative_to(trained)) for path in trained.rglob("*") if path.is_file()}
     assert files == {
         "run.toml", "codecs/text.json", "model.safetensors", "metrics.jsonl", "ledger.jsonl", "ledger.head",
-        "report.html", "held_out/valid.jsonl", "sealed/test.rows", "sealed/test.fingerprints",
+        "report.html", "baseline.json", "held_out/valid.jsonl", "sealed/test.rows", "sealed/test.fingerprints",
         "checkpoints/step-000000020.safetensors", "checkpoints/step-000000030.safetensors",
     }  # fmt: skip
     assert RunFolder(trained).read_provenance().num_parameters > 0
@@ -50,7 +50,7 @@ def test_train_prints_the_run_and_talks_on_stderr(regard, tiny, dates: Path, tmp
 
 
 def test_train_with_json_prints_one_object_and_quiet_says_nothing(regard, tiny, dates: Path, tmp_path: Path):
-    options = ["--steps", 1, *tiny, "--json", "--quiet"]
+    options = ["--steps", 1, *tiny, "--no-baseline", "--json", "--quiet"]
     answer = regard("train", dates, "--out", tmp_path / "run", *options).succeeds()
     assert answer.err == ""
     found = last_object(answer.out)

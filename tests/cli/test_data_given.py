@@ -111,7 +111,19 @@ def test_a_built_in_set_goes_by_its_name(train):
 def test_prepared_data_is_found_again_and_prepared_anew_when_damaged(train, regard, tiny, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     one, two = write(tmp_path, "train.??", pairs(0, 60))
-    again = ["train", one, two, "--out", tmp_path / "run", "--overwrite", "--steps", 1, *tiny, "--quiet"]
+    again = [
+        "train",
+        one,
+        two,
+        "--out",
+        tmp_path / "run",
+        "--overwrite",
+        "--steps",
+        1,
+        *tiny,
+        "--quiet",
+        "--no-baseline",
+    ]
     train(one, two)
     (folder,) = (tmp_path / "cache").iterdir()
     before = (folder / "prepared.json").stat().st_mtime_ns

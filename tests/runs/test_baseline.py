@@ -136,7 +136,7 @@ def test_a_single_row_allows_no_test(trained):
     evaluation = run.evaluate_rows(ROWS[:1])
     task = run.task
     data = task.prepare(run.settings.data, ROWS)
-    found = compare_with_baseline(task, data, evaluation.rows, evaluation.examples, evaluation.headline)
+    found = compare_with_baseline(task, data, evaluation.rows, [evaluation.examples], evaluation.headline)
     assert found is not None
     assert (found.p, found.interval, found.verdict) == (None, None, "not significant")
     assert found.sentence.endswith("(no test)")

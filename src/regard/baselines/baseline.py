@@ -31,9 +31,24 @@ class Baseline:
     """A fitted baseline."""
 
     name: str
-    """The method, and the number of rows that it was fitted on where these are not all."""
+    """The method."""
     predict: Callable[[Sequence[str]], BaselinePredictions]
     """Predictions for inputs, as a task's `input_of` returns them."""
+    num_used: int | None = None
+    """The number of rows that it was fitted on; None where nothing was fitted."""
+    unit: str = "rows"
+    """What the training set is counted in."""
+
+    def name_for(self, total: int) -> str:
+        """The name for a training set of this size, of which the baseline may have used a part.
+
+        Example:
+            >>> baseline = Baseline("ridge regression", lambda inputs: BaselinePredictions(), 1_000)
+            >>> baseline.name_for(1_000), baseline.name_for(20_000)
+            ('ridge regression', 'ridge regression on 1,000 of 20,000 rows')
+        """
+        is_part = self.num_used is not None and self.num_used < total
+        return f"{self.name} on {self.num_used:,} of {total:,} {self.unit}" if is_part else self.name
 
 
 def limit_rows(rows: Sequence[Row], most: int) -> list[Row]:
@@ -42,19 +57,3 @@ def limit_rows(rows: Sequence[Row], most: int) -> list[Row]:
         return list(rows)
     drawn = np.random.default_rng(_SEED).choice(len(rows), most, replace=False)
     return [rows[index] for index in np.sort(drawn)]
-
-
-def limit_characters(rows: Sequence[Row], most: int, length_of: Callable[[Row], int]) -> list[Row]:
-    """As many of the rows, drawn as `limit_rows` does, as have about this many characters together."""
-    total = sum(map(length_of, rows))
-    return limit_rows(rows, max(1, len(rows) * most // total) if total > most else len(rows))
-
-
-def full_name(method: str, num_used: int, num_rows: int, unit: str = "rows") -> str:
-    """The name of a baseline that was fitted on some of the rows.
-
-    Example:
-        >>> full_name("ridge regression", 10, 10), full_name("ridge regression", 1_000, 20_000)
-        ('ridge regression', 'ridge regression on 1,000 of 20,000 rows')
-    """
-    return method if num_used == num_rows else f"{method} on {num_used:,} of {num_rows:,} {unit}"

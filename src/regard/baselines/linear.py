@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.baselines.baseline import Baseline, BaselinePredictions, full_name, limit_rows
+from regard.baselines.baseline import Baseline, BaselinePredictions, limit_rows
 from regard.errors import DataError
 
 _MOST_ROWS = 50_000
@@ -49,7 +49,7 @@ def fit_classifier(texts: Sequence[str], labels: Sequence[str]) -> Baseline:
     def predict(inputs: Sequence[str]) -> BaselinePredictions:
         return _most_probable(model.predict_proba(features.transform(inputs)), [str(each) for each in model.classes_])
 
-    return Baseline(name, predict)
+    return Baseline(name, predict, len(texts))
 
 
 def fit_multi_label(
@@ -74,7 +74,7 @@ def fit_multi_label(
         chosen = [[name for name, share in zip(names, row, strict=True) if share > 0.5] for row in found]
         return BaselinePredictions([join(some) for some in chosen])
 
-    return Baseline(name, predict)
+    return Baseline(name, predict, len(texts))
 
 
 def fit_number(texts: Sequence[str], numbers: Sequence[float]) -> Baseline:
@@ -89,18 +89,17 @@ def fit_number(texts: Sequence[str], numbers: Sequence[float]) -> Baseline:
     def predict(inputs: Sequence[str]) -> BaselinePredictions:
         return BaselinePredictions([f"{number:.6g}" for number in model.predict(features.transform(inputs))])
 
-    return Baseline(name, predict)
+    return Baseline(name, predict, len(texts))
 
 
 def fit_pixels(
-    pixels: NDArray[np.uint8], labels: Sequence[str], *, num_images: int, read: Callable[[Sequence[str]], Any]
+    pixels: NDArray[np.uint8], labels: Sequence[str], *, read: Callable[[Sequence[str]], NDArray[np.uint8]]
 ) -> Baseline:
     """Logistic regression of pixels, for images with one label each.
 
     Args:
         pixels: By image, channel, row and column.
         labels: The label of each image.
-        num_images: The number of training images, of which these are some.
         read: Reads the pixels of the images at some paths.
     """
     _require_two(labels)
@@ -110,7 +109,7 @@ def fit_pixels(
     def predict(inputs: Sequence[str]) -> BaselinePredictions:
         return _most_probable(model.predict_proba(_averaged(read(inputs))), [str(each) for each in model.classes_])
 
-    return Baseline(full_name("logistic regression of pixels", len(labels), num_images, "images"), predict)
+    return Baseline("logistic regression of pixels", predict, len(labels), "images")
 
 
 def draw_images(num_images: int) -> NDArray[np.int64]:
@@ -150,7 +149,7 @@ def _limited(texts: Sequence[str], targets: Sequence[Any], method: str) -> tuple
     kept = limit_rows(rows, min(_MOST_ROWS, most))
     chosen, kept_targets = [text for text, _ in kept], [target for _, target in kept]
     vectors = "TF-IDF" if _have_characters(chosen) else "TF-IDF of words"
-    return chosen, kept_targets, full_name(f"{vectors} + {method}", len(kept), len(rows))
+    return chosen, kept_targets, f"{vectors} + {method}"
 
 
 def _require_two(labels: Sequence[str]) -> set[str]:
@@ -160,9 +159,9 @@ def _require_two(labels: Sequence[str]) -> set[str]:
     return found
 
 
-def _most_probable(probabilities: NDArray[np.float64], labels: Sequence[str]) -> BaselinePredictions:
+def _most_probable(probabilities: NDArray[np.float64], labels: list[str]) -> BaselinePredictions:
     tables = [dict(zip(labels, row, strict=True)) for row in probabilities.tolist()]
-    return BaselinePredictions([labels[best] for best in probabilities.argmax(axis=1)], tables)
+    return BaselinePredictions([labels[best] for best in probabilities.argmax(axis=1).tolist()], tables)
 
 
 def _averaged(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:

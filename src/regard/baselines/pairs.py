@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from regard.baselines.baseline import Baseline, BaselinePredictions, full_name, limit_rows
+from regard.baselines.baseline import Baseline, BaselinePredictions, limit_rows
 from regard.errors import DataError
 from regard.evaluation.examples import Examples
 from regard.evaluation.registry import Metric
@@ -56,8 +56,8 @@ def fit_pairs(sources: Sequence[str], targets: Sequence[str], *, metric: Metric)
     if _is_copy_better(pairs, metric):
         return Baseline("copy of the source", lambda inputs: BaselinePredictions(list(inputs)))
     nearest = NearestTarget(pairs)
-    name = full_name("target of the nearest training source", len(pairs), len(sources))
-    return Baseline(name, lambda inputs: BaselinePredictions(nearest(inputs)))
+    name = "target of the nearest training source"
+    return Baseline(name, lambda inputs: BaselinePredictions(nearest(inputs)), len(pairs))
 
 
 def _is_copy_better(pairs: Sequence[Pair], metric: Metric) -> bool:

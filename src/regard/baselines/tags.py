@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.baselines.baseline import Baseline, BaselinePredictions, full_name, limit_rows
+from regard.baselines.baseline import Baseline, BaselinePredictions, limit_rows
 from regard.errors import DataError
 from regard.nn.crf import ConditionalRandomField, transition_mask
 
@@ -58,21 +58,23 @@ def fit_tagger(sentences: Sequence[Sentence], tags: Sequence[Sentence], *, may_f
         raise DataError(f"a tagger needs at least two tags, got {', '.join(labels) or 'none'}")
     if len(rows) < _FEWEST_SENTENCES:
         most_frequent = FrequentTags(rows)
-        return _baseline("most frequent tag of each word", lambda some: [most_frequent(words) for words in some])
+        return _baseline(
+            "most frequent tag of each word", lambda some: [most_frequent(words) for words in some], len(rows)
+        )
     num_words = sum(len(words) for words, _ in rows)
     share = min(1.0, _MOST_WORDS / num_words, _MOST_COST / (num_words * len(labels) ** 2))
     kept = limit_rows(rows, max(_FEWEST_SENTENCES, min(_MOST_SENTENCES, int(share * len(rows)))))
     tagger = LinearChain(labels, may_follow)
     tagger.fit(kept)
-    return _baseline(full_name("linear CRF", len(kept), len(rows), "sentences"), tagger.predict)
+    return _baseline("linear CRF", tagger.predict, len(kept))
 
 
-def _baseline(name: str, tag: Callable[[list[Sentence]], list[list[str]]]) -> Baseline:
+def _baseline(name: str, tag: Callable[[list[Sentence]], list[list[str]]], num_used: int) -> Baseline:
     def predict(inputs: Sequence[str]) -> BaselinePredictions:
         sentences: list[Sentence] = [[word for word in text.split(" ") if word] for text in inputs]
         return BaselinePredictions([" ".join(found) for found in tag(sentences)])
 
-    return Baseline(name, predict)
+    return Baseline(name, predict, num_used, "sentences")
 
 
 class FrequentTags:

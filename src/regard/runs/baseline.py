@@ -76,11 +76,19 @@ class BaselineResult:
 
 
 def compare_with_baseline(
-    task: Task[Any], data: Prepared, rows: Sequence[Sequence[str]], examples: Examples, headline: str
+    task: Task[Any], data: Prepared, rows: Sequence[Sequence[str]], examples: Sequence[Examples], headline: str
 ) -> BaselineResult | None:
-    """Fit the task's baseline on the training rows, and test its scores on `rows` against the model's `examples`.
+    """Fit the task's baseline on the training rows, and test its scores on `rows` against those of a model.
 
-    None where the task has no baseline, or the data does not allow one, which is logged.
+    Args:
+        task: The task, with the codecs of the model.
+        data: The training rows.
+        rows: The rows to score.
+        examples: What the model produced for these rows, for each of its seeds.
+        headline: The metric by which they are compared.
+
+    Returns:
+        None where the task has no baseline, or the data does not allow one, which is logged.
     """
     start = time.perf_counter()
     try:
@@ -91,11 +99,13 @@ def compare_with_baseline(
         seconds = time.perf_counter() - start
         names = [name for name in task.metric_names() if _has_needs(name, found)]
         scores = {score.name: score.to_json() for score in score_examples(names, found)}
-        test = _test(headline, *task.align([examples, found]))
+        *ours, theirs = task.align([*examples, found])
+        test = _test(headline, ours, theirs)
     except Exception as error:  # whatever a baseline fails by, the trained model is not to be lost by it
         log_info(f"no baseline: {' '.join(str(error).split()) or type(error).__name__}")
         return None
-    return BaselineResult(name=baseline.name, seconds=seconds, headline=headline, scores=scores, **test)
+    name = baseline.name_for(len(data.train))
+    return BaselineResult(name=name, seconds=seconds, headline=headline, scores=scores, **test)
 
 
 def advise(settings: ResolvedSettings, task: Task[Any], data: Prepared, *, used: float) -> tuple[str, ...]:
@@ -122,18 +132,20 @@ def _has_needs(name: str, examples: Examples) -> bool:
     return all(getattr(examples, need) is not None for need in find_metric(name).needs)
 
 
-def _test(headline: str, model: Examples, baseline: Examples) -> dict[str, Any]:
-    """The values of both, their difference, and whether it is significant."""
+def _test(headline: str, model: Sequence[Examples], baseline: Examples) -> dict[str, Any]:
+    """The score of the model, its mean over seeds, the difference from the baseline, and whether it is significant."""
     metric = find_metric(headline)
-    if not metric.is_additive:
-        ours, theirs = (metric.scores(each)[0].value for each in (model, baseline))
-        return {"model_score": ours, "difference": ours - theirs, "verdict": "not significant"}
-    counts = {"model": metric.count(model), "baseline": metric.count(baseline)}
-    ours, theirs = (each.value for each in counts.values())
+    *values, theirs = [
+        metric.count(each).value if metric.is_additive else metric.scores(each)[0].value for each in (*model, baseline)
+    ]
+    ours = sum(values) / len(values)
     found = {"model_score": ours, "difference": ours - theirs, "verdict": "not significant"}
-    if len(counts["model"]) < 2:
+    if not metric.is_additive:
         return found
-    (pair,) = compare_all({name: [each] for name, each in counts.items()})
+    counts = {"model": [metric.count(each) for each in model], "baseline": [metric.count(baseline)] * len(model)}
+    if len(counts["baseline"][0]) < 2:
+        return found
+    (pair,) = compare_all(counts)
     if pair.is_significant:
         found["verdict"] = "better" if metric.is_better(ours, theirs) else "worse"
     return {**found, "interval": pair.interval, "p": pair.p}

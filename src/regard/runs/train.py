@@ -391,7 +391,7 @@ def _baseline(run: Run, trainer: Trainer, data: Prepared, evaluation: Evaluation
     """The baseline's result on the rows of an evaluation, and what may help where the model is not better."""
     if not trainer.config.baseline:
         return None
-    found = compare_with_baseline(run.task, data, evaluation.rows, evaluation.examples, evaluation.headline)
+    found = compare_with_baseline(run.task, data, evaluation.rows, [evaluation.examples], evaluation.headline)
     if found is None or found.is_beaten:
         return found
     return replace(found, advice=advise(run.settings, run.task, data, used=trainer.used()))

@@ -216,8 +216,7 @@ class ImageClassification(Task[ImageClassificationSettings]):
         assert isinstance(data.train, ImageStore)
         drawn, names = draw_images(len(data.train)), self.label_codec.labels
         labels = [names[index] for index in data.train.labels(drawn)]
-        read = PixelCodec(self.image).pixels
-        return fit_pixels(data.train.pixels(drawn), labels, num_images=len(data.train), read=read)
+        return fit_pixels(data.train.pixels(drawn), labels, read=PixelCodec(self.image).pixels)
 
     def examples(self, data: EvaluationData) -> Examples:
         return class_examples(self.label_codec, data)

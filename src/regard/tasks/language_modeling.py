@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.baselines.baseline import Baseline, BaselinePredictions, full_name
+from regard.baselines.baseline import Baseline, BaselinePredictions
 from regard.baselines.ngrams import KneserNey
 from regard.data.formats.messages import format_count
 from regard.data.permutation import mix
@@ -462,7 +462,7 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
             counts = [end - first + 1 for _, end, first in windows]
             return BaselinePredictions(losses=np.add.reduceat(ngrams.losses(read), starts).tolist(), num_tokens=counts)
 
-        return Baseline(full_name(f"Kneser-Ney {order}-grams", len(ids), len(data.train), "tokens"), predict)
+        return Baseline(f"Kneser-Ney {order}-grams", predict, len(ids), "tokens")
 
     def align(self, examples: Sequence[Examples]) -> list[Examples]:
         """Sums over spans of text that start and end at window ends of every model."""

@@ -640,10 +640,8 @@ class Task(Generic[TaskSettingsT]):
         inputs = [self.input_of(row) for row in rows]
         found = baseline.predict(inputs)
         tables = found.probabilities or [None] * len(found.outputs)
-        predictions = [
-            Prediction(*each, probabilities=table)
-            for *each, table in zip(inputs if found.outputs else [], found.outputs, tables, strict=True)
-        ]
+        predicted = zip(inputs if found.outputs else [], found.outputs, tables, strict=True)
+        predictions = [Prediction(text, output, probabilities=table) for text, output, table in predicted]
         likelihoods = Likelihoods(list(found.losses), list(found.num_tokens))
         examples = self.examples(EvaluationData(rows, predictions, likelihoods))
         return examples if found.losses else replace(examples, losses=None, num_tokens=None)

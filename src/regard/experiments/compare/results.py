@@ -12,10 +12,11 @@ from regard.evaluation.examples import Examples
 from regard.evaluation.paired import ComparedPair, compare_all
 from regard.evaluation.registry import find_metric
 from regard.evaluation.scores import Score
-from regard.evaluation.seeds import score_over_seeds
+from regard.evaluation.seeds import mean_score, score_over_seeds
 from regard.experiments.compare.plan import ComparisonPlan
 from regard.experiments.jobs import Job
 from regard.logging import log_info
+from regard.runs.baseline import compare_with_baseline
 from regard.runs.folder import RunFolder
 from regard.tasks.registry import make_task
 from regard.tasks.task import ComparedRun, Task
@@ -88,6 +89,7 @@ class _Results:
             ],
             "models": [self._model(name) for name in names],
             "pairs": [self._pair(pair) for pair in pairs],
+            "baseline": self._baseline(),
             "samples": self._samples(first_jobs),
         }
 
@@ -142,6 +144,20 @@ class _Results:
             "not_comparable": pair.not_comparable,
             "signature": replace(pair, settings={**pair.settings, **settings}).signature,
         }
+
+    def _baseline(self) -> dict[str, Any] | None:
+        """The baseline, fitted on the whole training set, and the test of the best model against it."""
+        if self.plan.jobs[0].settings.get("train", {}).get("baseline") is False:
+            return None
+        metric = find_metric(self.metric)
+        values = {name: mean_score(self._counts(self._jobs(name), self.metric)) for name in self.names}
+        best = (max if metric.higher_is_better else min)(values, key=lambda name: values[name])
+        examples = [self.examples[job.path] for job in self._jobs(best)]
+        found = compare_with_baseline(self.task, self.plan.data, self.rows, examples, self.metric)
+        if found is None:
+            return None
+        # Without its time, so that a comparison that is only read again has the same table.
+        return {"model": best} | {name: value for name, value in found.to_json().items() if name != "seconds"}
 
     def _samples(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         """The inputs that all of these runs have, each with the output of every model."""

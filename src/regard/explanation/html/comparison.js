@@ -86,6 +86,7 @@ function drawStandings(table, page, metric) {
         make("span", {}, texts[style.index]),
         make("i", { style: `width: ${shares[style.index] ? Math.max(2, shares[style.index] * 100) : 0}%` }))));
   });
+  if (page.baseline) rows.push(makeBaselineRow(page, page.baseline, page.baseline.scores[metric], format));
   table.replaceChildren(
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "model"), make("th", { class: "plot axis", "aria-label": "interval" }),
       make("th", { scope: "col", class: "value" }, page.metric_labels[metric],
@@ -93,6 +94,13 @@ function drawStandings(table, page, metric) {
       ...page.costs.map(({ name }) => make("th", { scope: "col", class: "cost" }, name)))),
     make("tbody", {}, ...rows));
 }
+
+const makeBaselineRow = ({ costs }, { name }, score, format) => make("tr", { class: "baseline-row" },
+  make("th", { scope: "row" }, make("div", { class: "title-line" }, "baseline"), make("div", { class: "description" }, name)),
+  make("td"),
+  make("td", { class: "value" }, make("b", {}, score ? format(score.value) : "-"),
+    score?.interval ? make("div", { class: "between" }, score.interval.map(format).join(" to ")) : null),
+  ...costs.map(() => make("td", { class: "cost" })));
 
 function makeBadge({ leaders, ranking }, name) {
   if (!leaders.includes(name)) return null;

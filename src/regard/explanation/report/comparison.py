@@ -2,9 +2,10 @@
 
 A comparison is the content of `compare.json`: the data and the budget, a score with its interval for each of the
 `models`, a test of each of the `pairs`, and `samples` of the outputs. Models keep the user's order, and with it their
-colors. The `difference` of a pair is the score of `a` minus that of `b`: where lower is better, it is negative where
-`a` is better. Where `is_text`, the models were not scored on rows but on spans of a text, which `rows` then counts,
-and training sets are counted in documents.
+colors. `baseline`, where there is one, is the result of a simple model on the same rows, with the name of the best
+`model`, which was tested against it. The `difference` of a pair is the score of `a` minus that of `b`: where lower is
+better, it is negative where `a` is better. Where `is_text`, the models were not scored on rows but on spans of a text,
+which `rows` then counts, and training sets are counted in documents.
 """
 
 import math
@@ -63,6 +64,10 @@ class ComparisonView:
     @property
     def models(self) -> Sequence[Mapping[str, Any]]:
         return self.comparison["models"]
+
+    @property
+    def baseline(self) -> Mapping[str, Any] | None:
+        return self.comparison.get("baseline")
 
     @property
     def metric(self) -> str:
@@ -129,7 +134,21 @@ class ComparisonView:
 
     @property
     def verdict(self) -> str:
-        """One sentence: which model scores best, and whether its lead is significant."""
+        """Which model scores best, whether its lead is significant, and whether it is better than the baseline."""
+        if self.baseline is None:
+            return self._lead
+        result = {"better": "significantly better than", "worse": "significantly worse than"}
+        how = result.get(self.baseline["verdict"], "not significantly better than")
+        value = format_number(self._baseline_score["value"], self.digits)
+        return f"{self._lead} {self.baseline['model']} is {how} the baseline, {self.baseline['name']}: {value}."
+
+    @property
+    def _baseline_score(self) -> Mapping[str, Any]:
+        assert self.baseline is not None
+        return self.baseline["scores"][self.comparison["metric"]]
+
+    @property
+    def _lead(self) -> str:
         best, *equals = self.leaders
         value = self.ranking[0]["score"]["value"]
         if not is_finite(value):
@@ -194,10 +213,15 @@ class ComparisonView:
             "time": [format_seconds(model["seconds"]) for model in self.models],
             "memory": [format_memory(model["memory_mib"]) for model in self.models],
         }
+        rows = [list(row) for row in zip(*columns.values(), strict=True)]
+        if self.baseline is not None:
+            score = self._baseline_score
+            shown = {"  model": "  baseline", self.metric: format_score(score["value"], score["interval"], digits)}
+            rows.append([shown.get(name, "") for name in columns])
         return SummaryTable(
             name="scores",
             columns=list(columns),
-            rows=list(zip(*columns.values(), strict=True)),
+            rows=rows,
             bold=[number for number, model in enumerate(self.models) if model["name"] in leaders],
             optional=[
                 name for name in ("seeds", "memory", "time", "tokens/s", "parameters", "perplexity") if name in columns
@@ -261,7 +285,7 @@ class ComparisonView:
 
     def _with_bars(self, table: SummaryTable, width: int, signs: str) -> SummaryTable:
         """The table with a column of scores and intervals on one axis, where there is space for it."""
-        scores = [model["score"] for model in self.models]
+        scores = [model["score"] for model in self.models] + ([self._baseline_score] if self.baseline else [])
         known = [end for score in scores for end in (score["value"], *(score["interval"] or ())) if is_finite(end)]
         room = min(_WIDEST_BAR, table.spare_width(width) - 2)
         if room < _NARROWEST_BAR or not known or min(known) == max(known):
