@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from regard.data.builtin import builtin_names, find_builtin
+from regard.data.formats.cells import as_text
+from regard.data.formats.columns import choose_columns, number_columns
 from regard.data.formats.files import AnyPath, content_hash
 from regard.data.formats.folders import files_by_split, text_files_by_split
+from regard.data.formats.layouts import positions
 from regard.data.formats.tables import Table, open_table, rows_hash, table_from_rows
 from regard.data.settings import DataConfig
 from regard.data.splits.plan import key_column, with_split_keys
@@ -16,6 +19,8 @@ from regard.errors import DataError
 
 Rows = Sequence[Sequence[str]]
 """Rows in memory."""
+
+_SAMPLE_ROWS = 100
 
 IN_MEMORY = "(rows in memory)"
 """The name of data in the settings of a run that was trained on rows in memory."""
@@ -49,10 +54,11 @@ def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = No
             header=config.header,
             key=key,
             skip_bad=config.skip_bad,
+            encoding=config.encoding,
         )
 
     if rows is not None:
-        rows = [tuple(row) for row in rows]
+        rows, config = rows_by_role(config, roles, rows)
         return with_held_out(config, rows_in_memory(config, roles, rows), open_file, lambda: rows_hash(rows))
     require_files(config, "a file, two aligned files, a folder or a built-in data set")
     if is_builtin(config):
@@ -72,6 +78,29 @@ def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = No
             raise DataError(f"{error}; built-in data sets: {', '.join(builtin_names())}") from None
         raise
     return with_held_out(config, table, open_file, lambda: content_hash(table.paths))
+
+
+def rows_by_role(config: DataConfig, roles: Sequence[str], rows: Sequence[Any]) -> tuple[Rows, DataConfig]:
+    """Rows in memory as tuples; of dictionaries the values for the roles, and the settings with their positions."""
+    if not any(isinstance(row, Mapping) for row in rows):
+        return [(row,) if isinstance(row, str) else tuple(row) for row in rows], config
+    if other := next((place for place, row in enumerate(rows, 1) if not isinstance(row, Mapping)), None):
+        raise DataError(f"rows must be all dictionaries or all lists of values, but row {other:,} is no dictionary")
+    names = names_of(rows)
+    columns = [[text for row in rows[:_SAMPLE_ROWS] if (text := as_text(row.get(name))) is not None] for name in names]
+    key = key_column(config)
+    picks = choose_columns(
+        names, config.columns or None, roles, where="the table in memory", key=key, numeric=number_columns(columns)
+    )
+    if key is not None:
+        which = "group" if config.group is not None else "order"
+        config = config.changed(columns=list(positions(len(roles))), **{which: len(picks)})
+    return [tuple(row.get(names[pick]) for pick in picks) for row in rows], config
+
+
+def names_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys of dictionaries, in the order of their first occurrence."""
+    return list(dict.fromkeys(str(name) for row in rows for name in row))
 
 
 def rows_in_memory(config: DataConfig, roles: Sequence[str], rows: Rows) -> Table:

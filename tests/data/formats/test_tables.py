@@ -260,9 +260,9 @@ def test_columns_that_are_not_there_are_refused(
         ({"roles": "text"}, "roles must be a list of names, got the string 'text'"),
         ({"roles": []}, "roles must be distinct and at least one, got ()"),
         ({"format": "xls"},
-         "format must be one of tsv, csv, jsonl, parquet, aligned, lines, semeval, semeval-terms, got 'xls'"),
+         "format must be one of tsv, csv, jsonl, parquet, xlsx, aligned, lines, semeval, semeval-terms, got 'xls'"),
         ({"format": "lines", "roles": ["text"], "header": True},
-         "only TSV and CSV may have a header, got header=True for lines"),
+         "only TSV, CSV and Excel may have a header, got header=True for lines"),
     ],
 )  # fmt: skip
 def test_arguments_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, object], message: str):

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from regard.data.formats.files import content_hash
 from regard.data.formats.layouts import Record
 from regard.data.formats.messages import format_names
-from regard.data.formats.squad import Answer, Question, Questions, open_questions
+from regard.data.formats.squad import QUESTION_ROLES, Answer, Question, Questions, open_questions
 from regard.data.formats.tables import Table
 from regard.data.settings import DataConfig
-from regard.data.sources import Source, hash_of_table, require_files, with_folder, with_held_out
+from regard.data.sources import Source, hash_of_table, require_files, rows_by_role, with_folder, with_held_out
 from regard.data.splits.plan import reject_split_columns, with_split_keys
 from regard.errors import ConfigError, DataError
 from regard.text.tokenizer import Tokenizer
@@ -138,7 +138,8 @@ def open_question_source(config: DataConfig, rows: Sequence[Any] | None = None) 
     open_file = partial(_open, config)
     if rows is not None:
         reject_split_columns(config, "questions in memory")
-        train = _table((), [], config.skip_bad, partial(_read_rows, list(rows)))
+        rows, _ = rows_by_role(config, QUESTION_ROLES, rows)
+        train = _table((), [], config.skip_bad, partial(_read_rows, rows))
         return with_held_out(config, with_split_keys(train, config), open_file, partial(hash_of_table, train))
     require_files(config, "a file of questions, or a folder of them")
     config = with_folder(config)
@@ -151,7 +152,7 @@ def _open(config: DataConfig, paths: Sequence[str], *, has_titles: bool = False)
     if len(paths) != 1:
         raise ConfigError(f"questions are read from one file, got {len(paths)}: {format_names(paths)}")
     # Bad questions are counted by the table.
-    questions = open_questions(paths[0], columns=config.columns or None, format=config.format)
+    questions = open_questions(paths[0], columns=config.columns or None, format=config.format, encoding=config.encoding)
     read = partial(_read, questions, has_titles=has_titles)
     return _table((questions.path,), questions.inferred, config.skip_bad, read, key=_TITLE if has_titles else None)
 
