@@ -104,10 +104,10 @@ def test_a_wrong_encoding_is_located(tmp_path: Path, line: int):
 
 TEXTS = [
     "Der Bär läuft.\nÜber Stock und Stein\n",
-    "“Quotes”, dashes – and € signs",
+    "“Quotes” and € signs",
     "A\n" * 300_000 + "é",
     "é",
-    "日本 и\n",
+    "日本 и\n" * 3,
 ]
 
 
@@ -118,11 +118,11 @@ def test_the_encoding_is_detected(tmp_path: Path, text: str, encoding: str, suff
     if (text == TEXTS[-1] and encoding == "cp1252") or (text == "é" and encoding in ("utf-16-le", "utf-16-be")):
         pytest.skip("not in this encoding, or nothing by which it could be recognized")
     path = write(tmp_path / f"text.txt{suffix}", text.encode(encoding))
-    for given in (None, encoding):
-        assert list(iter_lines(path, encoding=given)) == text.removesuffix("\n").split("\n")
-        assert "".join(iter_blocks(path, block_length=1 << 16, encoding=given)) == text
-    name = {"cp": "Windows-1252", "ut": "UTF-16"}[encoding[:2]]
-    expected = [] if "utf-8" in encoding else [f"text.txt{suffix} is in {name}"]
+    for name in (None, encoding):
+        assert list(iter_lines(path, encoding=name)) == text.removesuffix("\n").split("\n")
+        assert "".join(iter_blocks(path, block_length=1 << 16, encoding=name)) == text
+    label = {"cp": "Windows-1252", "ut": "UTF-16"}[encoding[:2]]
+    expected = [] if "utf-8" in encoding else [f"text.txt{suffix} is in {label}"]
     assert describe_encoding([path]) == expected
     assert describe_encoding([path], encoding) == []
 
@@ -134,7 +134,7 @@ def test_an_encoding_that_is_not_detected_must_be_given(tmp_path: Path, content:
 
 
 def test_an_unknown_encoding_gets_the_nearest():
-    for name, nearest in [("windos-1252", "windows-1252"), ("utf8-16", "utf-16"), ("latin_2", "latin-1")]:
+    for name, nearest in [("windos-1252", "windows-1252"), ("utf8-16", "utf-16"), ("shift-jiss", "shift-jis")]:
         with pytest.raises(ConfigError, match=f"unknown encoding '{name}'; did you mean '{nearest}'"):
             check_encoding(name)
     for name in ("base64", "", "a\0b"):
@@ -158,7 +158,7 @@ def test_a_line_beyond_the_limit_takes_little_memory(tmp_path: Path):
         for _ in range(9):
             stream.write(b"x" * (1 << 24))
     tracemalloc.start()
-    with pytest.raises(DataError, match="line 1 of .* is longer than 128 MiB"):
+    with pytest.raises(DataError, match=r"line 1 of .* is longer than 128 MiB"):
         next(iter_lines(path))
     assert tracemalloc.get_traced_memory()[1] < 1.2 * MAX_LINE_BYTES
     tracemalloc.stop()

@@ -57,7 +57,7 @@ def detect_encoding(beginning: bytes, *, is_complete: bool = True) -> str:
 def check_encoding(name: str) -> str:
     """Return the name of an encoding that Python can read."""
     try:
-        b"".decode(name)
+        "a".encode(name)
     except (LookupError, ValueError):
         near = get_close_matches(name.lower().replace("_", "-"), _KNOWN.split(), n=1, cutoff=0.5)
         advice = f"did you mean {near[0]!r}?" if near else "known are utf-8, utf-16, windows-1252 and others"
