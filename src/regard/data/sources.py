@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from regard.data.builtin import builtin_names, find_builtin
-from regard.data.formats.cells import as_text
-from regard.data.formats.columns import choose_columns, number_columns
 from regard.data.formats.files import AnyPath, content_hash
 from regard.data.formats.folders import files_by_split, text_files_by_split
-from regard.data.formats.layouts import positions
 from regard.data.formats.tables import Table, open_table, rows_hash, table_from_rows
 from regard.data.settings import DataConfig
 from regard.data.splits.plan import key_column, with_split_keys
@@ -20,7 +17,14 @@ from regard.errors import DataError
 Rows = Sequence[Sequence[str]]
 """Rows in memory."""
 
-_SAMPLE_ROWS = 100
+
+class NamedRows(list[tuple[Any, ...]]):
+    """Rows in memory whose columns have names: those that are given as dictionaries."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.names: tuple[str, ...] = tuple(dict.fromkeys(str(key) for row in rows for key in row))
+        super().__init__(tuple(row.get(name) for name in self.names) for row in rows)
+
 
 IN_MEMORY = "(rows in memory)"
 """The name of data in the settings of a run that was trained on rows in memory."""
@@ -58,7 +62,7 @@ def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = No
         )
 
     if rows is not None:
-        rows, config = rows_by_role(config, roles, rows)
+        rows = rows if isinstance(rows, NamedRows) else [tuple(row) for row in rows]
         return with_held_out(config, rows_in_memory(config, roles, rows), open_file, lambda: rows_hash(rows))
     require_files(config, "a file, two aligned files, a folder or a built-in data set")
     if is_builtin(config):
@@ -80,33 +84,15 @@ def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = No
     return with_held_out(config, table, open_file, lambda: content_hash(table.paths))
 
 
-def rows_by_role(config: DataConfig, roles: Sequence[str], rows: Sequence[Any]) -> tuple[Rows, DataConfig]:
-    """Rows in memory as tuples; of dictionaries the values for the roles, and the settings with their positions."""
-    if not any(isinstance(row, Mapping) for row in rows):
-        return [(row,) if isinstance(row, str) else tuple(row) for row in rows], config
-    if other := next((place for place, row in enumerate(rows, 1) if not isinstance(row, Mapping)), None):
-        raise DataError(f"rows must be all dictionaries or all lists of values, but row {other:,} is no dictionary")
-    names = names_of(rows)
-    columns = [[text for row in rows[:_SAMPLE_ROWS] if (text := as_text(row.get(name))) is not None] for name in names]
-    key = key_column(config)
-    picks = choose_columns(
-        names, config.columns or None, roles, where="the table in memory", key=key, numeric=number_columns(columns)
-    )
-    if key is not None:
-        which = "group" if config.group is not None else "order"
-        config = config.changed(columns=list(positions(len(roles))), **{which: len(picks)})
-    return [tuple(row.get(names[pick]) for pick in picks) for row in rows], config
-
-
-def names_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys of dictionaries, in the order of their first occurrence."""
-    return list(dict.fromkeys(str(name) for row in rows for name in row))
-
-
 def rows_in_memory(config: DataConfig, roles: Sequence[str], rows: Rows) -> Table:
     """A table of rows in memory; if they are split by a column, `data.columns` are those of the roles."""
     table = table_from_rows(
-        rows, roles, columns=config.columns or None, key=key_column(config), skip_bad=config.skip_bad
+        rows,
+        roles,
+        names=rows.names if isinstance(rows, NamedRows) else None,
+        columns=config.columns or None,
+        key=key_column(config),
+        skip_bad=config.skip_bad,
     )
     return with_split_keys(table, config)
 

@@ -14,11 +14,11 @@ from regard.data.formats.plain_text import TEXT_ROLES, Documents, TextFile, form
 from regard.data.formats.tables import Table, open_table, rows_hash
 from regard.data.settings import DataConfig
 from regard.data.sources import (
+    NamedRows,
     hash_with_held_out,
     is_builtin,
     open_source,
     require_files,
-    rows_by_role,
     rows_in_memory,
     with_folder,
 )
@@ -71,7 +71,7 @@ def open_texts(
     """
     inferred: list[str] = []
     if rows is not None:
-        rows, config = rows_by_role(config, TEXT_ROLES, list(rows))
+        rows = rows if isinstance(rows, NamedRows) else list(rows)
         train = Documents((rows_in_memory(config, TEXT_ROLES, rows),), "rows")
         hash_of_train = partial(rows_hash, rows)
     elif is_builtin(config):

@@ -20,7 +20,7 @@ from regard.data.settings import DataConfig
 from regard.data.sources import IN_MEMORY, Rows
 from regard.data.stores.tokens import TokenStream
 from regard.errors import ConfigError, DeviceError, RunError, StoppedError
-from regard.logging import format_duration, log_info
+from regard.logging import format_duration, log_info, log_warning
 from regard.models.presets import has_size
 from regard.runs.folder import RunFolder
 from regard.runs.report import write_run_report
@@ -47,6 +47,8 @@ _MAY_CHANGE = {
     "train": ("max_steps", "max_epochs", "minutes", "patience", "checkpoint_every", "device", "tensorboard"),
 }
 """What a resumed run may change; anything else would make it another run. Data may move: it is known by its hash."""
+_LONG_MINUTES = 7 * 24 * 60.0
+"""A longer budget is used, but may be a mistake, such as seconds."""
 _PLAIN_SECONDS = 15.0
 """Without a terminal, the interval between lines."""
 
@@ -58,6 +60,7 @@ def train(
     task: str | None = None,
     model: str | None = None,
     columns: Sequence[str] | None = None,
+    encoding: str | None = None,
     valid: str | Sequence[str] | None = None,
     test: str | Sequence[str] | None = None,
     tokenizer: str | None = None,
@@ -80,6 +83,7 @@ def train(
         task: The name of a task; unset, it is detected from the data.
         model: The name of a preset; unset, one is chosen for the task, the amount of data and the machine.
         columns: The columns to use, by name or by position from 1.
+        encoding: The encoding of text files, such as windows-1252; unset, it is detected.
         valid: A file of validation rows; unset, part of the training rows.
         test: A file of test rows; unset, part of the training rows.
         tokenizer: bpe, unigram, characters, bytes, words, or the path of a tokenizer.json.
@@ -101,6 +105,7 @@ def train(
             data={
                 "train": paths or ([IN_MEMORY] if rows is not None else None),
                 "columns": None if columns is None else list(columns),
+                "encoding": encoding,
                 "valid": _as_list(valid),
                 "test": _as_list(test),
             },
@@ -179,6 +184,12 @@ def make_trainer(
     if settings.train.tensorboard and find_spec("tensorboard") is None:
         raise ConfigError("train.tensorboard needs the extra regard[tensorboard]")
     hardware = find_hardware(settings)
+    if (settings.train.minutes or 0.0) > _LONG_MINUTES:
+        end = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + 60 * (settings.train.minutes or 0.0)))
+        log_warning(
+            f"the budget is {settings.train.minutes / 1440:.3g} days: training may last until {end}; it can be "
+            "interrupted and resumed"
+        )
     task = make_task(settings.task, data.codecs)
     if hardware.device.type == "cpu":
         keep_memory()

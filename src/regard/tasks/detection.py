@@ -4,7 +4,7 @@ A source is read once, a sample of its rows is kept, and every task's `detect`
 is asked what it makes of the description.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,11 +14,11 @@ from regard.data.formats.cells import decimal_marks, parse_timestamp
 from regard.data.formats.columns import require_column
 from regard.data.formats.files import format_suffix, uncompressed_name
 from regard.data.formats.images import has_labeled_images, is_image
-from regard.data.formats.layouts import FORMAT_OF_SUFFIX, FORMATS_OF_CELLS, positions
+from regard.data.formats.layouts import FORMAT_OF_SUFFIX, FORMATS_OF_CELLS
 from regard.data.formats.messages import format_column, format_names
 from regard.data.formats.summary import ColumnSummary, SourceSummary, describe, describe_rows
 from regard.data.settings import DataConfig
-from regard.data.sources import Rows, is_builtin, names_of, open_source, rows_by_role
+from regard.data.sources import NamedRows, Rows, is_builtin, open_source
 from regard.data.text_sources import open_texts
 from regard.errors import ConfigError, DataError
 
@@ -179,10 +179,12 @@ def _describe_memory(config: DataConfig, rows: Rows, has_separator: bool) -> Det
     names: tuple[str, ...] = ()
     sample: Any = rows[:_SAMPLE_ROWS]
     described = describe_rows(sample)
-    if isinstance(rows[0], Mapping):
-        names = tuple(map(_plain, config.columns)) or tuple(map(_plain, names_of(sample)))
-        roles = [*_PAIR, *positions(len(config.columns))][: max(len(_PAIR), len(config.columns))]
-        sample = rows_by_role(config.changed(group=None, order=None), roles, sample)[0]
+    if isinstance(rows, NamedRows):
+        described = describe_rows([dict(zip(rows.names, row, strict=True)) for row in sample])
+        names = tuple(map(_plain, config.columns or rows.names))
+        if not any(isinstance(value, list | tuple) for value in rows[0]):
+            is_pair = len(config.columns) <= len(_PAIR)
+            sample = _sample(open_source(config if is_pair else config.changed(columns=[]), _PAIR, rows).train)
     return DetectionSummary(
         "the table in memory",
         names=names,

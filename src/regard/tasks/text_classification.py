@@ -26,7 +26,7 @@ from regard.data.codecs.text import TextCodec
 from regard.data.formats.messages import format_names
 from regard.data.prepare import FitData
 from regard.data.settings import DataConfig
-from regard.data.sources import Rows, Source, names_of, open_source
+from regard.data.sources import NamedRows, Rows, Source, open_source
 from regard.errors import ConfigError, DataError
 from regard.evaluation.examples import Examples
 from regard.evaluation.metrics.classes import confusion
@@ -76,7 +76,7 @@ class LabeledTextTask(TextTask[TextSettingsT]):
 
     def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
         roles = self.roles_of(config, rows)
-        if rows is None or (rows and isinstance(rows[0], Mapping)):
+        if rows is None or isinstance(rows, NamedRows):
             config = _with_pair_columns(config, roles, rows)
         return open_source(config, roles, rows)
 
@@ -84,8 +84,8 @@ class LabeledTextTask(TextTask[TextSettingsT]):
         """What the columns of a row are: one text or two, and the target."""
         single, pair = ("text", self.target_role), ("text", "other", self.target_role)
         if config.columns or rows is not None:
-            if rows and not config.columns and isinstance(rows[0], Mapping):
-                return pair if _has_pair(names_of(rows[:1])) else single
+            if isinstance(rows, NamedRows) and not config.columns:
+                return pair if _has_pair(rows.names) else single
             width = len(config.columns) or (len(rows[0]) if rows else 2)
             if width not in (2, 3):
                 raise DataError(f"a row needs one text or two and a {self.target_role}, got {width} columns")
@@ -380,11 +380,11 @@ def _has_pair(names: Sequence[str]) -> bool:
     return any(set(both) <= plain for both in PAIR_COLUMNS)
 
 
-def _with_pair_columns(config: DataConfig, roles: Sequence[str], rows: Any = None) -> DataConfig:
+def _with_pair_columns(config: DataConfig, roles: Sequence[str], rows: Rows | None = None) -> DataConfig:
     """The settings with the columns of a pair, by the names that the table has, where none are set."""
     if config.columns or len(roles) != 3 or not (config.train or rows):
         return config
-    found = names_of(rows) if rows else open_source(config, (roles[0], roles[-1])).train.names
+    found = rows.names if isinstance(rows, NamedRows) else open_source(config, (roles[0], roles[-1])).train.names
     names = {name.rpartition(".")[2].lower(): name for name in found}
     both = next((pair for pair in PAIR_COLUMNS if set(pair) <= set(names)), None)
     if both is None:
