@@ -221,7 +221,9 @@ def choose_columns(
         return [require_column(name, names, where=where) for name in wanted] + keys
     check_width(len(names), roles, where=where, names=names)
     free = [place for place in range(len(names)) if place not in keys or len(names) == len(roles)]
-    identifiers = {place for place in free if place in index or is_identifier(names[place])}
+    identifiers = {place for place in free if is_identifier(names[place])}
+    if len(free) - len(identifiers | set(index)) >= len(roles):
+        identifiers |= set(index)
     return _infer_columns({place: _plain_name(names[place]) for place in free}, roles, identifiers, numeric) + keys
 
 
