@@ -18,7 +18,7 @@ def rows(*changes: tuple[int, bytes]) -> bytes:
 
 
 @pytest.fixture
-def refused(regard, tiny, cache: Path, tmp_path: Path) -> Callable[..., str]:
+def refused(regard, tiny, cache: Path, tmp_path: Path) -> Callable[..., None]:
     """Train on these bytes or paths; the run is refused in one line, and nothing is written."""
 
     def attempt(data: bytes | list[Path], *options: object, parts: tuple[str, ...] = ()) -> None:

@@ -124,4 +124,4 @@ def test_rows_in_memory_may_be_dictionaries_and_labels_numbers(tmp_path: Path, i
     assert {row[1] for row in run.folder.read_held_out("valid")} <= {"0", "1"}
     assert len(run.evaluate(named[:5], log=False).rows) <= 5
     with pytest.raises(library.RegardError, match="rows must be all dictionaries or all lists of values"):
-        library.train([*named, ("text", 1)], out=tmp_path / "other", steps=1)
+        library.train([*named, ("text", 1)], out=tmp_path / "other", steps=1)  # pyright: ignore[reportArgumentType]

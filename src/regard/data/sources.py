@@ -14,8 +14,8 @@ from regard.data.settings import DataConfig
 from regard.data.splits.plan import key_column, with_split_keys
 from regard.errors import DataError
 
-Rows = Sequence[Sequence[str]]
-"""Rows in memory."""
+Rows = Sequence[Sequence[Any]]
+"""Rows in memory: texts and numbers, or lists of words."""
 
 
 class NamedRows(list[tuple[Any, ...]]):

@@ -243,7 +243,7 @@ class Run:
 
     def evaluate(
         self,
-        data: AnyPaths | Rows | None = None,
+        data: AnyPaths | Rows | Sequence[Mapping[str, Any]] | None = None,
         *,
         encoding: str | None = None,
         stride: int | None = None,

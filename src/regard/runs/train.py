@@ -38,7 +38,7 @@ from regard.training.settings import Provenance, ResolvedSettings
 from regard.version import version
 
 OnEvaluation = Callable[[int, float], None]
-Data = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Rows
+Data = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Rows | Sequence[Mapping[str, Any]]
 
 REPORT_ROWS = 1_000
 """Validation rows that the report's scores are computed on."""
@@ -184,10 +184,10 @@ def make_trainer(
     if settings.train.tensorboard and find_spec("tensorboard") is None:
         raise ConfigError("train.tensorboard needs the extra regard[tensorboard]")
     hardware = find_hardware(settings)
-    if (settings.train.minutes or 0.0) > _LONG_MINUTES:
-        end = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + 60 * (settings.train.minutes or 0.0)))
+    if settings.train.minutes is not None and settings.train.minutes > _LONG_MINUTES:
+        days, end = settings.train.minutes / 1440, time.localtime(time.time() + 60 * settings.train.minutes)
         log_warning(
-            f"the budget is {settings.train.minutes / 1440:.3g} days: training may last until {end}; it can be "
+            f"the budget is {days:.3g} days: training may last until {time.strftime('%Y-%m-%d', end)}; it can be "
             "interrupted and resumed"
         )
     task = make_task(settings.task, data.codecs)
