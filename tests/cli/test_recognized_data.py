@@ -1,7 +1,6 @@
 """Data as spreadsheets write it, from the file to the scores: encodings, decimal commas, index columns, workbooks."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -99,8 +98,7 @@ def test_a_budget_of_a_month_is_used_with_a_warning(tmp_path: Path, capsys, capl
     rows = [(text, "ab"[place % 2]) for place, text in enumerate(TEXTS)]
     with pytest.raises(KeyboardInterrupt):
         library.train(rows, out=tmp_path / "run", minutes=43_200, settings=settings, device="cpu", on_evaluation=stop)
-    end = time.strftime("%Y-%m-%d", time.localtime(time.time() + 43_200 * 60))
-    assert f"the budget is 30 days: training may last until {end}" in caplog.text + capsys.readouterr().err
+    assert "the budget is 30 days of training" in caplog.text + capsys.readouterr().err
 
 
 def test_workbooks_are_tables(regard, tiny, tmp_path: Path):

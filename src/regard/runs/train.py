@@ -185,11 +185,8 @@ def make_trainer(
         raise ConfigError("train.tensorboard needs the extra regard[tensorboard]")
     hardware = find_hardware(settings)
     if settings.train.minutes is not None and settings.train.minutes > _LONG_MINUTES:
-        days, end = settings.train.minutes / 1440, time.localtime(time.time() + 60 * settings.train.minutes)
-        log_warning(
-            f"the budget is {days:.3g} days: training may last until {time.strftime('%Y-%m-%d', end)}; it can be "
-            "interrupted and resumed"
-        )
+        days = settings.train.minutes / 1440
+        log_warning(f"the budget is {days:.3g} days of training; it can be interrupted and resumed")
     task = make_task(settings.task, data.codecs)
     if hardware.device.type == "cpu":
         keep_memory()
