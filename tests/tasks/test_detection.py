@@ -227,6 +227,8 @@ TABLES = {
                   "numbers (length, width) and labels (class)"),
     "whole.csv": ("x,y,z", [f"{n * 7 % 31},{n * 5 % 37},{n % 4}" for n in range(60)], "numbers (x, y, z)"),
     "two.csv": ("x,y", [f"{n * 7 % 31},{n * 5 % 37}" for n in range(60)], "numbers (x, y)"),
+    "ids.tsv": ("", [f"{10_000 + n * 7919 % 5000}\tsome text {n}\tother text {n}" for n in range(60)],
+                "numbers (column 1) and text (column 2, column 3)"),
     "people.csv": ("height,weight,remark", [f"{n * 7 % 31},{n / 3:.1f},some remark {n}" for n in range(60)],
                    "numbers (height, weight) and text (remark)"),
 }  # fmt: skip
@@ -236,7 +238,7 @@ TABLES = {
 def test_a_table_of_numbers_is_an_error_that_says_what_was_seen(tmp_path: Path, name: str):
     header, rows, seen = TABLES[name]
     with pytest.raises(UnknownTaskError) as caught:
-        detect_task(DataConfig(train=[write(tmp_path, name, "\n".join([header, *rows]))]))
+        detect_task(DataConfig(train=[write(tmp_path, name, "\n".join([header, *rows] if header else rows))]))
     assert str(caught.value).startswith(f"{name} has {seen}; no task recognizes this: name the columns of an input and")
 
 

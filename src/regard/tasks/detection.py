@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from regard.data.formats.cells import decimal_marks, parse_timestamp
-from regard.data.formats.columns import require_column
+from regard.data.formats.columns import find_column, require_column
 from regard.data.formats.files import format_suffix, uncompressed_name
 from regard.data.formats.images import has_labeled_images, is_image
 from regard.data.formats.layouts import FORMAT_OF_SUFFIX, FORMATS_OF_CELLS
@@ -19,6 +19,7 @@ from regard.data.formats.messages import format_column, format_names
 from regard.data.formats.summary import ColumnSummary, SourceSummary, describe, describe_rows
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows, is_builtin, open_source
+from regard.data.splits.plan import key_column
 from regard.data.text_sources import open_texts
 from regard.errors import ConfigError, DataError
 
@@ -207,9 +208,12 @@ def _columns(config: DataConfig) -> tuple[ColumnSummary, ...]:
 
 
 def _chosen(config: DataConfig, described: SourceSummary) -> tuple[ColumnSummary, ...]:
-    if not config.columns or not described.columns:
-        return tuple(column for column in described.columns if column.name not in described.index)
     where = described.paths[0].name if described.paths else "the table in memory"
+    if not config.columns or not described.columns:
+        key = key_column(config)
+        place = None if key is None else find_column(key, described.names, where=where)
+        unused = {*described.index, *(() if place is None else (described.names[place],))}
+        return tuple(column for column in described.columns if column.name not in unused)
     return tuple(described.columns[require_column(name, described.names, where=where)] for name in config.columns)
 
 

@@ -149,9 +149,15 @@ def _target_of(summary: DetectionSummary) -> ColumnSummary | None:
         *others, last = summary.columns
         return last if last.is_measurement and not any(each.is_numeric for each in others) else None
     numeric = [each for each in summary.columns if each.is_numeric and not is_identifier(each.name)]
+    if len(summary.columns) > 2 and numeric and _are_ids(numeric[0]) and numeric[0] is summary.columns[0]:
+        numeric = numeric[1:]
     named = [each for each in numeric if each.plain_name in _TARGET_NAMES]
     candidates = numeric if len(numeric) == 1 else named
     return candidates[0] if len(candidates) == 1 and candidates[0].is_measurement else None
+
+
+def _are_ids(column: ColumnSummary) -> bool:
+    return not column.has_fractions and column.num_distinct == len(column.cells)
 
 
 def _is_written_out(text: ColumnSummary, target: ColumnSummary) -> bool:

@@ -410,7 +410,8 @@ SENTENCES = [f"Satz Nummer {number} ist lang" for number in range(12)]
         ([("satz", "en"), *((text, text.upper()) for text in SENTENCES)], True),
         ([("Hallo", "Hello"), *((text, text) for text in SENTENCES)], False),
         ([("", "a", "b"), ("0", "x", "y"), ("1", "z", "w"), ("2", "v", "u")], True),
-        ([("", "a", "b"), ("7", "x", "y"), ("9", "z", "w"), ("8", "v", "u")], False),
+        ([("", "a", "b"), ("7", "x", "y"), ("9", "z", "w"), ("8", "v", "u")], True),
+        ([("", "a", "b"), ("7", "x", "y"), ("7", "z", "w"), ("8", "v", "u")], False),
         ([("wann", "was"), ("2024-05-31", "x"), ("2024-06-01", "y"), ("2024-06-02", "z")], True),
         ([("was", "preis"), ("x", "3,5"), ("y", "n/a"), ("z", "1.234,5"), ("v", "7")], True),
         ([("was", "3,5"), ("x", "3,5"), ("y", "2"), ("z", "4,25")], False),
@@ -432,6 +433,13 @@ def test_an_index_column_is_not_used_and_that_is_reported(tmp_path: Path, start:
     name = header[0] if header and header[0] else "column 1"
     assert table.inferred[1] == f"{name} of data.tsv numbers the rows, and is not used"
     assert values(open_table(path, roles=("text",), columns=("1",), format="tsv")) == [row[:1] for row in rows]
+
+
+def test_the_index_of_a_shuffled_data_frame_is_not_used(tmp_path: Path):
+    rows = [("", "comment", "stars"), *((str(n * 7 % 11), f"text {n}", str(n % 5)) for n in range(11))]
+    table = open_table(write(tmp_path / "data.csv", "".join(",".join(row) + "\n" for row in rows)))
+    assert table.columns == ("comment", "stars")
+    assert table.inferred[1] == "column 1 of data.csv numbers the rows, and is not used"
 
 
 def test_a_column_of_numbers_is_used_where_there_is_no_other(tmp_path: Path):

@@ -82,16 +82,21 @@ def find_names(rows: Sequence[Sequence[str]], options: ReadOptions, *, where: st
     return ColumnNames(names, has_header, options.header is None and not is_named)
 
 
-def index_columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
-    """The columns that only number the rows, from 0 or 1: the first one, or one without a name of its own.
+def index_columns(found: ColumnNames, rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    """The columns that only number the rows.
 
-    >>> index_columns(["1", "text"], [["0", "a"], ["1", "b"], ["2", "c"]])
+    It is the first one, or one whose name says so, if it counts from 0 or 1; and a first one without a title in the
+    header, as a data frame's index has, if its whole numbers are distinct.
+
+    >>> index_columns(ColumnNames(("1", "text"), False, True), [["0", "a"], ["1", "b"], ["2", "c"]])
     (0,)
     """
+    is_untitled = found.has_header and found.names[:1] == positions(1)
     return tuple(
         place
         for place, cells in enumerate(zip(*rows, strict=True))
-        if (place == 0 or is_identifier(names[place])) and _is_index(cells)
+        if (place == 0 or is_identifier(found.names[place]))
+        and _is_index(cells, is_untitled=place == 0 and is_untitled)
     )
 
 
@@ -100,9 +105,13 @@ def number_columns(columns: Sequence[Sequence[str]]) -> frozenset[int]:
     return frozenset(place for place, cells in enumerate(columns) if _are_numbers(cells))
 
 
-def _is_index(cells: Sequence[str]) -> bool:
-    counted = [[str(start + place) for place in range(len(cells))] for start in (0, 1)]
-    return len(cells) >= _MIN_NUMBERS and [cell.strip() for cell in cells] in counted
+def _is_index(cells: Sequence[str], *, is_untitled: bool) -> bool:
+    cells = [cell.strip() for cell in cells]
+    if len(cells) < _MIN_NUMBERS:
+        return False
+    if is_untitled and len(set(cells)) == len(cells) and all(cell.isascii() and cell.isdigit() for cell in cells):
+        return True
+    return cells in ([str(start + place) for place in range(len(cells))] for start in (0, 1))
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:
@@ -133,7 +142,7 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     if is_typical or num_common > 1:
         return True
     columns = list(zip(*(row for row in rows if len(row) == len(first)), strict=True))
-    if not first[0] and named and _is_index(columns[0][1:]):
+    if not first[0] and named and _is_index(columns[0][1:], is_untitled=True):
         return True
     return any(map(_has_other_type, columns)) or (num_common > 0 and any(map(_has_other_form, columns)))
 

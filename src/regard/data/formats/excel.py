@@ -59,7 +59,7 @@ def excel_layout(path: Path, options: ReadOptions) -> Layout:
         label=f"{TABLE_FORMATS['xlsx']} ({which}) {'with' if found.has_header else 'without'} a header",
         names=found.names,
         has_names=found.has_header,
-        index=index_columns(found.names, cells),
+        index=index_columns(found, cells),
         numeric=number_columns(list(zip(*cells, strict=True))),
         is_inferred=found.is_inferred or sheet.num_sheets > 1,
         read=partial(_read, path, first if found.has_header else 0, found.names),
