@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.formats.encodings import check_encoding
@@ -78,6 +78,7 @@ def test_carriage_returns_can_be_kept(tmp_path: Path):
     assert list(iter_lines(path, keep_carriage_returns=True)) == ["a\r", "b"]
 
 
+@settings(deadline=None)  # files, and a machine with other work
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\n\r\ufeff"), min_size=1)))
 def test_any_lines_that_are_written_are_read(tmp_path_factory: pytest.TempPathFactory, lines: list[str]):
     path = tmp_path_factory.getbasetemp() / "any.txt"

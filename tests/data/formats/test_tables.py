@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -133,6 +133,7 @@ def rows_of(cell: st.SearchStrategy[str]) -> st.SearchStrategy[list[tuple[str, s
     return st.lists(st.tuples(cell, cell), min_size=1)
 
 
+@settings(deadline=None)  # files, and a machine with other work
 @given(rows=rows_of(CELL), delimiter=st.sampled_from(",;|"), line_end=st.sampled_from(["\n", "\r\n"]))
 def test_csv_that_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], delimiter: str, line_end: str
@@ -142,12 +143,14 @@ def test_csv_that_is_written_is_read(
     assert values(open_table(path)) == rows
 
 
+@settings(deadline=None)  # files, and a machine with other work
 @given(rows=rows_of(LINE_CELL))
 def test_tsv_that_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]):
     path = write(tmp_path_factory.getbasetemp() / "any.tsv", tsv(rows))
     assert values(open_table(path, header=False)) == rows
 
 
+@settings(deadline=None)  # files, and a machine with other work
 @given(rows=rows_of(CELL), is_ascii=st.booleans())
 def test_jsonl_that_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], is_ascii: bool
