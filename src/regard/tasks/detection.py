@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from regard.data.formats.cells import decimal_marks, parse_timestamp
-from regard.data.formats.columns import find_column, require_column
+from regard.data.formats.columns import find_column
 from regard.data.formats.files import format_suffix, uncompressed_name
 from regard.data.formats.images import has_labeled_images, is_image
 from regard.data.formats.layouts import FORMAT_OF_SUFFIX, FORMATS_OF_CELLS
@@ -214,7 +214,8 @@ def _chosen(config: DataConfig, described: SourceSummary) -> tuple[ColumnSummary
         place = None if key is None else find_column(key, described.names, where=where)
         unused = {*described.index, *(() if place is None else (described.names[place],))}
         return tuple(column for column in described.columns if column.name not in unused)
-    return tuple(described.columns[require_column(name, described.names, where=where)] for name in config.columns)
+    places = [find_column(name, described.names, where=where) for name in config.columns]
+    return tuple(described.columns[place] for place in places if place is not None)
 
 
 def _plain(column: str) -> str:

@@ -73,7 +73,8 @@ class Regression(LabeledTextTask[RegressionSettings]):
         if summary.has_lists or summary.has_images or summary.is_series:
             return None
         target = _target_of(summary)
-        texts = [column for column in summary.columns if column.kind == "text"]
+        kinds = ("text",) if summary.is_table_of_numbers else ("text", "labels")
+        texts = [column for column in summary.columns if column.kind in kinds]
         if target is None or not texts or _is_written_out(texts[0], target):
             return None
         numbers = f"{target.num_distinct:,} distinct values from {min(target.numbers):g} to {max(target.numbers):g}"

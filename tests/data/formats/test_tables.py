@@ -478,7 +478,7 @@ def test_decimal_commas_are_read_and_reported(tmp_path: Path):
 
 def test_mixed_decimal_marks_are_one_error_with_their_lines(tmp_path: Path):
     with pytest.raises(BadRowsError) as caught:
-        numbers(tmp_path / "data.csv", ["3,5", "4,5", "3.5", "4", "inf", "5,25", "2.75", "many"]).check()
+        numbers(tmp_path / "data.csv", ["3,5", "4,5", "3.5", "4", "1e999", "5,25", "2.75", "many"]).check()
     assert str(caught.value) == (
         "4 of 8 rows of data.csv are bad: 2 have a decimal point in score, where others have a decimal comma "
         "(lines 4, 8); 2 have no finite number in score (lines 6, 9)"

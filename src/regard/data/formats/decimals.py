@@ -32,10 +32,10 @@ def _read(read: Callable[[], Iterator[Record]], place: int, mark: str, column: s
         if not fault and values[place].strip():  # the table reports empty values
             text = values[place]
             marks = decimal_marks(text)
-            if mark in marks:
-                values = (*values[:place], with_decimal_point(text, mark), *values[place + 1 :])
-            elif marks:
+            number = with_decimal_point(text, mark) if mark in marks else text
+            if marks and mark not in marks:
                 fault = f"{_NAMES[marks]} in {column}, where others have {_NAMES[mark]}"
-            elif not is_number(text):
+            elif not is_number(number):
                 fault = f"no finite number in {column}"
+            values = (*values[:place], number, *values[place + 1 :])
         yield line, () if fault else values, fault
