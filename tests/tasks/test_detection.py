@@ -191,6 +191,7 @@ def test_a_target_of_many_numbers_is_regression(tmp_path: Path, name: str, heade
         ("sts.csv", texts([f"{place / 7:.2f}" for place in range(60)], ",", "text,label\n"), "regression"),
         ("pairs.csv", "sentence1,sentence2,score\n" + "".join(f"a {n} b,b {n} a,{n / 7:.2f}\n" for n in range(60)),
          "regression"),
+        ("first.csv", "p_np,molecule\n" + "".join(f"{n % 2},C{n}O\n" for n in range(60)), "text-classification"),
         ("goods.tsv", "".join(f"{'abc'[n % 3] * 9}\t{n / 7:.2f}\n" for n in range(60)), "regression"),
         ("spelled.tsv", "".join(f"{spelled(n)}\t{n}\n" for n in range(1, 1_000)), "seq2seq"),
         ("digits.tsv", "".join(f"{n}\t{spelled(n)}\n" for n in range(1, 1_000)), "seq2seq"),

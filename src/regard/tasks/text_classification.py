@@ -165,6 +165,8 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
             return Detection(f"a column of labels ({summary.named_column(*LABEL_COLUMNS)})", confidence=0.6)
         if summary.are_labels(-1) and not summary.target.is_measurement:
             return Detection("few distinct short values in the last column", confidence=0.5)
+        if summary.num_columns == 2 and not summary.columns_given and summary.names and _is_label_first(summary):
+            return Detection("few distinct whole numbers in the first column", confidence=0.5)
         return None
 
     @property
@@ -290,6 +292,11 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
     @classmethod
     def imported_codecs(cls, imported: ImportedCodecs) -> dict[str, Codec]:
         return {**super().imported_codecs(imported), "label": LabelCodec(dict.fromkeys(imported.labels, 0))}
+
+
+def _is_label_first(summary: DetectionSummary) -> bool:
+    """Whether the first of two columns has the numbers of classes and the other one text."""
+    return summary.are_labels(0) and summary.is_numeric(0) and not summary.is_numeric(1) and not summary.are_dates(1)
 
 
 def class_examples(codec: LabelCodec, data: EvaluationData) -> Examples:

@@ -417,6 +417,7 @@ SENTENCES = [f"Satz Nummer {number} ist lang" for number in range(12)]
         ([("", "a", "b"), ("7", "x", "y"), ("7", "z", "w"), ("8", "v", "u")], False),
         ([("wann", "was"), ("2024-05-31", "x"), ("2024-06-01", "y"), ("2024-06-02", "z")], True),
         ([("was", "preis"), ("x", "3,5"), ("y", "n/a"), ("z", "1.234,5"), ("v", "7")], True),
+        ([("Name", "the mean of what was measured in the year before"), ("x", "1"), ("y", "2"), ("z", "3")], True),
         ([("was", "3,5"), ("x", "3,5"), ("y", "2"), ("z", "4,25")], False),
     ],
 )

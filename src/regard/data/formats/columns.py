@@ -19,7 +19,7 @@ from regard.errors import DataError
 _SYNONYMS = {
     "source": "source src input inputs question prompt instruction query article document original text sentence",
     "target": "target tgt trg output outputs answer completion response summary translation reference label labels",
-    "text": "text sentence content review document comment tweet input body source src title",
+    "text": "text sentence content review document comment tweet input body source src title smiles",
     "aspect": "aspect category target term",
     "image": "image picture img photo file filename path",
     "label": "label labels class category sentiment polarity target tgt output stars rating",
@@ -122,11 +122,11 @@ def _are_numbers(cells: Sequence[str]) -> bool:
 def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row is a header.
 
-    It is if its cells are short and distinct, and one is a typical name (`text`, `label`, `question`, ...), or two are
-    common names (`word`, `tag`) or languages (`en`, `de`): a single one may be a word of the data, such as `no` and
-    `it`, unless all cells below it or another one have digits, several words or capitals only, and the title has not.
-    It also is if one of its cells is not a number above a column of numbers, not a date above dates, or empty above an
-    index.
+    It is if its cells are distinct, and one is not a number above a column of numbers, or not a date above dates. It
+    also is if they are short, and one is a typical name (`text`, `label`, `question`, ...), or two are common names
+    (`word`, `tag`) or languages (`en`, `de`): a single one may be a word of the data, such as `no` and `it`, unless all
+    cells below it or another one have digits, several words or capitals only, and the title has not; or if the first
+    one is empty above an index.
 
     >>> looks_like_header([["en", "de"], ["Hello", "Hallo"]])
     True
@@ -135,16 +135,18 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     """
     first = [cell.strip() for cell in rows[0]]
     named = [cell for cell in first if cell]
+    columns = list(zip(*(row for row in rows if len(row) == len(first)), strict=True))
+    if len(set(named)) == len(named) and any(map(_has_other_type, columns)):
+        return True
     if len(set(named)) < len(named) or any(len(cell) > _MAX_NAME_LENGTH or cell[-1] in ".?!" for cell in named):
         return False
     is_typical = any(cell.lower() in _HEADER_NAMES.split() for cell in named)
     num_common = sum(_is_common_name(cell) for cell in named)
     if is_typical or num_common > 1:
         return True
-    columns = list(zip(*(row for row in rows if len(row) == len(first)), strict=True))
     if not first[0] and named and _is_index(columns[0][1:], is_untitled=True):
         return True
-    return any(map(_has_other_type, columns)) or (num_common > 0 and any(map(_has_other_form, columns)))
+    return num_common > 0 and any(map(_has_other_form, columns))
 
 
 def _is_common_name(cell: str) -> bool:
