@@ -21,6 +21,14 @@ class DataError(RegardError, ValueError):
     """Data that cannot be read in the expected format."""
 
 
+class EncodingError(DataError):
+    """Text in another encoding than the one that was given or detected."""
+
+
+class UnknownTaskError(DataError):
+    """Data that no task recognizes."""
+
+
 class BadRowsError(DataError):
     """Some rows of a table are invalid, others are valid."""
 

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 
-from regard.errors import ConfigError, DeviceError
+from regard.errors import ConfigError, DeviceError, RunError
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -24,6 +25,16 @@ def write_atomically(path: Path, data: bytes) -> None:
             ) from None
         part.unlink(missing_ok=True)
         raise
+
+
+def require_writable(folder: Path) -> None:
+    """Raise if a folder, which need not exist yet, cannot be written to; nothing is left there."""
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    try:
+        with TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror or error}") from None
 
 
 def partial_path(path: Path) -> Path:

@@ -1,5 +1,6 @@
 """Data that cannot be used: one line that says where and what, and nothing left behind."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def rows(*changes: tuple[int, bytes]) -> bytes:
 
 
 @pytest.fixture
-def refused(regard, tiny, cache: Path, tmp_path: Path) -> Callable[..., str]:
+def refused(regard, tiny, cache: Path, tmp_path: Path) -> Callable[..., None]:
     """Train on these bytes or paths; the run is refused in one line, and nothing is written."""
 
     def attempt(data: bytes | list[Path], *options: object, parts: tuple[str, ...] = ()) -> None:
@@ -42,10 +43,28 @@ def refused(regard, tiny, cache: Path, tmp_path: Path) -> Callable[..., str]:
         pytest.param(b"\t\n \t \na\t\n", ["pairs.tsv", "has an empty target", "line 3"], id="empty texts"),
         pytest.param(b"a\tb\n", ["1 rows", "too few"], id="one row"),
         pytest.param(b"a\tb\nc\td\n", ["2 rows", "too few"], id="two rows"),
-        pytest.param(b"a\tb\n" * 50, ["50 rows", "same source", "too few"], id="one source"),
-        pytest.param(rows((7, b"ein \xe9\tx\n")), ["not UTF-8", "line 7, byte 5 is 0xe9", "latin-1"], id="latin-1"),
+        pytest.param(b"a\tb\n" * 50, ["all 50 rows have the same source", "too few"], id="one source"),
+        pytest.param(
+            rows((7, b"ein \xe9\tx\n"), (9, "zw\u00f6lf \u00e9\tx\n".encode())),
+            ["not UTF-8", "line 7, byte 5 is 0xe9", "--encoding"],
+            id="two encodings",
+        ),
+        pytest.param(
+            b"text\tlabel\n" + b"".join(b"text %d\tyes\n" % number for number in range(60)),
+            ["a classifier needs at least two labels: all 54 rows have 'yes'"],
+            id="one label",
+        ),
+        pytest.param(
+            b"text\tscore\n" + b"".join(b"text %d\t%d,5\n" % (number, number) for number in range(60)) + b"a\t3.5\n",
+            ["1 of 61 rows of pairs.tsv has a decimal point in score, where others have a decimal comma: line 62"],
+            id="mixed decimal marks",
+        ),
+        pytest.param(
+            b"x\ty\tz\n" + b"".join(b"%d\t%d\t%d\n" % (n % 7, n % 5, n % 3) for n in range(60)),
+            ["pairs.tsv has numbers (x, y, z); no task recognizes this", "the options are --columns and --task"],
+            id="a table of numbers",
+        ),
         pytest.param(rows((9, b"a\0b\tx\n")), ["not text", "line 9, byte 2 is NUL"], id="NUL"),
-        pytest.param("a\tb\n".encode("utf-16"), ["UTF-16"], id="UTF-16"),
         pytest.param(
             rows((4, b"alone\n"), (17, b"alone\n")),
             ["2 of 60 rows of pairs.tsv have 1 column instead of 2: lines 4, 17", "--skip-bad"],
@@ -141,3 +160,42 @@ def test_options_that_do_not_fit_the_data(refused, options: list[str], parts: li
 def test_a_tokenizer_file_that_is_none(refused, tmp_path: Path):
     (tmp_path / "mine.json").write_text('{"model": ')
     refused(rows(), "--tokenizer", tmp_path / "mine.json", parts=("mine.json is not a tokenizer",))
+
+
+def test_a_quote_that_is_never_closed_is_located(refused, tmp_path: Path):
+    lines = [f"text {number},{number % 2}" for number in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", *lines, '"open,1', *lines]))
+    refused([tmp_path / "a.csv"], parts=("the quote opened in line 62 of a.csv is not closed",))
+
+
+def test_a_line_of_more_than_the_limit_is_not_read(refused, tmp_path: Path):
+    with open(tmp_path / "a.tsv", "wb") as file:
+        file.write(b"source\ttarget\n")
+        for _ in range(129):
+            file.write(b"x" * (1 << 20))
+    refused([tmp_path / "a.tsv"], parts=("line 2 of", "a.tsv is longer than 128 MiB, and is not read"))
+
+
+def test_an_out_that_cannot_be_used_is_found_before_the_data_is_read(regard, tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").write_bytes(b"")
+    for out, parts in [
+        (tmp_path / "file" / "run", ["cannot write to", "run", "Not a directory"]),
+        (tmp_path / "file", ["file is a file, and a run needs a folder"]),
+        (tmp_path / "photos", ["photos is neither empty nor a run folder, it has cat.png: name another"]),
+    ]:
+        regard("train", tmp_path / "none.tsv", "--out", out, "--quiet").fails_with(*parts)
+        regard("train", tmp_path / "none.tsv", "--out", out, "--overwrite", "--quiet").fails_with(*parts)
+    out = tmp_path / "file" / "runs"
+    regard("compare", tmp_path / "none.tsv", "--models", "gru,lstm", "--steps", 1, "--out", out, "-q").fails_with(
+        "cannot write to"
+    )
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["cat.png", "file", "photos"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_a_folder_without_the_right_to_write_is_found_before_the_data_is_read(regard, tmp_path: Path):
+    (tmp_path / "mine").mkdir(mode=0o500)
+    out = tmp_path / "mine" / "run"
+    regard("train", tmp_path / "none.tsv", "--out", out, "-q").fails_with("cannot write to", "Permission denied")

@@ -24,6 +24,8 @@ import pytest
         (["--device", "tpu"], ["a device is auto, cpu, cuda or cuda:N, got 'tpu'"]),
         (["--steps", "abc"], ["--steps", "integer", "see regard train --help"]),
         (["--minutes", "0"], ["train.minutes", "greater than 0", "got 0.0"]),
+        (["--minutes", "inf"], ["train.minutes", "finite", "got inf"]),
+        (["--encoding", "windos-1252"], ["unknown encoding 'windos-1252'; did you mean 'windows-1252'?"]),
         (["--no-such-option"], ["--no-such-option"]),
         (["--resume"], ["--out"]),
         (["--settings", "none.toml"], ["none.toml"]),

@@ -242,9 +242,9 @@ def test_the_same_file_in_another_set_is_other_data(tmp_path: Path):
 def test_an_invalid_file_is_an_error(tmp_path: Path):
     (tmp_path / "binary.txt").write_bytes(b"ab\0c")
     assert refusal(tmp_path / "binary.txt").endswith("binary.txt is not text: line 1, byte 3 is NUL")
-    (tmp_path / "long.txt").write_bytes(b"x\n" + b"a" * 600_011 + b"\xe9 b")
+    (tmp_path / "long.txt").write_bytes(b"x\n" + b"a" * 600_011 + b"\xe9 \xc3\xa9")
     for form in ("file", "lines"):
-        assert "line 2, byte 600,012 is 0xe9 (looks like latin-1" in refusal(tmp_path / "long.txt", documents=form)
+        assert refusal(tmp_path / "long.txt", documents=form).endswith("is not UTF-8: line 2, byte 600,012 is 0xe9")
     assert refusal(write(tmp_path / "empty.txt", "")).endswith("empty.txt is empty")
     assert refusal(write(tmp_path / "empty.txt.xz", "")).endswith("empty.txt.xz is empty")
     assert refusal(tmp_path / "nowhere.txt").startswith("there is no file")
@@ -261,7 +261,7 @@ def test_files_that_do_not_match_are_an_error(tmp_path: Path):
     assert refusal() == "no training data: name a file, several files or a folder of them"
     assert refusal(Path(IN_MEMORY)).startswith("this run was trained on rows in memory")
     assert refusal(Path("dates")) == "dates has the columns source, target, the task needs text"
-    assert "only TSV and CSV may have a header" in refusal(plain, header=True)
+    assert "only TSV, CSV and Excel may have a header" in refusal(plain, header=True)
     empty = tmp_path / "empty"
     assert "has nothing to train on" in refusal(make(empty, "README.md .gitignore"))
     both = make(tmp_path / "both", "ptb.train.txt ptb.char.train.txt")

@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from regard.data.settings import DataConfig
-from regard.errors import ConfigError, DataError
+from regard.data.sources import NamedRows
+from regard.errors import ConfigError, DataError, UnknownTaskError
 from regard.runs.train import train
 from regard.tasks import detect_task, find_task
 
@@ -142,3 +143,110 @@ def test_an_unknown_task_names_the_nearest_and_a_missing_file_is_an_error(tmp_pa
         find_task("text-clasification")
     with pytest.raises(DataError, match=r"none\.txt"):
         detect_task(DataConfig(train=[str(tmp_path / "none.txt")]))
+
+
+TENS = ["", "ten", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+ONES = ["", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+
+def spelled(number: int) -> str:
+    hundreds = f"{ONES[number // 100]} hundred" if number >= 100 else ""
+    return " ".join(filter(None, [hundreds, TENS[number // 10 % 10], ONES[number % 10]]))
+
+
+def texts(values: list[Any], separator: str = "\t", header: str = "") -> str:
+    """A table with a text and a value in each row."""
+    return header + "".join(f"a review of {place}{separator}{value}\n" for place, value in enumerate(values))
+
+
+VALUES = {
+    "decimals": [f"{place / 7:.2f}" for place in range(60)],
+    "decimal commas": [f"{place / 7:.2f}".replace(".", ",") for place in range(60)],
+    "half stars": [f"{1 + place % 9 / 2}" for place in range(90)],
+    "percentages": [place * 37 % 101 for place in range(80)],
+    "years": [1980 + place * 7 % 31 for place in range(310)],
+    "with a missing one": [*(f"{place / 7:.2f}" for place in range(60)), "n/a"],
+    "mixed marks": [*(f"{place / 7:.2f}" for place in range(60)), "3,5"],
+}
+
+
+@pytest.mark.parametrize("header", ["", "review\tscore\n", "\treview\tBewertung\n"])
+@pytest.mark.parametrize("name", VALUES)
+def test_a_target_of_many_numbers_is_regression(tmp_path: Path, name: str, header: str):
+    text = texts(VALUES[name], header="" if header.startswith("\t") else header)
+    if header.startswith("\t"):
+        text = header + "".join(f"{place}\t{line}\n" for place, line in enumerate(text.splitlines()))
+    found, reason = detect_task(DataConfig(train=[write(tmp_path, "data.tsv", text)]))
+    assert found == "regression"
+    assert "distinct values from" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "task"),
+    [
+        ("stars.tsv", texts([1 + place % 5 for place in range(100)]), "text-classification"),
+        ("whole.tsv", texts([f"{place % 2}.0" for place in range(100)]), "text-classification"),
+        ("intents.tsv", texts([place % 77 for place in range(1_000)]), "text-classification"),
+        ("intents.tsv", texts([place % 77 for place in range(90)], header="text\tlabel\n"), "text-classification"),
+        ("sts.csv", texts([f"{place / 7:.2f}" for place in range(60)], ",", "text,label\n"), "regression"),
+        ("pairs.csv", "sentence1,sentence2,score\n" + "".join(f"a {n} b,b {n} a,{n / 7:.2f}\n" for n in range(60)),
+         "regression"),
+        ("first.csv", "p_np,molecule\n" + "".join(f"{n % 2},C{n}O\n" for n in range(60)), "text-classification"),
+        ("goods.tsv", "".join(f"{'abc'[n % 3] * 9}\t{n / 7:.2f}\n" for n in range(60)), "regression"),
+        ("spelled.tsv", "".join(f"{spelled(n)}\t{n}\n" for n in range(1, 1_000)), "seq2seq"),
+        ("digits.tsv", "".join(f"{n}\t{spelled(n)}\n" for n in range(1, 1_000)), "seq2seq"),
+        ("reversed.tsv", "".join(f"{n}\t{str(n)[::-1]}\n" for n in range(100, 999, 7)), "seq2seq"),
+    ],
+)  # fmt: skip
+def test_numbers_that_name_classes_or_are_spelled_are_not_regression(tmp_path: Path, name: str, text: str, task: str):
+    assert detect_task(DataConfig(train=[write(tmp_path, name, text)]))[0] == task
+
+
+def test_rows_in_memory_with_numbers_and_with_names_are_recognized():
+    floats = [(f"text {number}", number / 7) for number in range(40)]
+    assert detect_task(DataConfig(), floats)[0] == "regression"
+    assert (
+        detect_task(DataConfig(), [(f"text {number}", number % 3) for number in range(40)])[0] == "text-classification"
+    )
+    named = NamedRows([{"id": place, "review": text, "score": score} for place, (text, score) in enumerate(floats)])
+    assert detect_task(DataConfig(), named)[0] == "regression"
+    tagged = NamedRows([{"tokens": ["a", "b"], "ner_tags": ["O", "O"]}])
+    assert detect_task(DataConfig(), tagged)[0] == "token-classification"
+
+
+def test_dates_as_targets_are_text_and_that_is_said(tmp_path: Path):
+    path = write(tmp_path, "days.tsv", texts(DAYS, header="review\tday\n"))
+    found, reason = detect_task(DataConfig(train=[path]))
+    assert (found, reason) == ("seq2seq", "two columns of text; the targets are dates, which are generated as text")
+    path = write(tmp_path, "days.csv", texts(DAYS, ",", "text,day\n"))
+    assert detect_task(DataConfig(train=[path])) == ("language-modeling", "a column of text (text); not used: day")
+
+
+TABLES = {
+    "iris.csv": ("length,width,species", [f"{n / 7:.2f},{n / 3:.2f},{'xyz'[n % 3]}" for n in range(60)],
+                 "numbers (length, width) and labels (species)"),
+    "named.csv": ("length,width,class", [f"{n / 7:.2f},{n / 3:.2f},{'xyz'[n % 3]}" for n in range(60)],
+                  "numbers (length, width) and labels (class)"),
+    "whole.csv": ("x,y,z", [f"{n * 7 % 31},{n * 5 % 37},{n % 4}" for n in range(60)], "numbers (x, y, z)"),
+    "two.csv": ("x,y", [f"{n * 7 % 31},{n * 5 % 37}" for n in range(60)], "numbers (x, y)"),
+    "ids.tsv": ("", [f"{10_000 + n * 7919 % 5000}\tsome text {n}\tother text {n}" for n in range(60)],
+                "numbers (column 1) and text (column 2, column 3)"),
+    "people.csv": ("height,weight,remark", [f"{n * 7 % 31},{n / 3:.1f},some remark {n}" for n in range(60)],
+                   "numbers (height, weight) and text (remark)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_of_numbers_is_an_error_that_says_what_was_seen(tmp_path: Path, name: str):
+    header, rows, seen = TABLES[name]
+    with pytest.raises(UnknownTaskError) as caught:
+        detect_task(DataConfig(train=[write(tmp_path, name, "\n".join([header, *rows] if header else rows))]))
+    assert str(caught.value).startswith(f"{name} has {seen}; no task recognizes this: name the columns of an input and")
+
+
+def test_columns_that_are_named_decide(tmp_path: Path):
+    header, rows, _ = TABLES["people.csv"]
+    path = write(tmp_path, "people.csv", "\n".join([header, *rows]))
+    for columns in (["remark", "height"], ["remark", "weight"]):
+        assert detect_task(DataConfig(train=[path], columns=columns))[0] == "regression"
+    assert detect_task(DataConfig(train=[path], columns=["height", "remark"]))[0] == "seq2seq"

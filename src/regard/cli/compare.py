@@ -6,6 +6,7 @@ import typer
 
 from regard.cli.options import (
     Columns,
+    Encoding,
     SetValues,
     SharedSettings,
     TaskName,
@@ -36,6 +37,7 @@ def compare_command(
     params: Annotated[int | None, option("Number of parameters; sets the width of each model.")] = None,
     sizes: Annotated[str | None, option("Also train on so many rows, or documents: 1000,10000")] = None,
     columns: Columns = None,
+    encoding: Encoding = None,
     tokenizer: TokenizerName = None,
     device: TrainDevice = None,
     jobs: Annotated[int | None, option("Runs at a time. Unset: one for each core, or one on a GPU.", min=1)] = None,
@@ -66,7 +68,7 @@ def compare_command(
 
     options = {
         "task": {"name": task, "tokenizer": tokenizer},
-        "data": {"columns": split_names(columns)},
+        "data": {"columns": split_names(columns), "encoding": encoding},
         "train": {"device": device},
     }
     values = merge_settings(settings, set_, options)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from regard.cli.options import Given
+from regard.cli.options import Encoding, Given, remedies
 from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 def evaluate_command(
     run: RunPath,
     data: Annotated[Given, argument("[DATA]...", "A file, or two aligned; unset, the validation rows.")] = None,
+    encoding: Encoding = None,
     beam: Beam = None,
     stride: Annotated[int | None, option("For running text: the distance between evaluation windows.")] = None,
     device: Device = "auto",
@@ -31,7 +32,9 @@ def evaluate_command(
     configure_logging(quiet=quiet)
     from regard.runs.run import load
 
-    _print(load(run, device=device).evaluate(data or None, stride=stride, **_options(beam)), json)
+    with remedies():
+        found = load(run, device=device).evaluate(data or None, encoding=encoding, stride=stride, **_options(beam))
+    _print(found, json)
 
 
 def test_command(

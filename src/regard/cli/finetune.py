@@ -6,6 +6,7 @@ import typer
 
 from regard.cli.few_shot import FEW_SHOT_REMEDIES, Jobs, Shots, ShotSeeds, print_few_shot, read_shots, require_shots
 from regard.cli.options import (
+    Encoding,
     Epochs,
     Given,
     Minutes,
@@ -41,6 +42,7 @@ def finetune_command(
     head: Annotated[bool, typer.Option("--head", help="Train only the new layers.")] = False,
     top: Annotated[int | None, option("Train the new layers and this many of the topmost layers.")] = None,
     columns: Annotated[str | None, option("The columns, by name or position: text,label")] = None,
+    encoding: Encoding = None,
     valid: Annotated[Given, option("A file of validation rows.")] = None,
     test: Annotated[Given, option("A file of test rows.")] = None,
     minutes: Minutes = None,
@@ -83,7 +85,8 @@ def finetune_command(
 
     options = {
         "task": {"name": task},
-        "data": {"columns": split_names(columns), "valid": valid, "test": test, "skip_bad": skip_bad or None},
+        "data": {"columns": split_names(columns), "encoding": encoding, "valid": valid, "test": test,
+                 "skip_bad": skip_bad or None},
         "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device,
                   "baseline": False if no_baseline else None},
         "finetune": {"top_layers": top},

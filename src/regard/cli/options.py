@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.output import option, print_json
-from regard.errors import BadRowsError, RegardError, RunExistsError, StoppedError
+from regard.errors import BadRowsError, EncodingError, RegardError, RunExistsError, StoppedError, UnknownTaskError
 
 if TYPE_CHECKING:
     from regard.runs.run import Run
@@ -19,6 +19,7 @@ RunOut = Annotated[str | None, option("The run folder. Unset: a new one under ru
 ModelName = Annotated[str | None, option("A preset, with or without a size: transformer, lstm-small.")]
 TaskName = Annotated[str | None, option("text-classification, language-modeling, ...; unset, detected from the data.")]
 Columns = Annotated[str | None, option("The columns, by name or position: de,en or text,label")]
+Encoding = Annotated[str | None, option("Of text files: utf-16, windows-1252, ...; unset, detected.")]
 TokenizerName = Annotated[str | None, option("bpe, unigram, characters, bytes, words or a tokenizer.json.")]
 Minutes = Annotated[float | None, option("Stop after this many minutes of training.")]
 Steps = Annotated[int | None, option("Stop after this many steps.")]
@@ -33,6 +34,8 @@ SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip rows that cannot
 
 _REMEDIES: dict[type[RegardError], str] = {
     BadRowsError: "--skip-bad skips them",
+    EncodingError: "--encoding names another encoding",
+    UnknownTaskError: "the options are --columns and --task",
     RunExistsError: "the options are --resume, --overwrite and --out",
     StoppedError: "the option is --resume",
 }

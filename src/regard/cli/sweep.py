@@ -6,6 +6,7 @@ import typer
 
 from regard.cli.options import (
     Columns,
+    Encoding,
     Given,
     ModelName,
     SetValues,
@@ -44,6 +45,7 @@ def sweep_command(
     model: ModelName = None,
     task: TaskName = None,
     columns: Columns = None,
+    encoding: Encoding = None,
     tokenizer: TokenizerName = None,
     device: TrainDevice = None,
     settings: SharedSettings = None,
@@ -81,7 +83,7 @@ def sweep_command(
 
     options = {
         "task": {"name": task, "tokenizer": tokenizer},
-        "data": {"columns": split_names(columns)},
+        "data": {"columns": split_names(columns), "encoding": encoding},
         "train": {"device": device},
     }
     values = merge_settings(settings, set_, options)

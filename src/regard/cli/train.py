@@ -7,6 +7,7 @@ import typer
 from regard.cli.few_shot import FEW_SHOT_REMEDIES, Jobs, Shots, ShotSeeds, print_few_shot, read_shots, require_shots
 from regard.cli.options import (
     Columns,
+    Encoding,
     Epochs,
     Given,
     Minutes,
@@ -36,6 +37,7 @@ def train_command(
     model: ModelName = None,
     task: TaskName = None,
     columns: Columns = None,
+    encoding: Encoding = None,
     valid: Annotated[Given, option("A file of validation rows; twice for two aligned files.")] = None,
     test: Annotated[Given, option("A file of test rows; twice for two aligned files.")] = None,
     tokenizer: TokenizerName = None,
@@ -81,7 +83,8 @@ def train_command(
 
     options = {
         "task": {"name": task, "tokenizer": tokenizer},
-        "data": {"columns": split_names(columns), "valid": valid, "test": test, "skip_bad": skip_bad or None},
+        "data": {"columns": split_names(columns), "encoding": encoding, "valid": valid, "test": test,
+                 "skip_bad": skip_bad or None},
         "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device,
                   "auto_batch": False if no_auto_batch else None, "baseline": False if no_baseline else None},
     }  # fmt: skip

@@ -4,6 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from regard.data.formats.encodings import check_encoding
 from regard.errors import ConfigError
 from regard.settings import Settings
 
@@ -22,10 +23,12 @@ class DataConfig(Settings):
     """The columns to use, by name or by position from 1, in the order in which the task needs them. Unset: inferred
     and reported."""
     format: str | None = None
-    """tsv, csv, jsonl, parquet, aligned, semeval or semeval-terms. Unset: inferred from the file's name and first
+    """tsv, csv, jsonl, parquet, xlsx, aligned, semeval or semeval-terms. Unset: inferred from the file's name and first
     lines."""
+    encoding: str | None = None
+    """The encoding of text files, such as utf-16 or windows-1252. Unset: detected, and reported if it is not UTF-8."""
     header: bool | None = None
-    """Whether the first row of a TSV or CSV file has the names of the columns. Unset: inferred and reported."""
+    """Whether the first row of a TSV, CSV or Excel file has the names of the columns. Unset: inferred and reported."""
     skip_bad: bool = False
     """Skip rows that cannot be read, and report how many there are."""
     num_rows: int | None = Field(default=None, ge=1)
@@ -58,6 +61,12 @@ class DataConfig(Settings):
             raise ConfigError(f"data.splits must be three shares that sum to 1, got {self.splits}")
         if self.splits and self.splits[0] <= 0:
             raise ConfigError(f"data.splits must have a positive share of training rows, got {self.splits}")
+        return self
+
+    @model_validator(mode="after")
+    def _encoding_is_known(self) -> Self:
+        if self.encoding is not None:
+            check_encoding(self.encoding)
         return self
 
     @model_validator(mode="after")

@@ -5,15 +5,16 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from regard.data.formats.files import check_file, content_hash, format_suffix, iter_blocks
+from regard.data.formats.files import check_file, content_hash, describe_encoding, format_suffix, iter_blocks
 from regard.data.formats.folders import TABLE_SUFFIXES
 from regard.data.formats.messages import format_count
 from regard.data.formats.plain_text import TEXT_ROLES, Documents, TextFile, format_paths
 from regard.data.formats.tables import Table, open_table, rows_hash
 from regard.data.settings import DataConfig
 from regard.data.sources import (
+    NamedRows,
     hash_with_held_out,
     is_builtin,
     open_source,
@@ -49,7 +50,7 @@ class TextSource:
 
 def open_texts(
     config: DataConfig,
-    rows: Iterable[Sequence[str]] | None = None,
+    rows: Iterable[Any] | None = None,
     *,
     tokenizer: str = "bpe",
     documents: DocumentKind = "auto",
@@ -70,7 +71,7 @@ def open_texts(
     """
     inferred: list[str] = []
     if rows is not None:
-        rows = list(rows)
+        rows = rows if isinstance(rows, NamedRows) else list(rows)
         train = Documents((rows_in_memory(config, TEXT_ROLES, rows),), "rows")
         hash_of_train = partial(rows_hash, rows)
     elif is_builtin(config):
@@ -94,6 +95,7 @@ def open_texts(
     is_isolated = is_isolated if isolate is None else isolate
     for some in (train, *held_out.values()):
         inferred += [sentence for table in some.tables for sentence in table.inferred]
+        inferred += describe_encoding([file.path for file in some.files if isinstance(file, TextFile)], config.encoding)
     if train.paths and (isolate is None or (documents == "auto" and train.form != "rows")):
         inferred.append(_describe(train, is_isolated))
     paths_held_out = {split: some.paths for split, some in held_out.items()}
@@ -140,7 +142,7 @@ def _open(
         raise DataError(f"files read together must be of one kind, but {table.name} is a table and {plain.name} is not")
     is_lines = config.format == "lines" or tokenizer == "words" if documents == "auto" else documents == "lines"
     if not is_lines:
-        return Documents(tuple(TextFile(path) for path in paths), "file")
+        return Documents(tuple(TextFile(path, config.encoding) for path in paths), "file")
     lines = config.changed(format="lines", columns=[], header=None)
     return Documents(tuple(_open_table(path, lines) for path in paths), "lines")
 
@@ -152,12 +154,12 @@ def _is_table(path: Path, config: DataConfig, *, reads_content: bool) -> bool:
     if format_suffix(path).removeprefix(".") in TABLE_SUFFIXES:
         return True
     is_specified = bool(config.format or config.columns or config.header is not None)
-    is_likely = is_specified or (reads_content and _begins_with_brace(path))
+    is_likely = is_specified or (reads_content and _begins_with_brace(path, config.encoding))
     return is_likely and _open_table(path, config).format != "lines"
 
 
-def _begins_with_brace(path: Path) -> bool:
-    with closing(iter_blocks(path, block_length=_FIRST_BLOCK)) as blocks:
+def _begins_with_brace(path: Path, encoding: str | None) -> bool:
+    with closing(iter_blocks(path, block_length=_FIRST_BLOCK, encoding=encoding)) as blocks:
         return next((block.lstrip().startswith("{") for block in blocks if not block.isspace()), False)
 
 
@@ -170,6 +172,7 @@ def _open_table(path: Path, config: DataConfig, key: str | None = None) -> Table
         header=config.header,
         key=key,
         skip_bad=config.skip_bad,
+        encoding=config.encoding,
     )
 
 

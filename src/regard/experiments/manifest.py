@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.prepare import Prepared
-from regard.data.sources import Rows
+from regard.data.sources import NamedRows, Rows
 from regard.errors import DataError, RunError, RunExistsError
 from regard.experiments.jobs import Job
-from regard.files import write_atomically
+from regard.files import require_writable, write_atomically
 from regard.runs.folder import RunFolder
 from regard.runs.run import split_paths_and_rows
 from regard.runs.train import with_choices, with_task
@@ -45,13 +45,14 @@ def with_data(
 
     Rows in memory become a file that every run can read. A model that is fine-tuned has a tokenizer, and `is_tuned`.
     """
+    require_writable(folder)
     paths, rows = split_paths_and_rows(data)
     if not paths and not rows:
         raise DataError("no data: name a file, a folder or a built-in data set, or pass rows")
     if rows is None:
         found = with_task(merge_tables(settings, {"data": {"train": paths}}))
         return found if is_tuned else with_choices(found)
-    columns = _COLUMNS.get(len(rows[0]), ())
+    columns = rows.names if isinstance(rows, NamedRows) else _COLUMNS.get(len(rows[0]), ())
     for number, row in enumerate(rows, start=1):
         if len(row) != len(columns) or not columns:
             raise DataError(
@@ -65,7 +66,8 @@ def with_data(
         raise RunExistsError(f"{folder} contains a {what} on other rows: overwrite it, or name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lines.encode())
-    return merge_tables(found, {"data": {"train": [str(path)], "columns": list(columns)}})
+    own = {} if isinstance(rows, NamedRows) else {"columns": list(columns)}
+    return merge_tables(found, {"data": {"train": [str(path)], **own}})
 
 
 def write_manifest(

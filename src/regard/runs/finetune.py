@@ -37,6 +37,7 @@ def finetune(
     task: str | None = None,
     method: Method = "all",
     columns: Sequence[str] | None = None,
+    encoding: str | None = None,
     minutes: float | None = None,
     steps: int | None = None,
     epochs: float | None = None,
@@ -56,6 +57,7 @@ def finetune(
         task: The name of a task; unset, it is detected from the data.
         method: Which weights are trained: all, head, top or lora.
         columns: The columns to use, by name or by position from 1.
+        encoding: The encoding of text files, such as windows-1252; unset, it is detected.
         minutes: The budget in minutes.
         steps: The budget in steps.
         epochs: The budget in passes over the training rows.
@@ -74,7 +76,11 @@ def finetune(
     values = merge_tables(
         settings or {},
         given_values(
-            data={"train": paths or [IN_MEMORY], "columns": None if columns is None else list(columns)},
+            data={
+                "train": paths or [IN_MEMORY],
+                "columns": None if columns is None else list(columns),
+                "encoding": encoding,
+            },
             train={
                 "minutes": minutes,
                 "max_steps": steps,

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.codecs.codec import Codec, read_codecs, write_codecs
+from regard.data.formats.messages import format_names
 from regard.errors import ConfigError, DeviceError, RunError, RunExistsError
-from regard.files import partial_path, write_atomically
+from regard.files import partial_path, require_writable, write_atomically
 from regard.runs.baseline import BaselineResult
 from regard.selection.bounds import DELTA
 from regard.selection.certificate import Certificate, certify
@@ -92,6 +93,17 @@ class RunFolder:
         made_by_training = (self.checkpoints, self.model_path, self.metrics_path, self.ledger.path)
         if not self.exists and (found := [path.name for path in made_by_training if path.exists()]):
             raise RunError(f"{self.path} has {', '.join(found)} but no run.toml: name another folder")
+        self._require_empty()
+        require_writable(self.path)
+
+    def _require_empty(self) -> None:
+        """Raise if a folder that is not a run has files of others; what an interrupted command left is no obstacle."""
+        if self.exists or not self.path.is_dir():
+            return
+        own = (self.codecs_path, self._held_out, self._sealed, self.path / "lock", partial_path(self.settings_path))
+        found = sorted(path.name for path in self.path.iterdir() if path not in own and not path.name.startswith("."))
+        if found:
+            raise RunError(f"{self.path} is neither empty nor a run folder, it has {format_names(found)}: name another")
 
     def create(
         self,

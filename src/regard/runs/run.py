@@ -18,7 +18,7 @@ from regard.adapters.lora import merge_lora
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.files import uncompressed_name
 from regard.data.settings import DataConfig
-from regard.data.sources import Rows
+from regard.data.sources import NamedRows, Rows
 from regard.errors import CheckpointError, ConfigError, DataError, DeviceError, RunError
 from regard.evaluation.examples import Examples
 from regard.evaluation.scores import Score
@@ -249,8 +249,9 @@ class Run:
 
     def evaluate(
         self,
-        data: AnyPaths | Rows | None = None,
+        data: AnyPaths | Rows | Sequence[Mapping[str, Any]] | None = None,
         *,
+        encoding: str | None = None,
         stride: int | None = None,
         log: bool = True,
         **options: Unpack[GenerationOptions],
@@ -259,15 +260,19 @@ class Run:
 
         Args:
             data: A file of the training file's kind, two aligned ones, or rows in memory.
+            encoding: The encoding of the file; unset, as in training, or detected.
             stride: For running text: the distance between evaluation windows; unset, they do not overlap.
             log: Whether the evaluation is recorded in the ledger.
             options: Options of generation.
         """
         if data is None:
             rows, name = self.folder.read_held_out("valid"), "valid" if log else None
+            self._warn_of_unknown(rows, "the validation set")
             return self._evaluate(rows, name, stride=stride, **options)
         paths, rows = split_paths_and_rows(data)
-        evaluation = self._evaluate(self._read(paths, rows), None, stride=stride, **options)
+        found = self._read(paths, rows, encoding=encoding)
+        self._warn_of_unknown(found, _names_of(paths) or "the table in memory")
+        evaluation = self._evaluate(found, None, stride=stride, **options)
         if log:
             self._log_file(paths, evaluation, **options, **({} if stride is None else {"stride": stride}))
         return evaluation
@@ -290,6 +295,7 @@ class Run:
                 f"{others[0]} has opened the same test rows: keeping the better of the two runs is a choice by these "
                 "rows, and the certificate says so"
             )
+        self._warn_of_unknown(rows, "the test set")
         evaluation = self._evaluate(rows, "test", **options)
         update_certificate(self.folder.report_path, certificate_summary(self.certificate()))
         return evaluation
@@ -307,7 +313,7 @@ class Run:
 
     def _log_file(self, paths: Sequence[str], evaluation: Evaluation, **options: Any) -> None:
         """Record an evaluation on other rows, and report how many candidates these rows have evaluated."""
-        name, digest = ", ".join(Path(path).name for path in paths) or "memory", rows_digest(evaluation.rows)
+        name, digest = _names_of(paths) or "memory", rows_digest(evaluation.rows)
         try:
             self.record(FILE, "evaluation", evaluation, about={"name": name, "hash": digest}, **options)
         except DeviceError as error:
@@ -446,7 +452,7 @@ class Run:
             self.record(role, "evaluation", result, **options)
         return result
 
-    def _read(self, paths: list[str], rows: Rows | None) -> list[tuple[str, ...]]:
+    def _read(self, paths: list[str], rows: Rows | None, *, encoding: str | None) -> list[tuple[str, ...]]:
         own = self.settings.data
         suffixes = {Path(uncompressed_name(Path(name))).suffix for name in (*paths[:1], *own.train[:1])}
         is_alike = bool(paths and own.train) and len(suffixes) == 1
@@ -455,6 +461,7 @@ class Run:
             columns=own.columns,
             format=own.format if is_alike else None,
             header=own.header if is_alike else None,
+            encoding=encoding or (own.encoding if is_alike else None),
             skip_bad=own.skip_bad,
             split_seed=own.split_seed + 1,  # of a built-in data set, rows that were not trained on
         )
@@ -463,6 +470,10 @@ class Run:
         if rows is None and content_hash == self.folder.read_provenance().data_hash.partition("+")[0]:
             log_warning("the model was trained on these rows: the scores do not measure generalization")
         return found
+
+    def _warn_of_unknown(self, rows: Sequence[Sequence[str]], where: str) -> None:
+        if (warning := self.task.unknown_labels(rows, where)) is not None:
+            log_warning(warning)
 
     def _without_sealed(self, rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
         """The rows that are not of the sealed test set, which only `test` opens."""
@@ -531,6 +542,10 @@ def highlights_of(predictions: Sequence[Prediction], target: str | None = None) 
     return Highlights(predictions[0].input, attributions)
 
 
+def _names_of(paths: Sequence[str]) -> str:
+    return ", ".join(Path(path).name for path in paths)
+
+
 def split_paths_and_rows(data: Any) -> tuple[list[str], Rows | None]:
     """Data as paths, or as rows in memory."""
     if data is None:
@@ -540,4 +555,10 @@ def split_paths_and_rows(data: Any) -> tuple[list[str], Rows | None]:
     items = list(data)
     if items and all(isinstance(item, str | os.PathLike) for item in items):
         return [str(item) for item in items], None
+    if items and all(isinstance(item, Mapping) for item in items):
+        return [], NamedRows(items)
+    if other := next((place for place, item in enumerate(items, 1) if isinstance(item, Mapping)), None):
+        raise DataError(
+            f"rows must be all dictionaries or all lists of values, but only some are, such as row {other:,}"
+        )
     return [], items

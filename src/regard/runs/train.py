@@ -44,7 +44,7 @@ from regard.training.settings import Provenance, ResolvedSettings
 from regard.version import version
 
 OnEvaluation = Callable[[int, float], None]
-Data = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Rows
+Data = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Rows | Sequence[Mapping[str, Any]]
 
 _SAMPLE_ROWS, _MOST_SAMPLED = 2_500, 200_000
 """Settings are chosen by at least so many rows, if there are as many, at equal distances in the first 200,000."""
@@ -64,6 +64,8 @@ _MAY_CHANGE = {
     ),
 }
 """What a resumed run may change; anything else would make it another run. Data may move: it is known by its hash."""
+_LONG_MINUTES = 7 * 24 * 60.0
+"""A longer budget is used, but may be a mistake, such as seconds."""
 _PLAIN_SECONDS = 15.0
 """Without a terminal, the interval between lines."""
 _MEASURED_STEPS, _MEASURED_SECONDS = 50, 20.0
@@ -77,6 +79,7 @@ def train(
     task: str | None = None,
     model: str | None = None,
     columns: Sequence[str] | None = None,
+    encoding: str | None = None,
     valid: str | Sequence[str] | None = None,
     test: str | Sequence[str] | None = None,
     tokenizer: str | None = None,
@@ -100,6 +103,7 @@ def train(
         task: The name of a task; unset, it is detected from the data.
         model: The name of a preset; unset, one is chosen for the task, the amount of data and the machine.
         columns: The columns to use, by name or by position from 1.
+        encoding: The encoding of text files, such as windows-1252; unset, it is detected.
         valid: A file of validation rows; unset, part of the training rows.
         test: A file of test rows; unset, part of the training rows.
         tokenizer: bpe, unigram, characters, bytes, words, or the path of a tokenizer.json.
@@ -122,6 +126,7 @@ def train(
             data={
                 "train": paths or ([IN_MEMORY] if rows is not None else None),
                 "columns": None if columns is None else list(columns),
+                "encoding": encoding,
                 "valid": _as_list(valid),
                 "test": _as_list(test),
             },
@@ -236,6 +241,9 @@ def make_trainer(
     if settings.train.tensorboard and find_spec("tensorboard") is None:
         raise ConfigError("train.tensorboard needs the extra regard[tensorboard]")
     hardware = find_hardware(settings)
+    if settings.train.minutes is not None and settings.train.minutes > _LONG_MINUTES:
+        days = settings.train.minutes / 1440
+        log_warning(f"the budget is {days:.3g} days of training; it can be interrupted and resumed")
     task = make_task(settings.task, data.codecs)
     if hardware.device.type == "cpu":
         keep_memory()

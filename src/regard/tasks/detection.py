@@ -4,17 +4,22 @@ A source is read once, a sample of its rows is kept, and every task's `detect`
 is asked what it makes of the description.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from regard.data.formats.cells import parse_timestamp
-from regard.data.formats.files import uncompressed_name
+from regard.data.formats.cells import decimal_marks, parse_timestamp
+from regard.data.formats.columns import find_column
+from regard.data.formats.files import format_suffix, uncompressed_name
 from regard.data.formats.images import has_labeled_images, is_image
+from regard.data.formats.layouts import FORMAT_OF_SUFFIX, FORMATS_OF_CELLS
+from regard.data.formats.messages import format_column, format_names
+from regard.data.formats.summary import ColumnSummary, SourceSummary, describe, describe_rows
 from regard.data.settings import DataConfig
-from regard.data.sources import Rows, is_builtin, open_source
+from regard.data.sources import NamedRows, Rows, is_builtin, open_source
+from regard.data.splits.plan import key_column
 from regard.data.text_sources import open_texts
 from regard.errors import ConfigError, DataError
 
@@ -30,7 +35,6 @@ _PAIR = ("source", "target")
 _SAMPLE_ROWS, _FEWEST_LABELED = 1_000, 20
 _LEAST_REPEATED, _LONGEST_LABEL = 10, 40
 """A label occurs this often on average, and has at most this many characters."""
-_TABLE_SUFFIXES = (".tsv", ".tab", ".csv")
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class DetectionSummary:
     """Names of all columns, lower-case, where they have names."""
     sample: tuple[tuple[Any, ...], ...] = ()
     """The columns that hold a source and a target, or all columns of rows in memory; of the first 1,000 rows."""
+    columns: tuple[ColumnSummary, ...] = ()
+    """All columns of a table but those that number its rows, or those that the user has named, in that order."""
     columns_given: int = 0
     """The number of columns that the user has named."""
     has_label_separator: bool = False
@@ -99,20 +105,29 @@ class DetectionSummary:
 
     def has_decimals(self, column: int) -> bool:
         """Whether a column has numbers with decimals."""
-        return self.is_numeric(column) and any("." in str(row[column]) for row in self.sample)
+        return self.is_numeric(column) and any(set(str(row[column])) & set(".,") for row in self.sample)
 
     def are_dates(self, column: int) -> bool:
         """Whether all values of a column are dates such as 2024-05-31."""
         return bool(self.sample) and all(_is_date(row[column]) for row in self.sample)
 
-    def describe_columns(self) -> list[str]:
-        """What each column of the sample holds, for messages."""
-        return [
-            f"column {number + 1} of "
-            + ("images" if self.are_images(number) else "dates" if self.are_dates(number)
-               else "numbers" if self.is_numeric(number) else "labels" if self.are_labels(number) else "text")
-            for number in self._columns
-        ]  # fmt: skip
+    @property
+    def target(self) -> ColumnSummary:
+        """The last column of the sample."""
+        return ColumnSummary("target", tuple(str(row[-1]) for row in self.sample))
+
+    @property
+    def is_table_of_numbers(self) -> bool:
+        """Whether a table of several columns has numbers and no text, so that rows are measurements."""
+        kinds = [column.kind for column in self.columns]
+        return kinds.count("numbers") > 1 and "text" not in kinds
+
+    def describe_columns(self) -> str:
+        """What the columns hold, for messages: `numbers (height, weight) and text (comment)`."""
+        by_kind: dict[str, list[str]] = {}
+        for column in self.columns:
+            by_kind.setdefault(column.kind, []).append(format_column(column.name))
+        return " and ".join(f"{kind} ({format_names(names)})" for kind, names in by_kind.items())
 
 
 def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]) -> DetectionSummary:
@@ -121,8 +136,7 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
     if rows is not None:
         if rows and (isinstance(rows[0], str) or len(rows[0]) == 1):
             return DetectionSummary("the list of texts", is_plain_text=True)
-        sample = tuple(tuple(row) for row in rows[:_SAMPLE_ROWS])
-        return DetectionSummary("the table in memory", sample=sample, has_label_separator=has_separator)
+        return _describe_memory(config, rows, has_separator)
     name = ", ".join(Path(path).name for path in config.train)
     if is_builtin(config):
         return DetectionSummary(name, sample=(_PAIR,), is_builtin=True)
@@ -133,25 +147,79 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         if has_labeled_images(Path(config.train[0])):
             return DetectionSummary(name, is_image_folder=True)
         suffix = Path(uncompressed_name(Path(config.train[0]))).suffix.lower()
-    named = tuple(column.rpartition(".")[2].lower() for column in config.columns)
+    named = tuple(_plain(column) for column in config.columns)
     if suffix in (".json", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
         return DetectionSummary(name, suffix, named, columns_given=num_given)
     if num_given > len(_PAIR):
-        return DetectionSummary(name, suffix, named, columns_given=num_given, has_label_separator=has_separator)
+        return DetectionSummary(
+            name, suffix, named, columns=_columns(config), columns_given=num_given, has_label_separator=has_separator
+        )
     try:
         table = open_source(config, _PAIR).train
     except (DataError, ConfigError) as error:
-        if any(Path(uncompressed_name(Path(path))).suffix.lower() in _TABLE_SUFFIXES for path in config.train):
+        if any(FORMAT_OF_SUFFIX.get(format_suffix(path)) in FORMATS_OF_CELLS for path in config.train):
             raise
         try:
             open_texts(config)
         except (DataError, ConfigError):
             raise error from None
         return DetectionSummary(name, suffix, is_plain_text=True)
-    names = named or tuple(column.rpartition(".")[2].lower() for column in table.names)
+    names = named or tuple(map(_plain, table.names))
     return DetectionSummary(
-        name, suffix, names, sample=_sample(table), columns_given=num_given, has_label_separator=has_separator
+        name,
+        suffix,
+        names,
+        sample=_sample(table),
+        columns=_columns(config),
+        columns_given=num_given,
+        has_label_separator=has_separator,
     )
+
+
+def _describe_memory(config: DataConfig, rows: Rows, has_separator: bool) -> DetectionSummary:
+    names: tuple[str, ...] = ()
+    sample: Any = rows[:_SAMPLE_ROWS]
+    described = describe_rows(sample)
+    if isinstance(rows, NamedRows):
+        described = describe_rows([dict(zip(rows.names, row, strict=True)) for row in sample])
+        names = tuple(map(_plain, config.columns or rows.names))
+        if not any(isinstance(value, list | tuple) for value in rows[0]):
+            is_pair = len(config.columns) <= len(_PAIR)
+            sample = _sample(open_source(config if is_pair else config.changed(columns=[]), _PAIR, rows).train)
+    return DetectionSummary(
+        "the table in memory",
+        names=names,
+        sample=tuple(map(tuple, sample)),
+        columns=_chosen(config, described),
+        columns_given=len(config.columns) if names else 0,
+        has_label_separator=has_separator,
+    )
+
+
+def _columns(config: DataConfig) -> tuple[ColumnSummary, ...]:
+    described = describe(
+        cast("Sequence[str | Path]", config.train),
+        columns=config.columns,
+        format=config.format,
+        header=config.header,
+        encoding=config.encoding,
+    )
+    return _chosen(config, described)
+
+
+def _chosen(config: DataConfig, described: SourceSummary) -> tuple[ColumnSummary, ...]:
+    where = described.paths[0].name if described.paths else "the table in memory"
+    if not config.columns or not described.columns:
+        key = key_column(config)
+        place = None if key is None else find_column(key, described.names, where=where)
+        unused = {*described.index, *(() if place is None else (described.names[place],))}
+        return tuple(column for column in described.columns if column.name not in unused)
+    places = [find_column(name, described.names, where=where) for name in config.columns]
+    return tuple(described.columns[place] for place in places if place is not None)
+
+
+def _plain(column: str) -> str:
+    return column.rpartition(".")[2].lower()
 
 
 def _sample(table: Any) -> tuple[tuple[str, ...], ...]:
@@ -171,11 +239,7 @@ def readable_rows(table: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
+    return bool(decimal_marks(str(value)))
 
 
 def _is_date(value: Any) -> bool:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from regard.baselines.baseline import Baseline, BaselinePredictions
 from regard.baselines.ngrams import KneserNey
-from regard.data.formats.messages import format_count
+from regard.data.formats.messages import format_column, format_count, format_names
 from regard.data.permutation import mix
 from regard.data.prepare import Prepared, prepare_text
 from regard.data.settings import DataConfig
@@ -158,7 +158,11 @@ class RunningTextTask(TextTask[RunningTextSettingsT]):
 
     def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
         source = self.open(config, rows)
-        return [(text,) for text in source.train.documents()], source.content_hash()
+        found = [(text,) for text in source.train.documents()]
+        for table in source.train.tables:
+            if table.bad_rows.total:
+                log_warning(f"{table.bad_rows}; they are skipped")
+        return found, source.content_hash()
 
     @classmethod
     def imported_settings(cls, *, max_length: int, window: int) -> dict[str, Any]:
@@ -325,9 +329,10 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
         if summary.is_plain_text:
             return Detection("running text", confidence=0.9)
         if summary.has_column("text", "content", "document") and not summary.columns_given and not summary.has_images:
-            return Detection(
-                f"a column of text ({summary.named_column('text', 'content', 'document')})", confidence=0.4
-            )
+            name = summary.named_column("text", "content", "document")
+            others = [format_column(column.name) for column in summary.columns if column.plain_name != name]
+            unused = f"; not used: {format_names(others)}" if others else ""
+            return Detection(f"a column of text ({name}){unused}", confidence=0.4)
         return None
 
     def defaults(self, context: DefaultsContext) -> Defaults:

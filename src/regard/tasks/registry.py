@@ -4,7 +4,7 @@ from typing import Any
 
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, UnknownTaskError
 from regard.models.family import ModelConfig
 from regard.registry import Registry
 from regard.tasks.detection import DetectionSummary, describe_source
@@ -52,18 +52,21 @@ def detect_task(
         given: Values of the `[task]` section that the user has set.
 
     Raises:
-        DataError: If no task recognizes the source.
+        UnknownTaskError: If no task recognizes the source.
     """
     summary = describe_source(config, rows, given or {})
     found = [
         (detection.confidence, task.name, detection.reason) for task in TASKS if (detection := task.detect(summary))
     ]
     if not found:
-        raise DataError(f"{_describe(summary)}; no task recognizes this. Name one of {', '.join(TASKS.names())}")
+        raise UnknownTaskError(
+            f"{_describe(summary)}; no task recognizes this: name the columns of an input and a target, and one of "
+            f"{', '.join(TASKS.names())}"
+        )
     _, name, reason = max(found)
     return name, reason
 
 
 def _describe(summary: DetectionSummary) -> str:
-    columns = ", ".join(summary.describe_columns())
+    columns = summary.describe_columns()
     return f"{summary.name} has {columns}" if columns else f"{summary.name} is neither a table, text nor images"

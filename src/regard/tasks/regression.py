@@ -20,12 +20,20 @@ from regard.baselines.linear import fit_number
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.numbers import NumberCodec, parse_number
 from regard.data.codecs.text import TextCodec
+from regard.data.formats.columns import is_identifier
+from regard.data.formats.decimals import with_numbers
+from regard.data.formats.messages import format_column
+from regard.data.formats.summary import ColumnSummary
 from regard.data.prepare import FitData, Prepared
+from regard.data.settings import DataConfig
+from regard.data.sources import Rows, Source
 from regard.evaluation.examples import Examples
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, SequenceClassifier
+from regard.tasks.detection import LABEL_COLUMNS, DetectionSummary
 from regard.tasks.task import (
     PLAIN,
+    Detection,
     EvaluationData,
     ExportSpec,
     ImportedCodecs,
@@ -36,6 +44,10 @@ from regard.tasks.task import (
 )
 from regard.tasks.text import TextBatch, TextSettings, make_text_batch
 from regard.tasks.text_classification import LabeledTextTask
+
+_TARGET_NAMES = ("score", "rating", "stars", "similarity", "value", "price", "grade", "points", "target", "y", "label")
+_WRITTEN_OUT = 0.5
+"""The correlation between the lengths of texts and the numbers of digits from which on the texts spell the numbers."""
 
 
 class RegressionSettings(TextSettings):
@@ -57,6 +69,27 @@ class Regression(LabeledTextTask[RegressionSettings]):
     supports_shots = True
     objectives = frozenset()
     head_kind = "number"
+
+    @classmethod
+    def detect(cls, summary: DetectionSummary) -> Detection | None:
+        if summary.has_lists or summary.has_images or summary.is_series:
+            return None
+        target = _target_of(summary)
+        kinds = ("text",) if summary.is_table_of_numbers else ("text", "labels")
+        texts = [column for column in summary.columns if column.kind in kinds]
+        if target is None or not texts or _is_written_out(texts[0], target):
+            return None
+        numbers = f"{target.num_distinct:,} distinct values from {min(target.numbers):g} to {max(target.numbers):g}"
+        is_label = target.has_fractions and target.plain_name in LABEL_COLUMNS
+        return Detection(f"numbers in {format_column(target.name)}, {numbers}", confidence=0.7 if is_label else 0.55)
+
+    def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
+        source = super().open(config, rows)
+        held_out = {
+            split: None if table is None else with_numbers(table)
+            for split, table in (("valid", source.valid), ("test", source.test))
+        }
+        return replace(source, train=with_numbers(source.train), **held_out)
 
     @property
     def number_codec(self) -> NumberCodec:
@@ -115,6 +148,33 @@ class Regression(LabeledTextTask[RegressionSettings]):
     def imported_codecs(cls, imported: ImportedCodecs) -> dict[str, Codec]:
         """The head of an imported model predicts numbers in the units of the data."""
         return {**super().imported_codecs(imported), "label": NumberCodec()}
+
+
+def _target_of(summary: DetectionSummary) -> ColumnSummary | None:
+    """The column of measurements that is the target: the last one named, or the only one that it can be."""
+    if summary.columns and (summary.columns_given or not (summary.names or summary.suffix)):
+        *others, last = summary.columns
+        return last if last.is_measurement and not any(each.is_numeric for each in others) else None
+    numeric = [each for each in summary.columns if each.is_numeric and not is_identifier(each.name)]
+    if len(summary.columns) > 2 and numeric and _are_ids(numeric[0]) and numeric[0] is summary.columns[0]:
+        numeric = numeric[1:]
+    named = [each for each in numeric if each.plain_name in _TARGET_NAMES]
+    candidates = numeric if len(numeric) == 1 else named
+    return candidates[0] if len(candidates) == 1 and candidates[0].is_measurement else None
+
+
+def _are_ids(column: ColumnSummary) -> bool:
+    return not column.has_fractions and column.num_distinct == len(column.cells)
+
+
+def _is_written_out(text: ColumnSummary, target: ColumnSummary) -> bool:
+    """Whether the whole numbers of a column are those that the texts spell: the longer the text, the more digits."""
+    if target.has_fractions or len(text.cells) != len(target.cells):
+        return False
+    lengths = np.array([[len(some), len(digits)] for some, digits in zip(text.cells, target.cells, strict=True)])
+    if not lengths.std(axis=0).all():
+        return False
+    return float(np.corrcoef(lengths.T)[0, 1]) > _WRITTEN_OUT
 
 
 def _losses(model: SequenceClassifier, batch: TextBatch) -> Float[Tensor, " batch"]:

@@ -64,6 +64,7 @@ from regard.text.statistics import TextStatistics, choose_tokenizer
 from regard.text.tokenizer import Tokenizer
 
 _ROLES = ("source", "target")
+_PAIR_NAMES = ("source", "src", "input", "question", "prompt", "target", "tgt", "output", "answer")
 _SEARCHED_TOKENS = {"cpu": 8_192, "cuda": 32_768}
 """Source tokens that are searched together, each counted once for every hypothesis."""
 _SLOTS = {"cpu": 64, "cuda": 256}
@@ -126,9 +127,10 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
     def detect(cls, summary: DetectionSummary) -> Detection | None:
         if summary.is_builtin:
             return Detection("a built-in data set of pairs", confidence=0.9)
-        if summary.num_columns == 2 and not summary.is_series and not summary.has_images:
-            return Detection("two columns of text", confidence=0.3)
-        return None
+        if summary.num_columns != 2 or summary.is_series or summary.has_images or _has_other_columns(summary):
+            return None
+        dates = "; the targets are dates, which are generated as text" if summary.are_dates(-1) else ""
+        return Detection(f"two columns of text{dates}", confidence=0.3)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -375,6 +377,15 @@ class Seq2SeqPredictor:
 
     def _rounded(self, length: int) -> int:
         return -(-length // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE if self._device.type == "cuda" else length
+
+
+def _has_other_columns(summary: DetectionSummary) -> bool:
+    """Whether a table has measurements among its columns, so that the first two of them need not be a pair."""
+    if summary.columns_given or summary.has_column(*_PAIR_NAMES):
+        return False
+    is_wide = len(summary.columns) > len(_ROLES)
+    is_measured = summary.is_numeric(0) or summary.is_numeric(-1)
+    return (is_wide and is_measured) or (summary.is_table_of_numbers and (is_wide or bool(summary.names)))
 
 
 def _tokenizer_of(codec: Codec | None) -> Tokenizer:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from regard.baselines.baseline import Baseline
 from regard.data.batches import StoredBatches, batches_by_length
 from regard.data.codecs.codec import Codec
+from regard.data.codecs.labels import LabelCodec, describe_unknown
 from regard.data.prepare import FitData, Prepared, prepare_rows
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows
@@ -36,7 +37,7 @@ from regard.evaluation.examples import Examples
 from regard.evaluation.registry import find_metric
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
-from regard.logging import log_info
+from regard.logging import log_info, log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.settings import Settings
@@ -422,7 +423,10 @@ class Task(Generic[TaskSettingsT]):
         source = self.open(config, rows)
         for inferred in source.train.inferred:
             log_info(inferred)
-        return [row.values for row in source.train], source.content_hash()
+        found = [row.values for row in source.train]
+        if source.train.bad_rows.total:
+            log_warning(f"{source.train.bad_rows}; they are skipped")
+        return found, source.content_hash()
 
     @property
     def target_tokenizer(self) -> Any:
@@ -454,6 +458,13 @@ class Task(Generic[TaskSettingsT]):
     def labels_of(self, row: Sequence[str]) -> Sequence[str]:
         """The labels of a row, where `has_labels`."""
         return (row[-1].strip(),)
+
+    def unknown_labels(self, rows: Sequence[Sequence[str]], where: str) -> str | None:
+        """A warning about rows of a set, `where`, whose labels training did not see; None if there are none."""
+        codec = self.codecs.get("label")
+        if not self.has_labels or not isinstance(codec, LabelCodec):
+            return None
+        return describe_unknown(codec.counts, map(self.labels_of, rows), where)
 
     def fitted_codec_types(self) -> Mapping[str, type[Codec]]:
         """Those of `codec_types` that `fit_codecs` returns with these settings."""

@@ -28,7 +28,7 @@ from regard.data.codecs.text import FEWEST_TOKENS, MOST_TOKENS, TextCodec
 from regard.data.formats.messages import format_names
 from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
-from regard.data.sources import Rows, Source, open_source
+from regard.data.sources import NamedRows, Rows, Source, open_source
 from regard.errors import ConfigError, DataError
 from regard.evaluation.examples import Examples
 from regard.evaluation.metrics.classes import confusion
@@ -85,20 +85,21 @@ class LabeledTextTask(TextTask[TextSettingsT]):
 
     def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
         roles = self.roles_of(config, rows)
-        if rows is None:
-            config = _with_pair_columns(config, roles)
+        if rows is None or isinstance(rows, NamedRows):
+            config = _with_pair_columns(config, roles, rows)
         return open_source(config, roles, rows)
 
     def roles_of(self, config: DataConfig, rows: Rows | None) -> tuple[str, ...]:
         """What the columns of a row are: one text or two, and the target."""
         single, pair = ("text", self.target_role), ("text", "other", self.target_role)
         if config.columns or rows is not None:
+            if isinstance(rows, NamedRows) and not config.columns:
+                return pair if _has_pair(rows.names) else single
             width = len(config.columns) or (len(rows[0]) if rows else 2)
             if width not in (2, 3):
                 raise DataError(f"a row needs one text or two and a {self.target_role}, got {width} columns")
             return single if width == 2 else pair
-        names = {name.rpartition(".")[2].lower() for name in open_source(config, single).train.names}
-        return pair if any(set(both) <= names for both in PAIR_COLUMNS) else single
+        return pair if _has_pair(open_source(config, single).train.names) else single
 
     def input_of(self, row: Sequence[str]) -> str:
         return SEPARATOR.join(row[:-1])
@@ -166,14 +167,18 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
-        if summary.num_columns not in (2, 3) or summary.has_images or summary.is_series:
+        if summary.num_columns not in (2, 3) or summary.has_images or summary.is_series or summary.is_table_of_numbers:
+            return None
+        if summary.sample and summary.has_decimals(0):
             return None
         if summary.has_label_separator or summary.columns_given == 3:
             return Detection("one text or two and a label", confidence=0.6)
         if summary.has_column(*LABEL_COLUMNS):
             return Detection(f"a column of labels ({summary.named_column(*LABEL_COLUMNS)})", confidence=0.6)
-        if summary.are_labels(-1):
+        if summary.are_labels(-1) and not summary.target.is_measurement:
             return Detection("few distinct short values in the last column", confidence=0.5)
+        if summary.num_columns == 2 and not summary.columns_given and summary.names and _is_label_first(summary):
+            return Detection("few distinct whole numbers in the first column", confidence=0.5)
         return None
 
     @property
@@ -331,6 +336,11 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         return {**super().imported_codecs(imported), "label": LabelCodec(dict.fromkeys(imported.labels, 0))}
 
 
+def _is_label_first(summary: DetectionSummary) -> bool:
+    """Whether the first of two columns has the numbers of classes and the other one text."""
+    return summary.are_labels(0) and summary.is_numeric(0) and not summary.is_numeric(1) and not summary.are_dates(1)
+
+
 def class_examples(codec: LabelCodec, data: EvaluationData) -> Examples:
     """Examples of one label each, with the confidence of each prediction; a label that training did not see is one."""
     targets = [row[-1].strip() for row in data.rows]
@@ -413,18 +423,24 @@ def _divergence(logits: Float[Tensor, "two labels"], *, is_single: bool) -> Floa
     return ((one.sigmoid() - other.sigmoid()) * (one - other)).sum(dim=-1)
 
 
-def _with_pair_columns(config: DataConfig, roles: Sequence[str]) -> DataConfig:
+def _has_pair(names: Sequence[str]) -> bool:
+    """Whether columns have the names of two texts that belong together."""
+    plain = {name.rpartition(".")[2].lower() for name in names}
+    return any(set(both) <= plain for both in PAIR_COLUMNS)
+
+
+def _with_pair_columns(config: DataConfig, roles: Sequence[str], rows: Rows | None = None) -> DataConfig:
     """The settings with the columns of a pair, by the names that the table has, where none are set."""
-    if config.columns or len(roles) != 3 or not config.train:
+    if config.columns or len(roles) != 3 or not (config.train or rows):
         return config
-    table = open_source(config, (roles[0], roles[-1])).train
-    names = {name.rpartition(".")[2].lower(): name for name in table.names}
+    found = rows.names if isinstance(rows, NamedRows) else open_source(config, (roles[0], roles[-1])).train.names
+    names = {name.rpartition(".")[2].lower(): name for name in found}
     both = next((pair for pair in PAIR_COLUMNS if set(pair) <= set(names)), None)
     if both is None:
         return config
     labels = [name for plain, name in names.items() if plain in _PAIR_TARGETS]
     if not labels:
-        raise DataError(f"which column is the {roles[-1]}? The table has {format_names(table.names)}")
+        raise DataError(f"which column is the {roles[-1]}? The table has {format_names(found)}")
     return config.changed(columns=[names[both[0]], names[both[1]], labels[0]])
 
 

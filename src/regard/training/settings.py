@@ -30,7 +30,7 @@ class TrainConfig(Settings):
     """Stop after this many steps."""
     max_epochs: float | None = Field(default=None, gt=0)
     """Stop after this many passes over the training rows."""
-    minutes: float | None = Field(default=None, gt=0)
+    minutes: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Stop after this many minutes of training."""
     patience: int = Field(default=10, ge=0)
     """Early stopping: after this many evaluations in which neither the validation loss nor, with select_by = score,

@@ -214,10 +214,13 @@ def test_wrong_settings_are_errors_of_settings(tmp_path: Path):
         open_tagged(write(tmp_path / "a.txt", "a O\n"), columns="12")
 
 
-def test_latin_1_is_refused_with_its_line(tmp_path: Path):
+def test_latin_1_is_detected_and_reported(tmp_path: Path):
     (tmp_path / "a.txt").write_bytes("a O\n\nM\u00fcller B-PER\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"is not UTF-8: line 3, byte 2 is 0xfc \(looks like latin-1"):
-        open_tagged(tmp_path / "a.txt")
+    found = open_tagged(tmp_path / "a.txt")
+    assert [words for _, words, _, _ in found.read()] == [("a",), ("M\u00fcller",)]
+    assert found.inferred[0] == "a.txt is in Windows-1252"
+    with pytest.raises(DataError, match=r"is not UTF-8: line 3, byte 2 is 0xfc"):
+        open_tagged(tmp_path / "a.txt", encoding="utf-8")
 
 
 def shared(name: str) -> Path:

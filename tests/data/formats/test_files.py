@@ -6,15 +6,17 @@ import hashlib
 import lzma
 import os
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.formats.files import content_hash, iter_lines
-from regard.errors import DataError
+from regard.data.formats.encodings import check_encoding
+from regard.data.formats.files import MAX_LINE_BYTES, content_hash, describe_encoding, iter_blocks, iter_lines
+from regard.errors import ConfigError, DataError
 
 COMPRESS = {
     "": bytes,
@@ -34,9 +36,9 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def refusal(path: Path) -> str:
+def refusal(path: Path, encoding: str | None = None) -> str:
     with pytest.raises(DataError) as caught:
-        list(iter_lines(path))
+        list(iter_lines(path, encoding=encoding))
     message = str(caught.value)
     assert "\n" not in message
     return message.replace(str(path), path.name)
@@ -76,6 +78,7 @@ def test_carriage_returns_can_be_kept(tmp_path: Path):
     assert list(iter_lines(path, keep_carriage_returns=True)) == ["a\r", "b"]
 
 
+@settings(deadline=None)  # files, and a machine with other work
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\n\r\ufeff"), min_size=1)))
 def test_any_lines_that_are_written_are_read(tmp_path_factory: pytest.TempPathFactory, lines: list[str]):
     path = tmp_path_factory.getbasetemp() / "any.txt"
@@ -95,10 +98,71 @@ def test_a_file_is_read_no_further_than_asked(tmp_path: Path):
 def test_a_wrong_encoding_is_located(tmp_path: Path, line: int):
     before = "".join(f"{text}\n" for text in ["plain"] * (line - 1)).encode()
     path = write(tmp_path / "text.txt", before + "Der Bär\nläuft\n".encode("latin-1"))
-    assert refusal(path) == (
-        f"text.txt is not UTF-8: line {line:,}, byte 6 is 0xe4 "
-        "(looks like latin-1; convert it with iconv -f ISO-8859-1 -t UTF-8)"
-    )
+    assert refusal(path, encoding="utf-8") == f"text.txt is not UTF-8: line {line:,}, byte 6 is 0xe4"
+    path = write(tmp_path / "text.txt", before + b"\x81")
+    assert refusal(path, encoding="windows-1252") == f"text.txt is not Windows-1252: line {line:,} has 0x81"
+
+
+TEXTS = [
+    "Der Bär läuft.\nÜber Stock und Stein\n",
+    "“Quotes” and € signs",
+    "A\n" * 300_000 + "é",
+    "é",
+    "日本 и\n" * 3,
+]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_encoding_is_detected(tmp_path: Path, text: str, encoding: str, suffix: str):
+    if (text == TEXTS[-1] and encoding == "cp1252") or (text == "é" and encoding in ("utf-16-le", "utf-16-be")):
+        pytest.skip("not in this encoding, or nothing by which it could be recognized")
+    path = write(tmp_path / f"text.txt{suffix}", text.encode(encoding))
+    for name in (None, encoding):
+        assert list(iter_lines(path, encoding=name)) == text.removesuffix("\n").split("\n")
+        assert "".join(iter_blocks(path, block_length=1 << 16, encoding=name)) == text
+    label = {"cp": "Windows-1252", "ut": "UTF-16"}[encoding[:2]]
+    expected = [] if "utf-8" in encoding else [f"text.txt{suffix} is in {label}"]
+    assert describe_encoding([path]) == expected
+    assert describe_encoding([path], encoding) == []
+
+
+@pytest.mark.parametrize("content", ["Привет, мир".encode("cp1251"), "日本語の文".encode("shift-jis"),
+                                     "é\n".encode("cp1252") + "è ü\n".encode()])  # fmt: skip
+def test_an_encoding_that_is_not_detected_must_be_given(tmp_path: Path, content: bytes):
+    assert "text.txt is not UTF-8: line 1, byte " in refusal(write(tmp_path / "text.txt", content))
+
+
+def test_an_unknown_encoding_gets_the_nearest():
+    for name, nearest in [("windos-1252", "windows-1252"), ("utf8-16", "utf-16"), ("shift-jiss", "shift-jis")]:
+        with pytest.raises(ConfigError, match=f"unknown encoding '{name}'; did you mean '{nearest}'"):
+            check_encoding(name)
+    for name in ("base64", "", "a\0b"):
+        with pytest.raises(ConfigError, match="unknown encoding"):
+            check_encoding(name)
+    assert [check_encoding(name) for name in ("UTF-8", "Latin1", "cp437")] == ["UTF-8", "Latin1", "cp437"]
+
+
+def test_a_line_that_is_too_long_is_not_read(tmp_path: Path):
+    path = write(tmp_path / "text.txt", b"short\n" + b"x" * 700_000 + b"\nshort\n")
+    lines = iter_lines(path, max_line_bytes=500_000)
+    assert next(lines) == "short"
+    with pytest.raises(DataError, match=r"line 2 of .*text.txt is longer than 0.4768 MiB, and is not read"):
+        next(lines)
+    assert len(list(iter_lines(path, max_line_bytes=700_001))) == 3
+
+
+def test_a_line_beyond_the_limit_takes_little_memory(tmp_path: Path):
+    path = tmp_path / "long.txt.gz"
+    with gzip.open(path, "wb", compresslevel=1) as stream:
+        for _ in range(9):
+            stream.write(b"x" * (1 << 24))
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"line 1 of .* is longer than 128 MiB"):
+        next(iter_lines(path))
+    assert tracemalloc.get_traced_memory()[1] < 1.2 * MAX_LINE_BYTES
+    tracemalloc.stop()
 
 
 def test_the_place_is_counted_in_bytes_and_from_the_mark(tmp_path: Path):
@@ -109,10 +173,8 @@ def test_the_place_is_counted_in_bytes_and_from_the_mark(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "end"),
     [
-        (b"say \x93hello\x94\n", "(looks like Windows-1252; convert it with iconv -f WINDOWS-1252 -t UTF-8)"),
         ("Bär".encode() + "ä".encode()[:1], "(the file ends inside a character)"),
-        ("Hello\n".encode("utf-16"), "(looks like UTF-16; convert it with iconv -f UTF-16 -t UTF-8)"),
-        ("Hello\n".encode("utf-16-be"), "(looks like UTF-16; convert it with iconv -f UTF-16 -t UTF-8)"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "(looks like an old spreadsheet, .xls; save it as .xlsx)"),
         (gzip.compress(b"Hello", mtime=0), "(looks like gzip; let its name end in .gz)"),
         (lzma.compress(b"Hello"), "(looks like xz; let its name end in .xz)"),
     ],

@@ -243,7 +243,7 @@ def test_wrong_settings_are_errors_of_settings(tmp_path: Path):
     path = write(tmp_path / "dev.json", json.dumps(squad(GOOD)))
     with pytest.raises(ConfigError, match="columns apply to tables, got a, b, c for"):
         open_questions(path, columns=["a", "b", "c"])
-    with pytest.raises(ConfigError, match="format must be one of squad, jsonl, csv, tsv, parquet, got 'xml'"):
+    with pytest.raises(ConfigError, match="format must be one of squad, jsonl, csv, tsv, parquet, xlsx, got 'xml'"):
         open_questions(path, format="xml")
     with pytest.raises(ConfigError, match="columns must be those of question, context, answer and optionally"):
         open_questions(write(tmp_path / "q.csv", CSV), columns=["question", "context"])

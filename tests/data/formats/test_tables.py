@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pyarrow
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from regard.data.formats.decimals import with_numbers
 from regard.data.formats.tables import Table, TableRow, open_table, rows_hash, table_from_rows
-from regard.errors import ConfigError, DataError, RegardError
+from regard.errors import BadRowsError, ConfigError, DataError, RegardError
 
 PAIRS = [("Hallo", "Hello"), ('Er sagte "ja"', "He said, yes"), ("Zeile\u2028zwei", "line\u0085two"), ("ß; ü | ö", "x")]
 NAMES = ("source", "target")
@@ -132,6 +133,7 @@ def rows_of(cell: st.SearchStrategy[str]) -> st.SearchStrategy[list[tuple[str, s
     return st.lists(st.tuples(cell, cell), min_size=1)
 
 
+@settings(deadline=None)  # files, and a machine with other work
 @given(rows=rows_of(CELL), delimiter=st.sampled_from(",;|"), line_end=st.sampled_from(["\n", "\r\n"]))
 def test_csv_that_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], delimiter: str, line_end: str
@@ -141,12 +143,14 @@ def test_csv_that_is_written_is_read(
     assert values(open_table(path)) == rows
 
 
+@settings(deadline=None)  # files, and a machine with other work
 @given(rows=rows_of(LINE_CELL))
 def test_tsv_that_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]):
     path = write(tmp_path_factory.getbasetemp() / "any.tsv", tsv(rows))
     assert values(open_table(path, header=False)) == rows
 
 
+@settings(deadline=None)  # files, and a machine with other work
 @given(rows=rows_of(CELL), is_ascii=st.booleans())
 def test_jsonl_that_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], is_ascii: bool
@@ -260,9 +264,9 @@ def test_columns_that_are_not_there_are_refused(
         ({"roles": "text"}, "roles must be a list of names, got the string 'text'"),
         ({"roles": []}, "roles must be distinct and at least one, got ()"),
         ({"format": "xls"},
-         "format must be one of tsv, csv, jsonl, parquet, aligned, lines, semeval, semeval-terms, got 'xls'"),
+         "format must be one of tsv, csv, jsonl, parquet, xlsx, aligned, lines, semeval, semeval-terms, got 'xls'"),
         ({"format": "lines", "roles": ["text"], "header": True},
-         "only TSV and CSV may have a header, got header=True for lines"),
+         "only TSV, CSV and Excel may have a header, got header=True for lines"),
     ],
 )  # fmt: skip
 def test_arguments_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, object], message: str):
@@ -394,3 +398,112 @@ def test_the_hash_of_rows_sees_where_texts_and_rows_end():
     tables = [[("ab", "c")], [("a", "bc")], [("ab",), ("c",)], [("ab", "c"), ()], [("ab", "ç")], [("ab", "\ud800")]]
     assert len({rows_hash(rows) for rows in tables}) == len(tables)
     assert rows_hash([["ab", "c"]]) == rows_hash(iter([("ab", "c")]))
+
+
+SENTENCES = [f"Satz Nummer {number} ist lang" for number in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "has_header"),
+    [
+        ([("word", "pronunciation"), ("a", "AH"), ("be", "B IY")], True),
+        ([("word", "Aussprache"), *((f"w{n}", f"AH {n}") for n in range(12))], True),
+        ([("Tag", "day"), ("Nacht", "night")], False),
+        ([("word", "Wort"), *((f"w{n}", f"v{n}x") for n in range(3))], False),
+        ([("satz", "en"), *((text, text.upper()) for text in SENTENCES)], True),
+        ([("Hallo", "Hello"), *((text, text) for text in SENTENCES)], False),
+        ([("", "a", "b"), ("0", "x", "y"), ("1", "z", "w"), ("2", "v", "u")], True),
+        ([("", "a", "b"), ("7", "x", "y"), ("9", "z", "w"), ("8", "v", "u")], True),
+        ([("", "a", "b"), ("7", "x", "y"), ("7", "z", "w"), ("8", "v", "u")], False),
+        ([("wann", "was"), ("2024-05-31", "x"), ("2024-06-01", "y"), ("2024-06-02", "z")], True),
+        ([("was", "preis"), ("x", "3,5"), ("y", "n/a"), ("z", "1.234,5"), ("v", "7")], True),
+        ([("Name", "the mean of what was measured in the year before"), ("x", "1"), ("y", "2"), ("z", "3")], True),
+        ([("was", "3,5"), ("x", "3,5"), ("y", "2"), ("z", "4,25")], False),
+    ],
+)
+def test_a_header_is_recognized_by_types_names_and_forms(tmp_path: Path, rows: list[tuple[str, ...]], has_header: bool):
+    table = open_table(write(tmp_path / "data.tsv", tsv(rows)))
+    assert ("with a header" in table.inferred[0]) is has_header
+    assert sum(not fault for _, _, fault in table.read()) == len(rows) - has_header
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("header", [None, ("", "text", "label"), ("Unnamed: 0", "text", "label")])
+def test_an_index_column_is_not_used_and_that_is_reported(tmp_path: Path, start: int, header: tuple[str, ...] | None):
+    rows = [(str(number), f"text {number}", "ab"[number % 2]) for number in range(start, start + 9)]
+    path = write(tmp_path / "data.tsv", tsv([*([header] if header else []), *rows]))
+    table = open_table(path, roles=("text", "label"))
+    assert values(table) == [row[1:] for row in rows]
+    name = header[0] if header and header[0] else "column 1"
+    assert table.inferred[1] == f"{name} of data.tsv numbers the rows, and is not used"
+    assert values(open_table(path, roles=("text",), columns=("1",), format="tsv")) == [row[:1] for row in rows]
+
+
+def test_the_index_of_a_shuffled_data_frame_is_not_used(tmp_path: Path):
+    rows = [("", "comment", "stars"), *((str(n * 7 % 11), f"text {n}", str(n % 5)) for n in range(11))]
+    table = open_table(write(tmp_path / "data.csv", "".join(",".join(row) + "\n" for row in rows)))
+    assert table.columns == ("comment", "stars")
+    assert table.inferred[1] == "column 1 of data.csv numbers the rows, and is not used"
+
+
+def test_a_column_of_numbers_is_used_where_there_is_no_other(tmp_path: Path):
+    rows = [(str(number), f"number {number}") for number in range(9)]
+    table = open_table(write(tmp_path / "data.tsv", tsv(rows)))
+    assert values(table) == rows
+    assert len(table.inferred) == 1
+
+
+def test_a_number_is_looked_for_among_numbers_and_a_text_among_others(tmp_path: Path):
+    lines = [f"{n / 4},{'xy'[n % 2]},some text {n},{n * 7 % 5}" for n in range(9)]
+    path = write(tmp_path / "data.csv", "\n".join(["weight,kind,remark,price", *lines]))
+    assert open_table(path, roles=("text", "number")).columns == ("kind", "price")
+    path = write(tmp_path / "other.csv", "\n".join(["weight,comment", *(line[:4] + ",text" for line in lines)]))
+    assert open_table(path, roles=("text", "number")).columns == ("comment", "weight")
+
+
+def numbers(path: Path, cells: Sequence[str]) -> Table:
+    rows = [("text", "score"), *((f"text {place}", cell) for place, cell in enumerate(cells))]
+    path = write(path, "".join(";".join(row) + "\n" for row in rows))
+    return with_numbers(open_table(path, roles=("text", "number")))
+
+
+def test_decimal_commas_are_read_and_reported(tmp_path: Path):
+    table = numbers(tmp_path / "data.csv", ["3,5", "4", "-0,25", "1.234,5", "1e3"])
+    assert [row.values[1] for row in table] == ["3.5", "4", "-0.25", "1234.5", "1e3"]
+    assert table.inferred[-1] == "numbers in score have a decimal comma"
+    table = numbers(tmp_path / "data.csv", ["3.5", "4", "1,234.5", "1,234"])
+    assert [row.values[1] for row in table] == ["3.5", "4", "1234.5", "1234"]
+    assert "comma" not in table.inferred[-1]
+    assert [row.values[1] for row in numbers(tmp_path / "data.csv", ["1,234", "2,345"])] == ["1.234", "2.345"]
+
+
+def test_mixed_decimal_marks_are_one_error_with_their_lines(tmp_path: Path):
+    with pytest.raises(BadRowsError) as caught:
+        numbers(tmp_path / "data.csv", ["3,5", "4,5", "3.5", "4", "1e999", "5,25", "2.75", "many"]).check()
+    assert str(caught.value) == (
+        "4 of 8 rows of data.csv are bad: 2 have a decimal point in score, where others have a decimal comma "
+        "(lines 4, 8); 2 have no finite number in score (lines 6, 9)"
+    )
+
+
+def test_a_quote_that_is_never_closed_is_located_in_a_large_file(tmp_path: Path):
+    lines = [f"a{number},b" for number in range(20_000)]
+    lines[15_000] = '"open,b'
+    path = write(tmp_path / "data.csv", "source,target\n" + "\n".join(lines))
+    assert refusal(path).startswith("the quote opened in line 15,002 of data.csv is not closed")
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "aligned"])
+def test_every_format_of_text_is_read_in_its_encoding(tmp_path: Path, kind: str):
+    pairs = [(f"Bär {number}", f"café {number}") for number in range(9)]
+    made = make(kind, tmp_path, pairs)
+    for path in made if isinstance(made, list) else [made]:
+        opener = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rb") as stream:
+            text = stream.read().decode()
+        with opener(path, "wb") as stream:
+            stream.write(text.encode("utf-16"))
+    table = open_table(made)
+    assert values(table) == pairs == values(open_table(made, encoding="utf-16"))
+    assert table.inferred[0].endswith(" is in UTF-16")
+    assert not any("UTF-16" in sentence for sentence in open_table(made, encoding="utf-16").inferred)

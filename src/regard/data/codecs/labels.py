@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from regard.data.codecs.codec import Codec
-from regard.data.formats.messages import format_count, format_names
+from regard.data.formats.messages import format_count
 from regard.errors import DataError
 
 _MOST_LISTED = 12
@@ -98,10 +98,10 @@ def describe_unknown(
     count = sum(map(bool, found))
     if not count:
         return None
-    unknown = list(dict.fromkeys(label for labels in found for label in labels))
+    unknown = Counter(label for labels in found for label in labels)
     return (
-        f"{format_count(count, 'row')} of {where} {'has' if count == 1 else 'have'} a {kind} that no training row has "
-        f"({format_names(unknown)}): each counts as an error"
+        f"{format_count(count, 'row')} of {where} {'has' if count == 1 else 'have'} a {kind} that no training row has: "
+        f"{format_frequencies(unknown)}; each counts as an error"
     )
 
 

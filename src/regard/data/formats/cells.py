@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from numbers import Number
 from typing import Literal, NamedTuple
@@ -10,6 +11,9 @@ TimestampKind = Literal["number", "date"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MONTH = re.compile(r"\d{4}-\d{2}")
+_POINT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
+_COMMA = re.compile(r"[-+]?(\d+,?\d*|,\d+)([eE][-+]?\d+)?|[-+]?\d{1,3}(\.\d{3})+(,\d+)?")
+"""Numbers with a decimal point or comma, and the other mark between thousands."""
 _DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3(\d{4}|\d{2}))([ T]\d{1,2}:\d{2}.*)?")
 
 
@@ -50,6 +54,34 @@ def is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+def decimal_marks(text: str) -> str:
+    """The decimal marks with which a text is a number: both for a whole number, none for what is not a number.
+
+    >>> [decimal_marks(text) for text in ("3.5", "3,5", "12", "1,234,567.8", "1,234", "3.5.2024")]
+    ['.', ',', '.,', '.', '.,', '']
+    """
+    text = text.strip()
+    return "." * bool(_POINT.fullmatch(text)) + "," * bool(_COMMA.fullmatch(text))
+
+
+def decimal_mark(texts: Iterable[str]) -> str:
+    """The decimal mark of most of the texts that have one; those such as 1,234 could have either."""
+    marks = [(decimal_marks(text), text) for text in texts]
+    counts = [sum(mark == found for found, _ in marks) for mark in ".,"]
+    if counts == [0, 0]:
+        counts = [sum(found == ".," and mark in text for found, text in marks) for mark in ".,"]
+    return "," if counts[1] > counts[0] else "."
+
+
+def with_decimal_point(text: str, mark: str) -> str:
+    """A number with this decimal mark as Python writes it.
+
+    >>> with_decimal_point("1.234,5", ","), with_decimal_point("1,234.5", ".")
+    ('1234.5', '1234.5')
+    """
+    return text.strip().replace("." if mark == "," else ",", "").replace(mark, ".")
 
 
 def is_date(text: str) -> bool:

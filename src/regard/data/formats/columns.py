@@ -5,9 +5,13 @@ its position from 1; otherwise it is inferred from the names and, failing that, 
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
+from typing import NamedTuple
 
+from regard.data.formats.cells import decimal_marks, is_date
+from regard.data.formats.layouts import ReadOptions, positions
 from regard.data.formats.messages import format_count, format_names
 from regard.errors import DataError
 
@@ -15,18 +19,22 @@ from regard.errors import DataError
 _SYNONYMS = {
     "source": "source src input inputs question prompt instruction query article document original text sentence",
     "target": "target tgt trg output outputs answer completion response summary translation reference label labels",
-    "text": "text sentence content review document comment tweet input body source src title",
+    "text": "text sentence content review document comment tweet input body source src title smiles",
     "aspect": "aspect category target term",
     "image": "image picture img photo file filename path",
     "label": "label labels class category sentiment polarity target tgt output stars rating",
+    "number": "number score rating stars similarity value price grade points target y label output",
+    "answer": "answer answers",
+    "words": "words tokens",
+    "tags": "tags ner_tags labels pos_tags chunk_tags upos",
 }
-_IDENTIFIERS = "id idx index key guid uid number"
+_IDENTIFIERS = "id idx index key guid uid number unnamed:0 __index_level_0__"
 # One of these names makes a first row a header; of the other names, which are common words, it takes two.
 _HEADER_NAMES = """source src target tgt trg text texts label labels input inputs output outputs question answer
     answers prompt completion sentence sentences sentence1 sentence2 premise hypothesis question1 question2 gold_label
     is_duplicate"""
 _OTHER_NAMES = """caption captions context date entities image intent lang language lemma name pos score split tag tags
-    text1 text2 token tokens topic url utterance word words"""
+    phonemes pronunciation spelling text1 text2 token tokens topic transcription url utterance word words"""
 _ISO_639_1 = """aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee
     el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja
     jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne
@@ -38,18 +46,87 @@ _LANGUAGE_NAMES = """arabic bulgarian catalan chinese czech danish dutch english
 _LANGUAGES = frozenset(_ISO_639_1.split())
 _COMMON_NAMES = frozenset(" ".join([*_SYNONYMS.values(), _IDENTIFIERS, _OTHER_NAMES, _LANGUAGE_NAMES]).split())
 _LANGUAGE_TAG = re.compile(r"([a-z]{2}|[A-Z]{2})([-_][A-Za-z]{2,4})?")
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _MISSING = ("", "-", "?", "na", "n/a", "nan", "none", "null")
 _MAX_NAME_LENGTH = 40
 _MIN_NUMBERS = 3
+_MIN_ALIKE = 10
+"""So many cells that have something in common which the first one lacks make that one a title."""
+
+
+class ColumnNames(NamedTuple):
+    """The names of the columns of a table, or their positions from 1."""
+
+    names: tuple[str, ...]
+    has_header: bool
+    is_inferred: bool
+    """Whether the header was recognized, rather than specified."""
+
+
+def find_names(rows: Sequence[Sequence[str]], options: ReadOptions, *, where: str) -> ColumnNames:
+    """The names of the columns of a table by its first rows.
+
+    The first row is a header if it contains one of the requested column names, or by `looks_like_header`. Without one,
+    a table is as wide as most of its rows.
+    """
+    first = [cell.strip() for cell in rows[0]]
+    is_named = any(name in first and not is_position(name) for name in options.requested)
+    has_header = options.header if options.header is not None else is_named or looks_like_header(rows)
+    names = positions(len(first) if has_header else Counter(map(len, rows)).most_common(1)[0][0])
+    if has_header:
+        names = tuple(name or position for name, position in zip(first, names, strict=True))
+    else:
+        for name in options.requested:
+            if not is_position(name):
+                reason = f"its first row is not a header: {format_names(first)}"
+                raise DataError(f"{where} has no column {name!r}; {reason}{closest_name(name, first)}")
+    return ColumnNames(names, has_header, options.header is None and not is_named)
+
+
+def index_columns(found: ColumnNames, rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    """The columns that only number the rows.
+
+    It is the first one, or one whose name says so, if it counts from 0 or 1; and a first one without a title in the
+    header, as a data frame's index has, if its whole numbers are distinct.
+
+    >>> index_columns(ColumnNames(("1", "text"), False, True), [["0", "a"], ["1", "b"], ["2", "c"]])
+    (0,)
+    """
+    is_untitled = found.has_header and found.names[:1] == positions(1)
+    return tuple(
+        place
+        for place, cells in enumerate(zip(*rows, strict=True))
+        if (place == 0 or is_identifier(found.names[place]))
+        and _is_index(cells, is_untitled=place == 0 and is_untitled)
+    )
+
+
+def number_columns(columns: Sequence[Sequence[str]]) -> frozenset[int]:
+    """The columns of numbers, in which cells may be missing."""
+    return frozenset(place for place, cells in enumerate(columns) if _are_numbers(cells))
+
+
+def _is_index(cells: Sequence[str], *, is_untitled: bool) -> bool:
+    cells = [cell.strip() for cell in cells]
+    if len(cells) < _MIN_NUMBERS:
+        return False
+    if is_untitled and len(set(cells)) == len(cells) and all(cell.isascii() and cell.isdigit() for cell in cells):
+        return True
+    return cells in ([str(start + place) for place in range(len(cells))] for start in (0, 1))
+
+
+def _are_numbers(cells: Sequence[str]) -> bool:
+    known = [cell for cell in cells if cell.strip().lower() not in _MISSING]
+    return bool(known) and all(map(decimal_marks, known))
 
 
 def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row is a header.
 
-    It is if its cells are short and distinct, and one is a typical name (`text`, `label`, `question`, ...), or two are
-    common names (`word`, `tag`) or languages (`en`, `de`): a single one may be a word of the data, such as `no` and
-    `it`. It also is if one of its cells is not a number above a column of numbers.
+    It is if its cells are distinct, and one is not a number above a column of numbers, or not a date above dates. It
+    also is if they are short, and one is a typical name (`text`, `label`, `question`, ...), or two are common names
+    (`word`, `tag`) or languages (`en`, `de`): a single one may be a word of the data, such as `no` and `it`, unless all
+    cells below it or another one have digits, several words or capitals only, and the title has not; or if the first
+    one is empty above an index.
 
     >>> looks_like_header([["en", "de"], ["Hello", "Hallo"]])
     True
@@ -58,14 +135,18 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     """
     first = [cell.strip() for cell in rows[0]]
     named = [cell for cell in first if cell]
+    columns = list(zip(*(row for row in rows if len(row) == len(first)), strict=True))
+    if len(set(named)) == len(named) and any(map(_has_other_type, columns)):
+        return True
     if len(set(named)) < len(named) or any(len(cell) > _MAX_NAME_LENGTH or cell[-1] in ".?!" for cell in named):
         return False
     is_typical = any(cell.lower() in _HEADER_NAMES.split() for cell in named)
-    if is_typical or sum(_is_common_name(cell) for cell in named) > 1:
+    num_common = sum(_is_common_name(cell) for cell in named)
+    if is_typical or num_common > 1:
         return True
-    return any(
-        _is_number_column(column) for column in zip(*(row for row in rows if len(row) == len(first)), strict=True)
-    )
+    if not first[0] and named and _is_index(columns[0][1:], is_untitled=True):
+        return True
+    return num_common > 0 and any(map(_has_other_form, columns))
 
 
 def _is_common_name(cell: str) -> bool:
@@ -73,10 +154,33 @@ def _is_common_name(cell: str) -> bool:
     return cell.lower() in _COMMON_NAMES or (tag is not None and tag[1].lower() in _LANGUAGES)
 
 
-def _is_number_column(column: Sequence[str]) -> bool:
+def _has_other_type(column: Sequence[str]) -> bool:
+    """Whether the first cell is a title above numbers or dates."""
     title, *cells = (cell.strip() for cell in column)
-    is_title = title.lower() not in _MISSING and not _NUMBER.fullmatch(title)
-    return is_title and len(cells) >= _MIN_NUMBERS and all(_NUMBER.fullmatch(cell) for cell in cells)
+    known = [cell for cell in cells if cell.lower() not in _MISSING]
+    if title.lower() in _MISSING or decimal_marks(title) or is_date(title) or len(known) < _MIN_NUMBERS:
+        return False
+    return all(map(decimal_marks, known)) or all(map(is_date, known))
+
+
+def _has_other_form(column: Sequence[str]) -> bool:
+    """Whether all cells have digits, several words or capitals only, and the first one, the title, has not."""
+    title, *cells = (cell.strip() for cell in column)
+    forms: list[Callable[[str], bool]] = [_has_digit, _has_space, str.isupper]
+    return len(cells) >= _MIN_ALIKE and any(not form(title) and all(map(form, cells)) for form in forms)
+
+
+def _has_digit(text: str) -> bool:
+    return any(map(str.isdigit, text))
+
+
+def _has_space(text: str) -> bool:
+    return " " in text
+
+
+def is_identifier(name: str) -> bool:
+    """Whether a column has the name of one that identifies rows, such as `id`."""
+    return _plain_name(name) in _IDENTIFIERS.split()
 
 
 def find_column(wanted: str, names: Sequence[str], *, where: str) -> int | None:
@@ -114,18 +218,24 @@ def choose_columns(
     *,
     where: str,
     key: str | None = None,
+    index: Collection[int] = (),
+    numeric: Collection[int] = (),
 ) -> list[int]:
     """The index into `names` of the column for each role, `wanted` or inferred, followed by that of the key.
 
     The inference takes for each role the column with the likeliest name, and for the remaining roles the remaining
     columns in their order, identifiers last. The key is not used for a role if there are enough other columns.
+    Columns of `index` count as identifiers; a number is looked for among the `numeric` ones, a text among the others.
     """
     keys = [] if key is None else [require_column(key, names, where=where)]
     if wanted is not None:
         return [require_column(name, names, where=where) for name in wanted] + keys
     check_width(len(names), roles, where=where, names=names)
-    free = [index for index in range(len(names)) if index not in keys or len(names) == len(roles)]
-    return [free[index] for index in _infer_columns([names[index] for index in free], roles)] + keys
+    free = [place for place in range(len(names)) if place not in keys or len(names) == len(roles)]
+    identifiers = {place for place in free if is_identifier(names[place])}
+    if len(free) - len(identifiers | set(index)) >= len(roles):
+        identifiers |= set(index)
+    return _infer_columns({place: _plain_name(names[place]) for place in free}, roles, identifiers, numeric) + keys
 
 
 def require_column(name: str, names: Sequence[str], *, where: str) -> int:
@@ -136,25 +246,40 @@ def require_column(name: str, names: Sequence[str], *, where: str) -> int:
     return index
 
 
-def _infer_columns(names: Sequence[str], roles: Sequence[str]) -> list[int]:
-    plain = [name.rpartition(".")[2].strip().lower() for name in names]
-    identifiers = _IDENTIFIERS.split()
-    free = sorted(range(len(names)), key=lambda index: plain[index] in identifiers)
+def _infer_columns(
+    names: Mapping[int, str], roles: Sequence[str], identifiers: Collection[int], numeric: Collection[int]
+) -> list[int]:
+    """The column of each role; `names` are the plain names of the columns that may be used."""
+    free = sorted(names, key=lambda place: place in identifiers)
+    numbers = [place for place in names if place in numeric and place not in identifiers]
     chosen: dict[str, int] = {}
 
-    def take(role: str, synonyms: Sequence[str]) -> None:
-        matches = [index for name in synonyms for index in free if plain[index] == name]
-        if role not in chosen and matches:
-            chosen[role] = matches[0]
-            free.remove(matches[0])
+    def take(role: str, places: Sequence[int]) -> None:
+        fitting = [place for place in places if place in numbers] if role == "number" and numbers else places
+        if role not in chosen and fitting:
+            chosen[role] = fitting[0]
+            free.remove(fitting[0])
+
+    def named(synonyms: Sequence[str]) -> list[int]:
+        return [place for name in synonyms for place in free if names[place] == name]
 
     for role in roles:  # a role's own name takes precedence over synonyms of other roles
-        take(role, [role])
+        take(role, named([role]))
     for role in roles:
-        take(role, _SYNONYMS.get(role, "").split())
+        take(role, named(_SYNONYMS.get(role, "").split()))
     for role in roles:
-        take(role, [plain[free[0]]] if free else [])
+        if role == "number":
+            take(role, [place for place in reversed(numbers) if place in free])
+        elif role == "text":
+            take(role, [place for place in free if place not in numbers])
+        if role not in chosen:
+            chosen[role] = free.pop(0)
     return [chosen[role] for role in roles]
+
+
+def _plain_name(name: str) -> str:
+    """The last part of a dotted name, in lower case and without spaces around: `Unnamed: 0` is `unnamed:0`."""
+    return name.rpartition(".")[2].strip().lower().replace(": ", ":")
 
 
 def check_width(width: int, roles: Sequence[str], *, where: str, names: Sequence[str] = ()) -> None:

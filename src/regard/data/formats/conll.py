@@ -13,13 +13,20 @@ CoNLL-U: https://universaldependencies.org/format.html
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from regard.data.formats.cells import as_text, value_kind
 from regard.data.formats.columns import choose_columns
-from regard.data.formats.files import AnyPath, format_suffix, iter_lines, sample_lines
+from regard.data.formats.files import (
+    AnyPath,
+    describe_encoding,
+    file_encoding,
+    format_suffix,
+    iter_lines,
+    sample_lines,
+)
 from regard.data.formats.json_lines import decode_object, list_fields, sample_objects
 from regard.data.formats.layouts import positions
 from regard.data.formats.messages import format_column, format_count, format_names
@@ -62,7 +69,9 @@ class TaggedSentences:
     """Read from the beginning."""
 
 
-def open_tagged(path: AnyPath, *, columns: Sequence[str] | None = None, format: str | None = None) -> TaggedSentences:
+def open_tagged(
+    path: AnyPath, *, columns: Sequence[str] | None = None, format: str | None = None, encoding: str | None = None
+) -> TaggedSentences:
     """Open tagged sentences; what is not specified is inferred from the file's name and first lines.
 
     By default the words are the first column and the tags the last; if the first one numbers the words, they are the
@@ -73,6 +82,7 @@ def open_tagged(path: AnyPath, *, columns: Sequence[str] | None = None, format: 
         path: A file, plain or compressed.
         columns: Those of the words and of the tags, by name or by position from 1.
         format: One of `TAG_FORMATS`, if name and lines do not determine it.
+        encoding: The encoding of the file, detected by default.
 
     Raises:
         DataError: If the file cannot be read, or does not have the columns.
@@ -83,16 +93,20 @@ def open_tagged(path: AnyPath, *, columns: Sequence[str] | None = None, format: 
         raise ConfigError(f"format must be one of {', '.join(TAG_FORMATS)}, got {format!r}")
     if columns is not None and (isinstance(columns, str) or len(columns) != 2):
         raise ConfigError(f"columns must be two, of words and of tags, got {columns!r}")
-    sample = sample_lines(path, _SAMPLE_LINES)
+    inferred = describe_encoding([path], encoding)
+    encoding = encoding or file_encoding(path)
+    sample = sample_lines(path, _SAMPLE_LINES, encoding=encoding)
     format = format or _SUFFIXES.get(format_suffix(path)) or _infer_format(sample)
     if format == "jsonl":
-        return _open_jsonl(path, sample, columns)
-    return _open_columns(path, sample, columns, is_conllu=format == "conllu")
+        found = _open_jsonl(path, sample, columns, encoding)
+    else:
+        found = _open_columns(path, sample, columns, encoding, is_conllu=format == "conllu")
+    return replace(found, inferred=[*inferred, *found.inferred])
 
 
-def document_starts(path: AnyPath) -> list[int]:
+def document_starts(path: AnyPath, encoding: str | None = None) -> list[int]:
     """The lines at which documents begin: `-DOCSTART-`, or `# newdoc` in CoNLL-U."""
-    return [number for number, line in enumerate(iter_lines(path), 1) if _STARTS.match(line)]
+    return [number for number, line in enumerate(iter_lines(path, encoding=encoding), 1) if _STARTS.match(line)]
 
 
 def tagged_from_rows(rows: Iterable[tuple[Sequence[str], Sequence[str]]]) -> TaggedSentences:
@@ -147,7 +161,7 @@ class _Lines:
 
 
 def _open_columns(
-    path: Path, sample: Sequence[str], wanted: Sequence[str] | None, *, is_conllu: bool
+    path: Path, sample: Sequence[str], wanted: Sequence[str] | None, encoding: str, *, is_conllu: bool
 ) -> TaggedSentences:
     full = [line for line in sample if not _is_blank(line)]
     has_tabs = is_conllu or 2 * sum("\t" in line for line in full) > len(full)
@@ -170,7 +184,7 @@ def _open_columns(
         format="conllu" if is_conllu else "columns",
         columns=(names[word], names[tag]),
         inferred=_describe_inference(path, label, names, (names[word], names[tag])) if wanted is None else [],
-        read=partial(_read_columns, path, lines=lines, word=word, tag=tag),
+        read=partial(_read_columns, path, encoding, lines=lines, word=word, tag=tag),
     )
 
 
@@ -188,8 +202,8 @@ def _has_word_numbers(sentences: Iterable[list[tuple[int, list[str]]]]) -> bool:
     )
 
 
-def _read_columns(path: Path, *, lines: _Lines, word: int, tag: int) -> Iterator[TaggedRecord]:
-    for rows in lines.sentences(iter_lines(path)):
+def _read_columns(path: Path, encoding: str, *, lines: _Lines, word: int, tag: int) -> Iterator[TaggedRecord]:
+    for rows in lines.sentences(iter_lines(path, encoding=encoding)):
         fault = next(((line, what) for line, cells in rows if (what := _fault(cells, lines.width, word, tag))), None)
         if fault is not None:
             yield fault[0], (), (), fault[1]
@@ -205,7 +219,7 @@ def _fault(cells: list[str], width: int, word: int, tag: int) -> str:
     return "" if cells[tag].strip() else "an empty tag"
 
 
-def _open_jsonl(path: Path, sample: Sequence[str], wanted: Sequence[str] | None) -> TaggedSentences:
+def _open_jsonl(path: Path, sample: Sequence[str], wanted: Sequence[str] | None, encoding: str) -> TaggedSentences:
     lists = list_fields(sample_objects(path, sample))
     if wanted is None:
         word, tag = _known(lists, _WORD_FIELDS, path), _known(lists, _TAG_FIELDS, path)
@@ -216,7 +230,7 @@ def _open_jsonl(path: Path, sample: Sequence[str], wanted: Sequence[str] | None)
         format="jsonl",
         columns=(word, tag),
         inferred=_describe_inference(path, TAG_FORMATS["jsonl"], lists, (word, tag)) if wanted is None else [],
-        read=partial(_read_jsonl, path, word=word, tag=tag),
+        read=partial(_read_jsonl, path, encoding, word=word, tag=tag),
     )
 
 
@@ -229,8 +243,8 @@ def _known(lists: Sequence[str], known: Sequence[str], path: Path) -> str:
     raise DataError(f"{path.name} has no list called {' or '.join(known)}; {has}")
 
 
-def _read_jsonl(path: Path, *, word: str, tag: str) -> Iterator[TaggedRecord]:
-    for number, line in enumerate(iter_lines(path), 1):
+def _read_jsonl(path: Path, encoding: str, *, word: str, tag: str) -> Iterator[TaggedRecord]:
+    for number, line in enumerate(iter_lines(path, encoding=encoding), 1):
         if _is_blank(line):
             continue
         record = decode_object(line)

@@ -17,10 +17,10 @@ from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 
-from regard.data.formats.columns import closest_name, is_position, looks_like_header
+from regard.data.formats.columns import find_names, index_columns, number_columns
 from regard.data.formats.files import iter_lines, sample_lines
-from regard.data.formats.layouts import BLANK, TABLE_FORMATS, Layout, ReadOptions, Record, positions
-from regard.data.formats.messages import format_count, format_names
+from regard.data.formats.layouts import BLANK, TABLE_FORMATS, Layout, ReadOptions, Record
+from regard.data.formats.messages import format_count
 from regard.errors import DataError
 
 DELIMITERS = (",", ";", "|")
@@ -34,37 +34,31 @@ _MAX_CELL_LENGTH = 1 << 24
 _SAMPLE_ROWS, _SAMPLE_LINES = 100, 10_000
 
 
-def delimited_layout(path: Path, options: ReadOptions, *, format: str, is_inferred: bool) -> Layout:
+def delimited_layout(path: Path, options: ReadOptions) -> Layout:
     """The layout of a TSV or CSV file; delimiter and header are inferred unless they are given.
 
     A first row is a header if it contains one of the requested column names, or by `looks_like_header`. All rows must
     have as many columns as the header, or, without one, as most of the first hundred rows.
     """
+    format, encoding = options.format or "csv", options.encoding
     delimiter = "\t"
     if format == "csv":
-        lines = sample_lines(path, _SAMPLE_ROWS, keep_carriage_returns=True)
+        lines = sample_lines(path, _SAMPLE_ROWS, keep_carriage_returns=True, encoding=encoding)
         delimiter = (infer_delimiter(lines) or (",", 0.0))[0]
-    rows = _first_rows(path, delimiter)
-    first = [cell.strip() for cell in rows[0]]
-    is_named = any(name in first and not is_position(name) for name in options.requested)
-    has_header = options.header if options.header is not None else is_named or looks_like_header(rows)
-    width = len(first) if has_header else Counter(map(len, rows)).most_common(1)[0][0]
-    names = positions(width)
-    if has_header:
-        names = tuple(name or position for name, position in zip(first, names, strict=True))
-    else:
-        for name in options.requested:
-            if not is_position(name):
-                reason = f"its first row is not a header: {format_names(first)}"
-                raise DataError(f"{path.name} has no column {name!r}; {reason}{closest_name(name, first)}")
+    rows = _first_rows(path, delimiter, encoding)
+    found = find_names(rows, options, where=path.name)
+    width = len(found.names)
+    full = [row for row in rows[found.has_header :] if len(row) == width]
     separated = f" separated by {delimiter!r}" if delimiter in ";|" else ""
     return Layout(
         format=format,
-        label=f"{TABLE_FORMATS[format]}{separated} {'with' if has_header else 'without'} a header",
-        names=names,
-        has_names=has_header,
-        is_inferred=is_inferred or (options.header is None and not is_named),
-        read=partial(_read, path, delimiter, width, has_header),
+        label=f"{TABLE_FORMATS[format]}{separated} {'with' if found.has_header else 'without'} a header",
+        names=found.names,
+        has_names=found.has_header,
+        index=index_columns(found, full),
+        numeric=number_columns(list(zip(*full, strict=True))),
+        is_inferred=found.is_inferred,
+        read=partial(_read, path, encoding, delimiter, width, found.has_header),
     )
 
 
@@ -93,8 +87,8 @@ def is_blank(cells: Sequence[str]) -> bool:
     return (not cells[0] or cells[0].isspace()) and not "".join(cells).strip()
 
 
-def _first_rows(path: Path, delimiter: str) -> list[list[str]]:
-    with closing(iter_lines(path, keep_carriage_returns=delimiter != "\t")) as lines:
+def _first_rows(path: Path, delimiter: str, encoding: str | None) -> list[list[str]]:
+    with closing(iter_lines(path, keep_carriage_returns=delimiter != "\t", encoding=encoding)) as lines:
         rows = islice(_split(lines, delimiter, where=path.name), _SAMPLE_LINES)
         sample = list(islice((cells for _, cells, _ in rows if not is_blank(cells)), _SAMPLE_ROWS))
     if not sample:
@@ -102,12 +96,14 @@ def _first_rows(path: Path, delimiter: str) -> list[list[str]]:
     return sample
 
 
-def _read(path: Path, delimiter: str, width: int, has_header: bool, picks: Sequence[int]) -> Iterator[Record]:
+def _read(
+    path: Path, encoding: str | None, delimiter: str, width: int, has_header: bool, picks: Sequence[int]
+) -> Iterator[Record]:
     # itemgetter with one index returns a cell rather than a tuple, so a slice is used.
     pick: Callable[[list[str]], Sequence[str]] = (
         itemgetter(*picks) if len(picks) > 1 else itemgetter(slice(picks[0], picks[0] + 1))
     )
-    lines = iter_lines(path, keep_carriage_returns=delimiter != "\t")
+    lines = iter_lines(path, keep_carriage_returns=delimiter != "\t", encoding=encoding)
     is_header = has_header
     for number, cells, fault in _split(lines, delimiter, where=path.name):
         if is_blank(cells):

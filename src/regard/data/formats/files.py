@@ -1,8 +1,9 @@
 r"""Reading text files, compressed or not, line by line and in constant memory.
 
-A file is UTF-8, with or without a byte order mark, and its lines end in `\n` or `\r\n`. Nothing else ends a line: a
-line separator (U+2028), a next-line control (U+0085) or a form feed is part of the line, as it is for every other tool
-that counts lines. Every problem with a file is a `DataError` of one line that states the position.
+A file is in UTF-8, with or without a byte order mark, or in a given or detected encoding. Its lines end in `\n`
+or `\r\n`, and nothing else ends a line: a line separator (U+2028), a next-line control (U+0085) or a form feed is part
+of the line, as it is for every other tool that counts lines. Every problem with a file is a `DataError` of one line
+that states the position.
 """
 
 import bz2
@@ -17,7 +18,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from regard.errors import DataError
+from regard.data.formats.encodings import detect_encoding, encoding_label, is_utf_8, to_utf_8
+from regard.errors import DataError, EncodingError
 
 AnyPath = str | os.PathLike[str]
 
@@ -30,9 +32,19 @@ _CHUNK = 1 << 18
 # A Zstandard chunk can grow many thousandfold when it is decompressed, so less is read at a time.
 _ZSTANDARD_CHUNK = 1 << 14
 _MAX_SAMPLE_LINES = 10_000
+_DETECTED_BYTES, _SEARCHED_BYTES = 1 << 19, 1 << 24
+"""An encoding is detected by half a MiB from the first byte beyond ASCII on, if that is among the first 16 MiB."""
+MAX_LINE_BYTES = 1 << 27
+"""A longer line is an error, since lines are read into memory whole: 128 MiB. SQuAD's JSON of 40 MiB is one line."""
 
 
-def iter_lines(path: AnyPath, *, keep_carriage_returns: bool = False) -> Generator[str]:
+def iter_lines(
+    path: AnyPath,
+    *,
+    keep_carriage_returns: bool = False,
+    encoding: str | None = None,
+    max_line_bytes: int = MAX_LINE_BYTES,
+) -> Generator[str]:
     r"""Iterate over the lines of a text file, without their endings, decompressed according to its suffix.
 
     The path is checked at once, the content while it is read. The file is closed after the last line, or by `close()`.
@@ -40,20 +52,45 @@ def iter_lines(path: AnyPath, *, keep_carriage_returns: bool = False) -> Generat
     Args:
         path: A file, plain or ending in `.gz`, `.xz`, `.bz2` or `.zst`.
         keep_carriage_returns: Keep the `\r` of `\r\n`, for formats in which a line end may be part of a value.
+        encoding: The encoding of the file; None to detect it.
+        max_line_bytes: A line with more bytes in UTF-8 is an error.
 
     Raises:
-        DataError: If the file is missing, not a file, unreadable, empty, damaged or not UTF-8, or contains a NUL byte.
+        DataError: If the file is missing, not a file, unreadable, empty or damaged, has another encoding, or contains a
+            NUL byte or a line that is too long.
     """
-    return _lines(check_file(path), keep_carriage_returns)
+    return _lines(check_file(path), keep_carriage_returns, encoding, max_line_bytes)
 
 
-def iter_blocks(path: AnyPath, *, block_length: int) -> Generator[str]:
+def iter_blocks(path: AnyPath, *, block_length: int, encoding: str | None = None) -> Generator[str]:
     r"""Iterate over the text of a file in blocks of at most `block_length` characters, with `\r\n` read as `\n`.
 
     A block ends at the end of a line, unless the line is longer than a block: then it is cut anywhere, so that a file
     with a single line takes no more memory than another. Errors are those of `iter_lines`.
     """
-    return _blocks(check_file(path), block_length)
+    return _blocks(check_file(path), block_length, encoding)
+
+
+def file_encoding(path: AnyPath) -> str:
+    """The encoding of a text file by its first bytes that are not plain ASCII."""
+    sample: list[bytes] = []
+    num_read = 0
+    with closing(_byte_chunks(check_file(path))) as chunks:
+        for chunk in chunks:
+            num_read += len(chunk)
+            if sample or not chunk.isascii() or b"\0" in chunk:
+                sample.append(chunk)
+            if sum(map(len, sample)) >= _DETECTED_BYTES or num_read >= _SEARCHED_BYTES:
+                return detect_encoding(b"".join(sample), is_complete=False)
+    return detect_encoding(b"".join(sample))
+
+
+def describe_encoding(paths: Sequence[Path], encoding: str | None = None) -> list[str]:
+    """A sentence for each file whose encoding is detected and is not UTF-8."""
+    if encoding is not None:
+        return []
+    found = {path: file_encoding(path) for path in paths}
+    return [f"{path.name} is in {encoding_label(name)}" for path, name in found.items() if not is_utf_8(name)]
 
 
 def cut_blocks(text: str, *, block_length: int) -> Iterator[str]:
@@ -70,11 +107,13 @@ def cut_blocks(text: str, *, block_length: int) -> Iterator[str]:
     yield text[start:]
 
 
-def sample_lines(path: AnyPath, num_lines: int, *, keep_carriage_returns: bool = False) -> list[str]:
+def sample_lines(
+    path: AnyPath, num_lines: int, *, keep_carriage_returns: bool = False, encoding: str | None = None
+) -> list[str]:
     """The first lines of a file: `num_lines` of them that are not blank, and the blank ones between."""
     sample: list[str] = []
     num_full = 0
-    with closing(iter_lines(path, keep_carriage_returns=keep_carriage_returns)) as lines:
+    with closing(iter_lines(path, keep_carriage_returns=keep_carriage_returns, encoding=encoding)) as lines:
         for line in lines:
             sample.append(line)
             num_full += bool(line and not line.isspace())
@@ -166,8 +205,8 @@ def _unreadable(path: Path, error: OSError) -> DataError:
     return DataError(f"cannot read {path}: {error.strerror or error}")
 
 
-def _lines(path: Path, keep_carriage_returns: bool) -> Generator[str]:
-    for text in _text_blocks(path):
+def _lines(path: Path, keep_carriage_returns: bool, encoding: str | None, max_line_bytes: int) -> Generator[str]:
+    for text in _text_blocks(path, encoding, max_line_bytes=max_line_bytes):
         if not keep_carriage_returns and "\r" in text:
             text = text.replace("\r\n", "\n")
         lines = text.split("\n")
@@ -176,16 +215,23 @@ def _lines(path: Path, keep_carriage_returns: bool) -> Generator[str]:
         yield from lines
 
 
-def _blocks(path: Path, block_length: int) -> Generator[str]:
-    for text in _text_blocks(path, cuts_lines=True):
+def _blocks(path: Path, block_length: int, encoding: str | None) -> Generator[str]:
+    for text in _text_blocks(path, encoding):
         yield from cut_blocks(text.replace("\r\n", "\n"), block_length=block_length)
 
 
-def _text_blocks(path: Path, *, cuts_lines: bool = False) -> Iterator[str]:
-    """The text in blocks that end at line ends, except the last one and, with `cuts_lines`, very long lines."""
+def _text_blocks(path: Path, encoding: str | None, *, max_line_bytes: int | None = None) -> Iterator[str]:
+    """The text in blocks that end at line ends, except the last one and, without `max_line_bytes`, very long lines."""
     position = _Position(line=1, byte=1)
     is_empty = True
-    for block in _byte_blocks(path, cuts_lines=cuts_lines):
+    encoding = file_encoding(path) if encoding is None else encoding
+    chunks = _byte_chunks(path)
+    if not is_utf_8(encoding):
+        chunks = to_utf_8(chunks, encoding, where=str(path))
+    for block in _byte_blocks(chunks, max_line_bytes=max_line_bytes):
+        if block is None:
+            limit = f"{(max_line_bytes or 0) / 2**20:,.4g} MiB"
+            raise DataError(f"line {position.line:,} of {path} is longer than {limit}, and is not read")
         text = _decode(block, path, position)
         if position.is_beginning:
             text = text.removeprefix("\ufeff")
@@ -197,16 +243,22 @@ def _text_blocks(path: Path, *, cuts_lines: bool = False) -> Iterator[str]:
         raise DataError(f"{path} is empty")
 
 
-def _byte_blocks(path: Path, *, cuts_lines: bool) -> Iterator[bytes]:
+def _byte_blocks(chunks: Iterator[bytes], *, max_line_bytes: int | None) -> Iterator[bytes | None]:
+    """Blocks that end at line ends; None, and no more, for a line that is too long."""
     pending: list[bytes] = []
-    for chunk in _byte_chunks(path):
+    for chunk in chunks:
         end = chunk.rfind(b"\n") + 1
         if end:
             yield b"".join([*pending, chunk[:end]])
             pending = []
         if end < len(chunk):
             pending.append(chunk[end:])
-        if cuts_lines and sum(map(len, pending)) > _CHUNK:
+        length = sum(map(len, pending))
+        if max_line_bytes is not None:
+            if length > max_line_bytes:
+                yield None
+                return
+        elif length > _CHUNK:
             line = b"".join(pending)
             end = _last_character(line)
             yield line[:end]
@@ -229,7 +281,7 @@ class _Stream(Protocol):
     def close(self) -> None: ...
 
 
-def _byte_chunks(path: Path) -> Iterator[bytes]:
+def _byte_chunks(path: Path) -> Generator[bytes]:
     openers: dict[str | None, Callable[[Path], _Stream]] = {
         ".gz": gzip.open,
         ".xz": lzma.open,
@@ -330,20 +382,20 @@ def _decode(block: bytes, path: Path, start: _Position) -> str:
         return block.decode("utf-8")
     except UnicodeDecodeError as error:
         position = start.after(block[: error.start])
-        hint = _format_hint(block, start) or _encoding_hint(block, error)
-        raise DataError(f"{path} is not UTF-8: {position} is 0x{block[error.start]:02x}{hint}") from error
+        hint = _format_hint(block, start)
+        if not hint and error.reason == "unexpected end of data":
+            hint = " (the file ends inside a character)"
+        raise EncodingError(f"{path} is not UTF-8: {position} is 0x{block[error.start]:02x}{hint}") from error
 
 
-_UTF_16 = "looks like UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
 _MAGIC_BYTES = {
-    b"\xff\xfe": _UTF_16,
-    b"\xfe\xff": _UTF_16,
     b"\x1f\x8b": "looks like gzip; let its name end in .gz",
     b"\xfd7zXZ": "looks like xz; let its name end in .xz",
     b"BZh": "looks like bzip2; let its name end in .bz2",
     b"\x28\xb5\x2f\xfd": "looks like Zstandard; let its name end in .zst",
     b"PAR1": "looks like Parquet; let its name end in .parquet",
-    b"PK\x03\x04": "looks like a ZIP archive or a spreadsheet; export it as text",
+    b"PK\x03\x04": "looks like a ZIP archive or a spreadsheet; the name of a spreadsheet must end in .xlsx",
+    b"\xd0\xcf\x11\xe0": "looks like an old spreadsheet, .xls; save it as .xlsx",
 }
 
 
@@ -351,17 +403,4 @@ def _format_hint(block: bytes, start: _Position) -> str:
     """The format of a file that is not text, by its first bytes."""
     if not start.is_beginning:
         return ""
-    for magic, hint in _MAGIC_BYTES.items():
-        if block.startswith(magic):
-            return f" ({hint})"
-    if len(block) > 1 and (not any(block[0:64:2]) or not any(block[1:64:2])):
-        return f" ({_UTF_16})"  # every second byte of English text is zero
-    return ""
-
-
-def _encoding_hint(block: bytes, error: UnicodeDecodeError) -> str:
-    if block[: error.start].isascii():
-        name, code = ("latin-1", "ISO-8859-1") if block[error.start] >= 0xA0 else ("Windows-1252", "WINDOWS-1252")
-        return f" (looks like {name}; convert it with iconv -f {code} -t UTF-8)"
-    # The text before was UTF-8 beyond ASCII, so another encoding of the whole file is unlikely.
-    return " (the file ends inside a character)" if error.reason == "unexpected end of data" else ""
+    return next((f" ({hint})" for magic, hint in _MAGIC_BYTES.items() if block.startswith(magic)), "")

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.data.formats.files import AnyPath, uncompressed_name
+from regard.data.formats.layouts import FORMAT_OF_SUFFIX
 from regard.data.formats.messages import format_names
 from regard.errors import DataError
 
-TABLE_SUFFIXES = ("tsv", "tab", "csv", "jsonl", "ndjson", "json", "parquet", "pq")
+TABLE_SUFFIXES = tuple(suffix.removeprefix(".") for suffix in FORMAT_OF_SUFFIX if suffix != ".xml")
 """Suffixes of tables, before that of a compression."""
 
 VALID_NAMES = ("valid", "val", "dev", "validation")

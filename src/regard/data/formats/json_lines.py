@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from regard.data.formats.cells import as_text, value_kind
+from regard.data.formats.columns import number_columns
 from regard.data.formats.files import iter_lines, sample_lines
-from regard.data.formats.layouts import BLANK, TABLE_FORMATS, Layout, Record
+from regard.data.formats.layouts import BLANK, TABLE_FORMATS, Layout, ReadOptions, Record
 from regard.errors import DataError
 
 Field = tuple[str, ...]
@@ -48,23 +49,24 @@ def sample_objects(path: Path, lines: Iterable[str]) -> list[dict[str, Any]]:
     return objects
 
 
-def jsonl_layout(path: Path, *, is_inferred: bool) -> Layout:
+def jsonl_layout(path: Path, options: ReadOptions) -> Layout:
     """The layout of a file of JSON lines; its columns are the fields of its first objects."""
-    objects = sample_objects(path, sample_lines(path, _SAMPLE_ROWS))
+    objects = sample_objects(path, sample_lines(path, _SAMPLE_ROWS, encoding=options.encoding))
     fields = fields_of(objects)
+    cells = [[text for record in objects if (text := _text_of(record, field)) is not None] for field in fields]
     return Layout(
         format="jsonl",
         label=TABLE_FORMATS["jsonl"],
         names=tuple(map(field_name, fields)),
         lists=tuple(list_fields(objects)),
-        is_inferred=is_inferred,
-        read=partial(_read, path, tuple(fields)),
+        numeric=number_columns(cells),
+        read=partial(_read, path, options.encoding, tuple(fields)),
     )
 
 
-def _read(path: Path, fields: Sequence[Field], picks: Sequence[int]) -> Iterator[Record]:
+def _read(path: Path, encoding: str | None, fields: Sequence[Field], picks: Sequence[int]) -> Iterator[Record]:
     chosen = [fields[pick] for pick in picks]
-    for number, line in enumerate(iter_lines(path), 1):
+    for number, line in enumerate(iter_lines(path, encoding=encoding), 1):
         try:
             record = decode_json(line)
         except (ValueError, RecursionError):
@@ -90,6 +92,11 @@ def fields_of(objects: Iterable[dict[str, Any]]) -> list[Field]:
             if as_text(value) is not None:
                 fields[key,] = None
     return list(fields)
+
+
+def _text_of(record: dict[str, Any], field: Field) -> str | None:
+    texts, fault = field_texts(record, [field])
+    return None if fault else texts[0]
 
 
 def list_fields(objects: Iterable[dict[str, Any]]) -> list[str]:

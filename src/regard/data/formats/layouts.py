@@ -15,12 +15,31 @@ TABLE_FORMATS = {
     "csv": "CSV",
     "jsonl": "JSON lines",
     "parquet": "Parquet",
+    "xlsx": "Excel",
     "aligned": "aligned lines",
     "lines": "lines",
     "semeval": "SemEval's XML, by category",
     "semeval-terms": "SemEval's XML, by term",
 }
 """The formats of tables, and their names in messages."""
+
+FORMAT_OF_SUFFIX = {
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".xlsx": "xlsx",
+    ".xlsm": "xlsx",
+    ".xml": "semeval",
+}
+"""The format of a table by the suffix of its file, before that of a compression."""
+
+FORMATS_OF_CELLS = ("tsv", "csv", "xlsx")
+"""Formats of rows and columns without names, whose first row may be a header."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +51,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     """For each role its column, by name or by position from 1."""
     format: str | None = None
+    encoding: str | None = None
     header: bool | None = None
     key: str | None = None
     """A column that is read in addition to those of the roles."""
@@ -54,6 +74,10 @@ class Layout:
     has_names: bool = True
     lists: tuple[str, ...] = ()
     """The names of fields whose values are lists."""
+    index: tuple[int, ...] = ()
+    """The columns that only number the rows."""
+    numeric: frozenset[int] = frozenset()
+    """The columns whose cells are numbers."""
     is_inferred: bool = False
     """Whether the format or the header was inferred from the content."""
     read: Callable[[Sequence[int]], Iterator[Record]]

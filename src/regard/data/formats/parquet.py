@@ -8,16 +8,17 @@ from typing import Any
 
 from regard.data.formats.files import check_file, compression_suffix
 from regard.data.formats.json_lines import Field, field_name, field_texts
-from regard.data.formats.layouts import TABLE_FORMATS, Layout, Record
+from regard.data.formats.layouts import TABLE_FORMATS, Layout, ReadOptions, Record
 from regard.errors import DataError
 
 _BATCH_ROWS, _SAMPLE_BATCH = 4096, 64
 
 
-def parquet_layout(path: Path) -> Layout:
+def parquet_layout(path: Path, options: ReadOptions) -> Layout:
     """The layout of a Parquet file; its columns are those of text, numbers and dates, and the fields of structs."""
     fields: list[Field] = []
     lists: list[str] = []
+    numbers: set[Field] = set()
     with closing(_open(path)) as file:
         from pyarrow import types
 
@@ -28,11 +29,14 @@ def parquet_layout(path: Path) -> Layout:
                 lists.append(column.name)
             elif not types.is_nested(column.type):
                 fields.append((column.name,))
+                if types.is_integer(column.type) or types.is_floating(column.type) or types.is_decimal(column.type):
+                    numbers.add((column.name,))
     return Layout(
         format="parquet",
         label=TABLE_FORMATS["parquet"],
         names=tuple(map(field_name, fields)),
         lists=tuple(lists),
+        numeric=frozenset(index for index, field in enumerate(fields) if field in numbers),
         read=partial(_read, path, tuple(fields)),
     )
 

@@ -40,11 +40,13 @@ class TextFile:
     """
 
     path: Path
+    encoding: str | None = None
+    """Unset: detected."""
 
     def __iter__(self) -> Iterator[Piece]:
         pending = ""
         is_blank = True
-        for block in iter_blocks(self.path, block_length=_PIECE_LENGTH):
+        for block in iter_blocks(self.path, block_length=_PIECE_LENGTH, encoding=self.encoding):
             is_blank = is_blank and block.isspace()
             if pending:
                 yield Piece(pending, is_last=False)

@@ -23,7 +23,7 @@ from typing import NoReturn
 from xml.parsers import expat
 
 from regard.data.formats.files import iter_blocks
-from regard.data.formats.layouts import TABLE_FORMATS, Layout, Record
+from regard.data.formats.layouts import TABLE_FORMATS, Layout, ReadOptions, Record
 from regard.errors import DataError
 
 _COLUMNS = ("text", "aspect", "label")
@@ -33,18 +33,19 @@ _ROOT = "sentences"
 _BLOCK = 1 << 16
 
 
-def semeval_layout(path: Path, *, format: str) -> Layout:
+def semeval_layout(path: Path, options: ReadOptions) -> Layout:
     """The layout of a file with a row for each aspect of each sentence; it must have at least one aspect."""
-    read = partial(_read, path, format)
+    format = options.format or "semeval"
+    read = partial(_read, path, format, options.encoding)
     if next(read(range(len(_COLUMNS))), None) is None:
         element, other = _ELEMENTS[format][0], next(name for name in _ELEMENTS if name != format)
         raise DataError(f"{path.name} has no {element} in any sentence; data.format={other} reads the other kind")
     return Layout(format=format, label=TABLE_FORMATS[format], names=_COLUMNS, read=read)
 
 
-def _read(path: Path, format: str, picks: Sequence[int]) -> Iterator[Record]:
+def _read(path: Path, format: str, encoding: str | None, picks: Sequence[int]) -> Iterator[Record]:
     parser = _Parser(path, format)
-    with closing(iter_blocks(path, block_length=_BLOCK)) as blocks:
+    with closing(iter_blocks(path, block_length=_BLOCK, encoding=encoding)) as blocks:
         for block in blocks:
             parser.feed(block)
             yield from parser.take(picks)

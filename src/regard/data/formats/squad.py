@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.data.formats.columns import find_column
-from regard.data.formats.files import AnyPath, format_suffix, iter_lines, sample_lines
+from regard.data.formats.files import AnyPath, describe_encoding, format_suffix, iter_lines, sample_lines
 from regard.data.formats.json_lines import decode_json, decode_object
-from regard.data.formats.layouts import BLANK
+from regard.data.formats.layouts import BLANK, FORMAT_OF_SUFFIX
 from regard.data.formats.messages import format_count, format_names
 from regard.data.formats.tables import Table, open_table
 from regard.errors import ConfigError, DataError
@@ -30,10 +30,13 @@ from regard.errors import ConfigError, DataError
 QUESTION_ROLES = ("question", "context", "answer")
 """The values that each row of a table must have; the answer is empty if there is none."""
 
-QUESTION_FORMATS = ("squad", "jsonl", "csv", "tsv", "parquet")
+QUESTION_FORMATS = ("squad", "jsonl", "csv", "tsv", "parquet", "xlsx")
 
-_SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv",
-             ".parquet": "parquet", ".pq": "parquet"}  # fmt: skip
+_SUFFIXES = {
+    suffix: format
+    for suffix, format in FORMAT_OF_SUFFIX.items()
+    if format in QUESTION_FORMATS and suffix != ".json"  # which may be SQuAD's
+}
 _OPTIONAL = ("answer_start", "id", "title", "is_impossible")
 _MAX_QUOTE_LENGTH = 40
 _SAMPLE_LINES = 100
@@ -82,7 +85,9 @@ class Questions:
     """Read from the beginning."""
 
 
-def open_questions(path: AnyPath, *, columns: Sequence[str] | None = None, format: str | None = None) -> Questions:
+def open_questions(
+    path: AnyPath, *, columns: Sequence[str] | None = None, format: str | None = None, encoding: str | None = None
+) -> Questions:
     """Open a file of questions; what is not specified is inferred from the file's name and its beginning.
 
     A question is invalid if it or its context is empty, if it has answers although `is_impossible` is true, or none
@@ -94,6 +99,7 @@ def open_questions(path: AnyPath, *, columns: Sequence[str] | None = None, forma
         columns: For a table those of question, context and answer, and optionally of the start of the answer, by name
             or by position from 1.
         format: One of `QUESTION_FORMATS`, if the name does not determine it.
+        encoding: The encoding of the file, detected by default.
 
     Raises:
         DataError: If the file cannot be read, or does not have the format.
@@ -102,21 +108,22 @@ def open_questions(path: AnyPath, *, columns: Sequence[str] | None = None, forma
     path = Path(path)
     if format is not None and format not in QUESTION_FORMATS:
         raise ConfigError(f"format must be one of {', '.join(QUESTION_FORMATS)}, got {format!r}")
-    format = format or question_format(path)
+    format = format or question_format(path, encoding)
     if format in ("squad", "jsonl"):
         if columns is not None:
             raise ConfigError(f"columns apply to tables, got {format_names(columns)} for {path.name}, which is JSON")
-        read = partial(_read_squad if format == "squad" else _read_jsonl, path)
-        return Questions(path=path, format=format, inferred=[], read=read)
-    return _open_table(path, columns, format)
+        read = partial(_read_squad if format == "squad" else _read_jsonl, path, encoding)
+        return Questions(path=path, format=format, inferred=describe_encoding([path], encoding), read=read)
+    return _open_table(path, columns, format, encoding)
 
 
-def question_format(path: Path) -> str | None:
+def question_format(path: Path, encoding: str | None = None) -> str | None:
     """`squad`, `jsonl`, or the format of a table by the file's name; None for a table of another name."""
     suffix = format_suffix(path)
     if suffix in _SUFFIXES:
         return _SUFFIXES[suffix]
-    first, *others = [line.strip() for line in sample_lines(path, _SAMPLE_LINES) if line.strip()]
+    sample = sample_lines(path, _SAMPLE_LINES, encoding=encoding)
+    first, *others = [line.strip() for line in sample if line.strip()]
     if not first.startswith("{"):
         if suffix == ".json":
             raise DataError(f"{path.name} is neither SQuAD's JSON nor JSON lines: it does not begin with an object")
@@ -125,9 +132,9 @@ def question_format(path: Path) -> str | None:
     return "jsonl" if is_jsonl else "squad"
 
 
-def _read_squad(path: Path) -> Iterator[QuestionRecord]:
+def _read_squad(path: Path, encoding: str | None) -> Iterator[QuestionRecord]:
     try:
-        whole = decode_json("\n".join(iter_lines(path)))
+        whole = decode_json("\n".join(iter_lines(path, encoding=encoding)))
     except json.JSONDecodeError as error:
         raise DataError(
             f"{path.name} is not JSON: line {error.lineno:,}, column {error.colno:,}: {error.msg}"
@@ -155,8 +162,8 @@ def _objects(whole: object, key: str, where: str) -> list[dict[str, Any]]:
     return found
 
 
-def _read_jsonl(path: Path) -> Iterator[QuestionRecord]:
-    for number, line in enumerate(iter_lines(path), 1):
+def _read_jsonl(path: Path, encoding: str | None) -> Iterator[QuestionRecord]:
+    for number, line in enumerate(iter_lines(path, encoding=encoding), 1):
         if not line or line.isspace():
             continue
         name = f"line {number:,}"
@@ -168,19 +175,22 @@ def _read_jsonl(path: Path) -> Iterator[QuestionRecord]:
             yield f"question {id} in {name}" if "id" in record else name, _as_question(record, id)
 
 
-def _open_table(path: Path, columns: Sequence[str] | None, format: str | None) -> Questions:
+def _open_table(path: Path, columns: Sequence[str] | None, format: str | None, encoding: str | None) -> Questions:
     """A table with the columns of `QUESTION_ROLES` and all of the optional ones that it has."""
     known = (*QUESTION_ROLES, _OPTIONAL[0])
     if columns is not None and (isinstance(columns, str) or len(columns) not in (len(QUESTION_ROLES), len(known))):
-        roles = ", ".join(QUESTION_ROLES)
-        raise ConfigError(f"columns must be those of {roles} and optionally {known[-1]}, got {columns!r}")
-    table = open_table(path, columns=columns, format=format, roles=known[: len(columns or QUESTION_ROLES)])
+        raise ConfigError(
+            f"columns must be those of {', '.join(QUESTION_ROLES)} and optionally {known[-1]}, got {columns!r}"
+        )
+    roles = known[: len(columns or QUESTION_ROLES)]
+    table = open_table(path, columns=columns, format=format, roles=roles, encoding=encoding)
     inferred = list(table.inferred)
     missing = [name for name in _OPTIONAL if name not in table.roles]
     more = [name for name in missing if find_column(name, table.names, where=path.name) is not None]
     if more:
         wanted = [*table.columns, *more]
-        table = open_table(path, columns=wanted, format=table.format, roles=[*table.roles, *more])
+        roles = [*table.roles, *more]
+        table = open_table(path, columns=wanted, format=table.format, roles=roles, encoding=encoding)
     if "answer_start" not in table.roles:
         inferred.append(f"took each answer of {path.name} at its first occurrence in the context")
     return Questions(path=path, format=table.format, inferred=inferred, read=partial(_read_table, table))

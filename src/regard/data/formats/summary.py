@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from regard.data.builtin import builtin_names, find_builtin
-from regard.data.formats.cells import as_text, is_date, is_number
+from regard.data.formats.cells import as_text, decimal_mark, decimal_marks, is_date, is_number, with_decimal_point
 from regard.data.formats.conll import TAG_FORMATS, TAG_ROLES, open_tagged
 from regard.data.formats.files import AnyPath, as_paths, check_file, format_suffix, iter_lines
 from regard.data.formats.folders import TABLE_SUFFIXES, files_by_split, text_files_by_split
@@ -34,6 +34,10 @@ _Row = TypeVar("_Row")
 SourceKind = Literal["file", "files", "folder", "image-folder", "builtin", "rows"]
 
 _TAGGED_SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio")
+_NEARLY_ALL = 0.95
+_MIN_MEASURED, _MIN_VALUES, _MAX_CLASSES = 10, 5, 20
+"""The fewest cells and distinct ones of measurements, and the most of whole numbers that name classes."""
+_MAX_LABEL_LENGTH = 40
 _MAX_ROWS, _MAX_CHARACTERS = 1_000, 1 << 24
 
 
@@ -57,6 +61,47 @@ class ColumnSummary:
     def share_numeric(self) -> float:
         """The share of cells that are finite numbers."""
         return self._share(is_number(cell) for cell in self.cells)
+
+    @cached_property
+    def is_numeric(self) -> bool:
+        """Whether nearly all cells are numbers, with a decimal point or a decimal comma."""
+        return bool(self.cells) and self._share(map(bool, map(decimal_marks, self.cells))) >= _NEARLY_ALL
+
+    @cached_property
+    def numbers(self) -> list[float]:
+        """The cells that are numbers."""
+        mark = decimal_mark(self.cells)
+        return [float(with_decimal_point(cell, mark)) for cell in self.cells if mark in decimal_marks(cell)]
+
+    @cached_property
+    def has_fractions(self) -> bool:
+        """Whether some of its numbers are not whole."""
+        return any(not number.is_integer() for number in self.numbers)
+
+    @cached_property
+    def is_measurement(self) -> bool:
+        """Whether cells are numbers that are not the names of a few classes.
+
+        Whole numbers are, if there are few distinct ones, or if they are all those from 0 or 1 on; both repeatedly.
+        """
+        if not self.is_numeric or len(self.cells) < _MIN_MEASURED or self.num_distinct < _MIN_VALUES:
+            return False
+        values = set(self.numbers)
+        is_few = len(values) <= _MAX_CLASSES and 2 * len(values) <= len(self.cells)
+        is_range = min(values) in (0, 1) and max(values) - min(values) == len(values) - 1
+        return self.has_fractions or not (is_few or (is_range and 10 * len(values) <= len(self.cells)))
+
+    @cached_property
+    def kind(self) -> str:
+        """What its cells are, for messages."""
+        if self.share_image_names == 1.0 and self.cells:
+            return "images"
+        if self.share_dates >= _NEARLY_ALL:
+            return "dates"
+        if self.is_numeric:
+            return "numbers"
+        is_short = self.max_characters <= _MAX_LABEL_LENGTH
+        return "labels" if is_short and 10 * self.num_distinct <= len(self.cells) else "text"
 
     @cached_property
     def share_dates(self) -> float:
@@ -107,13 +152,15 @@ class SourceSummary:
     suffix: str = ""
     """The suffix of the first file without that of a compression, such as `.tsv`."""
     format: str
-    """`tsv csv jsonl parquet lines aligned semeval`, `columns` or `conllu` (tagged sentences), `squad`, `images`, or
-    `rows` for a built-in data set and rows in memory. Plain text is `lines`."""
+    """`tsv csv jsonl parquet xlsx lines aligned semeval`, `columns` or `conllu` (tagged sentences), `squad`, `images`,
+    or `rows` for a built-in data set and rows in memory. Plain text is `lines`."""
     has_names: bool = True
     """Whether columns have names, rather than positions."""
     columns: tuple[ColumnSummary, ...] = ()
     """The columns of text, numbers and dates: without cells for a built-in data set, and none for SQuAD's JSON, which
     can only be read as a whole."""
+    index: tuple[str, ...] = ()
+    """The names of columns that only number the rows."""
     lists: tuple[str, ...] = ()
     """The names of columns whose values are lists, such as words and tags."""
     num_rows: int = 0
@@ -135,6 +182,7 @@ def describe(
     columns: Sequence[str] = (),
     format: str | None = None,
     header: bool | None = None,
+    encoding: str | None = None,
 ) -> SourceSummary:
     """Describe a file, several files, a folder or a built-in data set.
 
@@ -142,7 +190,8 @@ def describe(
         paths: One or several paths, or the name of a built-in data set.
         columns: Names of columns that are known to exist, by which a header is recognized.
         format: The format, if the name of the file does not determine it.
-        header: Whether the first row of TSV or CSV contains the names of the columns.
+        header: Whether the first row of TSV, CSV or Excel contains the names of the columns.
+        encoding: The encoding of text files, detected by default.
 
     Raises:
         DataError: If a file is missing, empty, damaged or not text, or does not have its format.
@@ -155,7 +204,7 @@ def describe(
     path, *others = as_paths(paths) or (None,)
     if path is None:
         raise DataError("no training data: name a file, several files, a folder or a built-in data set")
-    options = ReadOptions(columns=tuple(columns) or None, format=format, header=header)
+    options = ReadOptions(columns=tuple(columns) or None, format=format, header=header, encoding=encoding)
     if others:
         return _describe_files((path, *others), options, "files")
     if not os.path.exists(path):
@@ -223,8 +272,9 @@ def _describe_files(paths: tuple[Path, ...], options: ReadOptions, kind: SourceK
     if any(format_suffix(path).removeprefix(".") in TABLE_SUFFIXES for path in paths):
         first = _describe_file(check_file(paths[0]), options, kind)
         return replace(first, paths=paths)
-    layout = aligned_layout(paths)
-    lines, is_complete = _take(zip(*map(iter_lines, paths), strict=False))
+    layout = aligned_layout(paths, encoding=options.encoding)
+    readers = [iter_lines(path, encoding=options.encoding) for path in paths]
+    lines, is_complete = _take(zip(*readers, strict=False))
     good = [row for row in lines if any(cell.strip() for cell in row)]
     return _describe_table(paths, layout, good, kind, is_complete=is_complete)
 
@@ -234,15 +284,17 @@ def _describe_file(path: Path, options: ReadOptions, kind: SourceKind) -> Source
     suffix = format_suffix(path)
     common: dict[str, Any] = {"kind": kind, "paths": (path,), "suffix": suffix}
     if options.format in TAG_FORMATS or (options.format is None and suffix in _TAGGED_SUFFIXES):
-        return _describe_tagged(path, options.format, common)
+        return _describe_tagged(path, options, common)
     format = options.format
     if format is None and suffix == ".json":
-        format = question_format(path)
+        format = question_format(path, options.encoding)
     if format == "squad":
         return SourceSummary(format="squad", **common)
-    layout = file_layout(path, ReadOptions(columns=options.columns, format=format, header=options.header))
+    layout = file_layout(path, replace(options, format=format))
     if layout.format == "jsonl":
-        lines, is_complete = _take(line for line in iter_lines(path) if line and not line.isspace())
+        lines, is_complete = _take(
+            line for line in iter_lines(path, encoding=options.encoding) if line and not line.isspace()
+        )
         found = [record for line in lines if (record := decode_object(line)) is not None]
         num_bad = len(lines) - len(found)
         return _describe_objects(found, format="jsonl", num_bad=num_bad, is_complete=is_complete, **common)
@@ -273,6 +325,7 @@ def _describe_table(
         format=layout.format,
         has_names=layout.has_names,
         columns=tuple(ColumnSummary(name, tuple(some), folder) for name, some in zip(layout.names, cells, strict=True)),
+        index=tuple(layout.names[place] for place in layout.index),
         num_rows=len(rows),
         num_bad=num_bad,
         is_complete=is_complete,
@@ -298,8 +351,8 @@ def _cells(records: Iterable[Mapping[str, Any]], field: Field) -> Iterable[str]:
             yield text
 
 
-def _describe_tagged(path: Path, format: str | None, common: dict[str, Any]) -> SourceSummary:
-    source = open_tagged(path, format=format)
+def _describe_tagged(path: Path, options: ReadOptions, common: dict[str, Any]) -> SourceSummary:
+    source = open_tagged(path, format=options.format, encoding=options.encoding)
     sample, is_complete = _take(source.read())
     good = [(" ".join(words), " ".join(tags)) for _, words, tags, fault in sample if not fault]
     cells = zip(*good, strict=True) if good else ((), ())

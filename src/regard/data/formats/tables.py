@@ -8,19 +8,22 @@ of them can be corrected at once.
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from regard.data.formats.cells import as_text, value_kind
-from regard.data.formats.columns import choose_columns
+from regard.data.formats.columns import choose_columns, number_columns
 from regard.data.formats.delimited import delimited_layout, infer_delimiter, is_blank
+from regard.data.formats.excel import excel_layout
 from regard.data.formats.files import (
     AnyPath,
     as_paths,
     check_file,
+    describe_encoding,
+    file_encoding,
     format_suffix,
     iter_lines,
     sample_lines,
@@ -28,24 +31,25 @@ from regard.data.formats.files import (
 )
 from regard.data.formats.folders import files_by_split
 from regard.data.formats.json_lines import decode_object, jsonl_layout
-from regard.data.formats.layouts import BLANK, TABLE_FORMATS, Layout, ReadOptions, Record, positions
+from regard.data.formats.layouts import (
+    BLANK,
+    FORMAT_OF_SUFFIX,
+    FORMATS_OF_CELLS,
+    TABLE_FORMATS,
+    Layout,
+    ReadOptions,
+    Record,
+    positions,
+)
 from regard.data.formats.messages import BadRows, format_column, format_count
 from regard.data.formats.parquet import parquet_layout
 from regard.data.formats.semeval import semeval_layout
 from regard.errors import BadRowsError, ConfigError, DataError
 
-_SUFFIXES = {
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".xml": "semeval",
-}
 _WITHOUT_COLUMNS = ("aligned", "lines")
+_BY_ROWS = ("parquet", "xlsx", "rows")
+"""Formats without lines, whose rows are counted."""
+_BINARY = ("parquet", "xlsx")
 _SAMPLE_ROWS = 100
 
 
@@ -130,7 +134,7 @@ class Table:
         return sum(1 for _ in self)
 
     def _no_bad_rows(self) -> BadRows:
-        return BadRows(where=self.name, unit="row" if self.format in ("parquet", "rows") else "line")
+        return BadRows(where=self.name, unit="row" if self.format in _BY_ROWS else "line")
 
     def _emptiness(self, values: tuple[str, ...]) -> str:
         names = self.roles if self.key is None else (*self.roles, format_column(self.key))
@@ -146,6 +150,7 @@ def open_table(
     header: bool | None = None,
     key: str | None = None,
     skip_bad: bool = False,
+    encoding: str | None = None,
 ) -> Table:
     """Open a table; what is not specified is inferred from its name and its first rows.
 
@@ -163,17 +168,19 @@ def open_table(
         header: Whether the first row of TSV or CSV contains the names of the columns.
         key: A column that is read in addition, by name or by position from 1.
         skip_bad: Skip invalid rows; otherwise the pass ends with an error.
+        encoding: The encoding of text files, detected by default.
 
     Raises:
         DataError: If the file cannot be read, or does not have the columns.
         ConfigError: If the arguments contradict each other.
     """
     paths = as_paths(path_or_paths)
-    options = _check_options(roles, columns, format, header, key)
+    options = replace(_check_options(roles, columns, format, header, key), encoding=encoding)
     layout, paths, picks, inferred = _find_layout(paths, options)
     name = " and ".join(path.name for path in paths)
-    if header is not None and layout.format not in ("tsv", "csv"):
-        raise ConfigError(f"only TSV and CSV may have a header, got {header=} for {TABLE_FORMATS[layout.format]}")
+    if header is not None and layout.format not in FORMATS_OF_CELLS:
+        given = f"got {header=} for {TABLE_FORMATS[layout.format]}"
+        raise ConfigError(f"only TSV, CSV and Excel may have a header, {given}")
     if key is not None and layout.format in _WITHOUT_COLUMNS:
         raise DataError(f"{name} has no column {key!r} to split by: it is read as {TABLE_FORMATS[layout.format]}")
     chosen = tuple(layout.names[pick] for pick in picks)
@@ -184,7 +191,7 @@ def open_table(
         columns=chosen[: len(options.roles)],
         names=layout.names if layout.has_names and layout.format not in _WITHOUT_COLUMNS else (),
         key=None if key is None else chosen[-1],
-        inferred=inferred,
+        inferred=[*([] if layout.format in _BINARY else describe_encoding(paths, encoding)), *inferred],
         skip_bad=skip_bad,
         read=partial(layout.read, tuple(picks)),
     )
@@ -194,6 +201,7 @@ def table_from_rows(
     rows: Iterable[Sequence[str]],
     roles: Sequence[str] = ("source", "target"),
     *,
+    names: tuple[str, ...] | None = None,
     columns: Sequence[str] | None = None,
     key: str | None = None,
     skip_bad: bool = False,
@@ -201,7 +209,8 @@ def table_from_rows(
     """A table of rows in memory. An iterator is read into a list first, so that it can be read again.
 
     Rows have one value for each role. With a `key`, the position of a column from 1, they have more; `columns` are
-    those of the roles, by default all but the key in their order.
+    those of the roles, by default all but the key in their order. Where columns have `names`, they are chosen by name,
+    or inferred as in a file with a header.
 
     >>> table = table_from_rows([("Hallo", "Hello"), ("Welt", "world")])
     >>> [row.values for row in table]
@@ -209,10 +218,20 @@ def table_from_rows(
     """
     kept = rows if isinstance(rows, Sequence) else list(rows)
     roles = _check_names(roles, "roles")
+    has_names = names is not None
     width = len(kept[0]) if key is not None and kept and not isinstance(kept[0], str) else len(roles)
-    names = positions(width)
+    width = width if names is None else len(names)
+    names = names or positions(width)
     picks = list(range(width))
-    if key is not None:
+    inferred: list[str] = []
+    if has_names:
+        numeric = number_columns(
+            [list(filter(None, map(as_text, cells))) for cells in zip(*kept[:_SAMPLE_ROWS], strict=True)]
+        )
+        picks = choose_columns(names, columns, roles, where="the table in memory", key=key, numeric=numeric)
+        chosen = _describe_columns(roles, [names[pick] for pick in picks[: len(roles)]])
+        inferred = [f"read the table in memory; {chosen}"] if columns is None else []
+    elif key is not None:
         if width == len(roles):
             raise ConfigError(
                 f"column {key} to split by must be one besides those of the texts, but rows have "
@@ -224,8 +243,9 @@ def table_from_rows(
         format="rows",
         roles=roles,
         columns=tuple(names[pick] for pick in picks[: len(roles)]),
+        names=names if has_names else (),
         key=None if key is None else names[picks[-1]],
-        inferred=[],
+        inferred=inferred,
         skip_bad=skip_bad,
         read=partial(_read_memory, kept, width, tuple(picks)),
     )
@@ -249,34 +269,42 @@ def rows_hash(rows: Iterable[Sequence[str]]) -> str:
 
 def file_layout(path: Path, options: ReadOptions) -> Layout:
     """The layout of a single file: its format, by its name or its first lines, and its columns."""
-    known = options.format or _SUFFIXES.get(format_suffix(path))
+    known = options.format or FORMAT_OF_SUFFIX.get(format_suffix(path))
+    if options.encoding is None and known not in _BINARY:
+        options = replace(options, encoding=file_encoding(path))
     format = known or _infer_format(path, options)
     if format == "aligned":
         raise ConfigError(f"aligned lines need a file for each of {', '.join(options.roles)}, got only {path}")
-    if format in ("tsv", "csv"):
-        return delimited_layout(path, options, format=format, is_inferred=known is None)
-    if format == "jsonl":
-        return jsonl_layout(path, is_inferred=known is None)
-    if format == "parquet":
-        return parquet_layout(path)
-    if format.startswith("semeval"):
-        return semeval_layout(path, format=format)
-    read = partial(_read_lines, path)
-    return Layout(
-        format="lines",
-        label=TABLE_FORMATS["lines"],
-        names=("1",),
-        has_names=False,
-        is_inferred=known is None,
-        read=read,
-    )
+    layout = _READERS[format](path, replace(options, format=format))
+    return replace(layout, is_inferred=True) if known is None else layout
 
 
-def aligned_layout(paths: Sequence[Path], names: tuple[str, ...] | None = None) -> Layout:
+def lines_layout(path: Path, options: ReadOptions) -> Layout:
+    """The layout of a file whose lines are one column of text."""
+    read = partial(_read_lines, path, options.encoding)
+    return Layout(format="lines", label=TABLE_FORMATS["lines"], names=("1",), has_names=False, read=read)
+
+
+_READERS: dict[str, Callable[[Path, ReadOptions], Layout]] = {
+    "tsv": delimited_layout,
+    "csv": delimited_layout,
+    "jsonl": jsonl_layout,
+    "parquet": parquet_layout,
+    "xlsx": excel_layout,
+    "lines": lines_layout,
+    "semeval": semeval_layout,
+    "semeval-terms": semeval_layout,
+}
+"""The reader of each format, which returns the layout of a file of known format and encoding."""
+
+
+def aligned_layout(
+    paths: Sequence[Path], names: tuple[str, ...] | None = None, *, encoding: str | None = None
+) -> Layout:
     """The layout of several files, one for each column: line n of each is row n. Suffixes are the default names."""
     for path in paths:
         check_file(path)
-        if format_suffix(path) in _SUFFIXES:
+        if format_suffix(path) in FORMAT_OF_SUFFIX:
             raise DataError(f"several files are read line by line, one for each role, but {path.name} is a table")
     names = names or tuple(Path(uncompressed_name(path)).suffix.removeprefix(".") for path in paths)
     has_names = all(names) and len(set(names)) == len(names)
@@ -285,13 +313,13 @@ def aligned_layout(paths: Sequence[Path], names: tuple[str, ...] | None = None) 
         label=TABLE_FORMATS["aligned"],
         names=names if has_names else positions(len(paths)),
         has_names=has_names,
-        read=partial(_read_aligned, tuple(paths)),
+        read=partial(_read_aligned, tuple(paths), encoding),
     )
 
 
 def _infer_format(path: Path, options: ReadOptions) -> str:
     """The format of a file whose name does not determine it."""
-    lines = sample_lines(path, _SAMPLE_ROWS, keep_carriage_returns=True)
+    lines = sample_lines(path, _SAMPLE_ROWS, keep_carriage_returns=True, encoding=options.encoding)
     full = [line for line in lines if line and not line.isspace()]
     if decode_object(full[0]) is not None:
         return "jsonl"
@@ -319,7 +347,7 @@ def _find_layout(
         raise ConfigError(f"one file is needed for each of {', '.join(options.roles)}, got {names or 'none'}")
     if options.format not in (None, "aligned"):
         raise ConfigError(f"several files are read as aligned lines, got format {options.format!r} for {names}")
-    layout = aligned_layout(paths)
+    layout = aligned_layout(paths, encoding=options.encoding)
     picks = list(range(len(paths)))
     if options.columns is not None:
         picks = _choose_columns(layout, options, f"the set of {names}")
@@ -330,7 +358,7 @@ def _folder_layout(folder: Path, options: ReadOptions) -> tuple[Layout, tuple[Pa
     """The same for the training files of a folder."""
     paths = files_by_split(folder, options.columns)["train"]
     if options.columns == tuple(uncompressed_name(path).removeprefix("train.") for path in paths):
-        return aligned_layout(paths, options.columns), paths, list(range(len(paths))), []
+        return aligned_layout(paths, options.columns, encoding=options.encoding), paths, list(range(len(paths))), []
     layout, paths, picks, inferred = _find_layout(paths, options)
     names = " and ".join(path.name for path in paths)
     if len(paths) == 1:
@@ -342,7 +370,9 @@ def _folder_layout(folder: Path, options: ReadOptions) -> tuple[Layout, tuple[Pa
 
 def _choose_columns(layout: Layout, options: ReadOptions, where: str) -> list[int]:
     key = None if layout.format in _WITHOUT_COLUMNS else options.key
-    return choose_columns(layout.names, options.columns, options.roles, where=where, key=key)
+    return choose_columns(
+        layout.names, options.columns, options.roles, where=where, key=key, index=layout.index, numeric=layout.numeric
+    )
 
 
 def _describe_inference(path: Path, layout: Layout, options: ReadOptions, picks: Sequence[int]) -> list[str]:
@@ -353,7 +383,9 @@ def _describe_inference(path: Path, layout: Layout, options: ReadOptions, picks:
         return []
     columns = _describe_columns(options.roles, [layout.names[pick] for pick in picks[: len(options.roles)]])
     of_all = f" of {len(layout.names)} columns" if len(layout.names) > len(options.roles) else ""
-    return [f"read {path.name} as {layout.label}; {columns}{of_all}"]
+    ignored = [format_column(layout.names[place]) for place in layout.index if place not in picks]
+    index = [f"{name} of {path.name} numbers the rows, and is not used" for name in ignored]
+    return [f"read {path.name} as {layout.label}; {columns}{of_all}", *index]
 
 
 def _describe_columns(roles: Sequence[str], columns: Sequence[str]) -> str:
@@ -382,14 +414,14 @@ def _check_names(names: Sequence[str], what: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _read_lines(path: Path, picks: Sequence[int]) -> Iterator[Record]:
-    for number, line in enumerate(iter_lines(path), 1):
+def _read_lines(path: Path, encoding: str | None, picks: Sequence[int]) -> Iterator[Record]:
+    for number, line in enumerate(iter_lines(path, encoding=encoding), 1):
         yield (number, (line,), "") if line and not line.isspace() else (number, (), BLANK)
 
 
-def _read_aligned(paths: Sequence[Path], picks: Sequence[int]) -> Iterator[Record]:
+def _read_aligned(paths: Sequence[Path], encoding: str | None, picks: Sequence[int]) -> Iterator[Record]:
     chosen = [paths[pick] for pick in picks]
-    readers = [iter_lines(path) for path in chosen]
+    readers = [iter_lines(path, encoding=encoding) for path in chosen]
     for number, lines in enumerate(zip_longest(*readers), 1):
         if None in lines:
             _reject_unequal(chosen, readers, lines, number)

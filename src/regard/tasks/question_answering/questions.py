@@ -12,13 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from regard.data.formats.columns import choose_columns
 from regard.data.formats.files import content_hash
 from regard.data.formats.layouts import Record
 from regard.data.formats.messages import format_names
-from regard.data.formats.squad import Answer, Question, Questions, open_questions
+from regard.data.formats.squad import QUESTION_ROLES, Answer, Question, Questions, open_questions
 from regard.data.formats.tables import Table
 from regard.data.settings import DataConfig
-from regard.data.sources import Source, hash_of_table, require_files, with_folder, with_held_out
+from regard.data.sources import NamedRows, Source, hash_of_table, require_files, with_folder, with_held_out
 from regard.data.splits.plan import reject_split_columns, with_split_keys
 from regard.errors import ConfigError, DataError
 from regard.text.tokenizer import Tokenizer
@@ -138,6 +139,9 @@ def open_question_source(config: DataConfig, rows: Sequence[Any] | None = None) 
     open_file = partial(_open, config)
     if rows is not None:
         reject_split_columns(config, "questions in memory")
+        if isinstance(rows, NamedRows):
+            picks = choose_columns(rows.names, config.columns or None, QUESTION_ROLES, where="the table in memory")
+            rows = [tuple(row[pick] for pick in picks) for row in rows]
         train = _table((), [], config.skip_bad, partial(_read_rows, list(rows)))
         return with_held_out(config, with_split_keys(train, config), open_file, partial(hash_of_table, train))
     require_files(config, "a file of questions, or a folder of them")
@@ -151,7 +155,7 @@ def _open(config: DataConfig, paths: Sequence[str], *, has_titles: bool = False)
     if len(paths) != 1:
         raise ConfigError(f"questions are read from one file, got {len(paths)}: {format_names(paths)}")
     # Bad questions are counted by the table.
-    questions = open_questions(paths[0], columns=config.columns or None, format=config.format)
+    questions = open_questions(paths[0], columns=config.columns or None, format=config.format, encoding=config.encoding)
     read = partial(_read, questions, has_titles=has_titles)
     return _table((questions.path,), questions.inferred, config.skip_bad, read, key=_TITLE if has_titles else None)
 

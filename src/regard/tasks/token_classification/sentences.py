@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any
 from zlib import crc32
 
+from regard.data.formats.columns import choose_columns
 from regard.data.formats.conll import TAG_ROLES, TaggedSentences, document_starts, open_tagged, tagged_from_rows
 from regard.data.formats.files import content_hash
 from regard.data.formats.layouts import Record
 from regard.data.formats.messages import format_names
 from regard.data.formats.tables import Table
 from regard.data.settings import DataConfig
-from regard.data.sources import Source, hash_of_table, require_files, with_folder, with_held_out
+from regard.data.sources import NamedRows, Source, hash_of_table, require_files, with_folder, with_held_out
 from regard.data.splits.plan import reject_split_columns, with_split_keys
 from regard.errors import ConfigError, DataError
 from regard.text.tokenizer import Tokenizer
@@ -45,6 +46,9 @@ def open_sentences(config: DataConfig, rows: Sequence[Any] | None = None) -> Sou
     """
     open_file = partial(_open, config)
     if rows is not None:
+        if isinstance(rows, NamedRows):
+            picks = choose_columns(rows.names, config.columns or None, TAG_ROLES, where="the table in memory")
+            rows = [[row[pick] for pick in picks] for row in rows]
         sentences = tagged_from_rows([tuple(map(_cut, row)) for row in rows])
         reject_split_columns(config, "sentences in memory")
         train = _table(sentences, config)
@@ -53,7 +57,7 @@ def open_sentences(config: DataConfig, rows: Sequence[Any] | None = None) -> Sou
     config = with_folder(config)
     reject_split_columns(config, "a file of tagged sentences", group=_DOCUMENT)
     train = with_split_keys(open_file(config.train), config)
-    train = train if config.group is None else _by_document(train)
+    train = train if config.group is None else _by_document(train, config.encoding)
     return with_held_out(config, train, open_file, lambda: content_hash(train.paths))
 
 
@@ -163,7 +167,9 @@ def _cut(cell: Any) -> Any:
 def _open(config: DataConfig, paths: Sequence[str]) -> Table:
     if len(paths) != 1:
         raise ConfigError(f"tagged sentences are read from one file, got {len(paths)}: {format_names(paths)}")
-    return _table(open_tagged(paths[0], columns=config.columns or None, format=config.format), config)
+    return _table(
+        open_tagged(paths[0], columns=config.columns or None, format=config.format, encoding=config.encoding), config
+    )
 
 
 def _table(sentences: TaggedSentences, config: DataConfig) -> Table:
@@ -188,10 +194,10 @@ def _read(sentences: TaggedSentences) -> Iterator[Record]:
             yield line, (" ".join(word.replace(" ", _NO_BREAK_SPACE) for word in words), " ".join(tags)), ""
 
 
-def _by_document(table: Table) -> Table:
+def _by_document(table: Table, encoding: str | None) -> Table:
     """The table with the number of its document as the key of each sentence."""
     (path,) = table.paths
-    starts = [] if table.format == "jsonl" else document_starts(path)
+    starts = [] if table.format == "jsonl" else document_starts(path, encoding)
     if not starts:
         raise DataError(
             f"data.group = {_DOCUMENT!r} needs lines that mark the beginning of documents, -DOCSTART- or # newdoc, "

@@ -29,6 +29,7 @@ from regard.baselines.baseline import Baseline
 from regard.baselines.tags import fit_tagger
 from regard.data.batches import pad
 from regard.data.codecs.codec import Codec
+from regard.data.codecs.labels import describe_unknown
 from regard.data.codecs.text import FEWEST_TOKENS, MOST_TOKENS, TextCodec
 from regard.data.formats.messages import format_count
 from regard.data.prepare import FitData, Prepared, unknown_label_warnings
@@ -252,6 +253,9 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
             notes.append(warning)
             log_warning(warning)
         return replace(prepared, notes=[*prepared.notes, *notes])
+
+    def unknown_labels(self, rows: Sequence[Sequence[str]], where: str) -> str | None:
+        return describe_unknown(self.tag_codec.counts, map(self.tag_codec.tags_of, rows), where, "tag")
 
     def texts_of(self, row: Sequence[str]) -> Sequence[str]:
         return row[:1]

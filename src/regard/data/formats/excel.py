@@ -1,0 +1,139 @@
+"""Excel workbooks, read by openpyxl (the extra `regard[excel]`): the first sheet, as a table of cells.
+
+A row is invalid if a cell that is used belongs to a merged area without being its first cell, has a formula whose value
+the workbook does not store, as those that no spreadsheet program has saved, or has an error such as `#N/A`.
+"""
+
+import os
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from regard.data.formats.cells import as_text, value_kind
+from regard.data.formats.columns import find_names, index_columns, number_columns
+from regard.data.formats.files import check_file, compression_suffix
+from regard.data.formats.layouts import BLANK, TABLE_FORMATS, Layout, ReadOptions, Record
+from regard.data.formats.messages import format_names
+from regard.errors import DataError
+
+_SAMPLE_ROWS = 100
+_ERRORS = ("#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!")
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """The first sheet of a workbook; rows and columns are counted from 1."""
+
+    title: str
+    num_sheets: int
+    rows: list[tuple[object, ...]]
+    """All rows from the first one on, and all columns."""
+    merged: dict[tuple[int, int], str]
+    """The merged area of each cell that belongs to one and is not its first."""
+    formulas: frozenset[tuple[int, int]]
+    """Cells with a formula without a stored value."""
+
+    def texts(self, row: Sequence[object]) -> list[str]:
+        return ["" if value is None else as_text(value) or "" for value in row]
+
+
+def excel_layout(path: Path, options: ReadOptions) -> Layout:
+    """The layout of the first sheet of a workbook; a header is inferred unless it is given."""
+    sheet = _open(path)
+    numbered = [(number, row) for number, row in enumerate(sheet.rows, 1) if any(map(str.strip, sheet.texts(row)))]
+    if not numbered:
+        raise DataError(f"the sheet {sheet.title!r} of {path.name} has no cells")
+    first, _ = numbered[0]
+    if areas := [area for (row, _), area in sheet.merged.items() if row == first]:
+        raise DataError(f"the first row of {path.name} has merged cells: {format_names(sorted(set(areas)))}")
+    sample = [sheet.texts(row) for _, row in numbered[:_SAMPLE_ROWS]]
+    found = find_names(sample, options, where=path.name)
+    cells = sample[found.has_header :]
+    which = f"sheet {sheet.title}" + (f", the first of {sheet.num_sheets}" if sheet.num_sheets > 1 else "")
+    return Layout(
+        format="xlsx",
+        label=f"{TABLE_FORMATS['xlsx']} ({which}) {'with' if found.has_header else 'without'} a header",
+        names=found.names,
+        has_names=found.has_header,
+        index=index_columns(found, cells),
+        numeric=number_columns(list(zip(*cells, strict=True))),
+        is_inferred=found.is_inferred or sheet.num_sheets > 1,
+        read=partial(_read, path, first if found.has_header else 0, found.names),
+    )
+
+
+def _read(path: Path, header: int, names: Sequence[str], picks: Sequence[int]) -> Iterator[Record]:
+    """The rows after the header, which is row 0 where there is none."""
+    sheet = _open(path)
+    for number, row in enumerate(sheet.rows[header:], header + 1):
+        if not any(map(str.strip, sheet.texts(row))):
+            yield number, (), BLANK
+            continue
+        faults = (_fault(sheet, number, pick, row[pick]) for pick in picks)
+        fault = next((f"{what} in {names[pick]}" for pick, what in zip(picks, faults, strict=True) if what), "")
+        texts = sheet.texts(row)
+        yield number, () if fault else tuple(texts[pick] for pick in picks), fault
+
+
+def _fault(sheet: _Sheet, row: int, column: int, value: object) -> str:
+    if (row, column + 1) in sheet.merged:
+        return "a merged cell"
+    if (row, column + 1) in sheet.formulas:
+        return "a formula without a stored value"
+    if isinstance(value, str) and value in _ERRORS:
+        return f"the error {value}"
+    return value_kind(value) if value is not None and as_text(value) is None else ""
+
+
+def _open(path: Path) -> _Sheet:
+    check_file(path)
+    if compression_suffix(path):
+        raise DataError(f"{path} is a compressed workbook; workbooks are compressed internally: decompress it first")
+    status = os.stat(path)
+    return _load(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=2)
+def _load(path: Path, modified: int, size: int) -> _Sheet:
+    """The sheet of a file as it was at this time: a table is read several times, and parsing it takes seconds."""
+    workbook = _workbook(path, stored_values=False)
+    if not workbook.worksheets:
+        raise DataError(f"{path.name} has no sheet of cells")
+    sheet = workbook.worksheets[0]
+    rows = list(sheet.iter_rows(min_row=1, min_col=1, values_only=True))
+    merged = {
+        (row, column): area.coord
+        for area in sheet.merged_cells.ranges
+        for row, column in list(area.cells)
+        if (row, column) != (area.min_row, area.min_col)
+    }
+    formulas = {
+        (number, place)
+        for number, row in enumerate(rows, 1)
+        for place, value in enumerate(row, 1)
+        if (isinstance(value, str) and value.startswith("=")) or (value is not None and as_text(value) is None)
+    }
+    if formulas:
+        stored = _workbook(path, stored_values=True).worksheets[0]
+        rows = list(stored.iter_rows(min_row=1, min_col=1, values_only=True))
+        formulas = {(row, column) for row, column in formulas if rows[row - 1][column - 1] is None}
+    return _Sheet(sheet.title, len(workbook.worksheets), rows, merged, frozenset(formulas))
+
+
+def _workbook(path: Path, *, stored_values: bool) -> Any:
+    try:
+        import openpyxl
+        from openpyxl.utils.exceptions import InvalidFileException
+    except ImportError as error:
+        raise DataError(f"reading {path} needs the package openpyxl: install regard[excel]") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about charts and formats, which are not read
+            return openpyxl.load_workbook(path, data_only=stored_values)
+    except (OSError, KeyError, ValueError, TypeError, SyntaxError, zipfile.BadZipFile, InvalidFileException) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path} is damaged, or is not an Excel workbook: {reason}") from error
