@@ -31,10 +31,25 @@ from regard.errors import CheckpointError, ConfigError
 from regard.files import write_atomically
 from regard.interop.hf.architectures import ARCHITECTURES, nearest_architecture
 from regard.interop.hf.reading import hash_files
+from regard.interop.hf.sentences import (
+    SENTENCE_FILES,
+    read_dense_layers,
+    sentence_files,
+    uses_sentence_layout,
+    write_dense_layers,
+)
+from regard.interop.hf.tokenizer import tokenizer_files
 from regard.interop.hf.weights import ForeignWeight
-from regard.interop.hf.writing import HFModel, as_hf_model, head_names, head_tensors, read_head
+from regard.interop.hf.writing import HFModel, as_hf_model, head_names, head_tensors, read_head, write_json_files
 from regard.interop.importing import Importer
-from regard.interop.model import ExportableModel, Exporter, ImportedAdapter, ImportedModel, with_position_tables
+from regard.interop.model import (
+    TOKENIZER_FILES,
+    ExportableModel,
+    Exporter,
+    ImportedAdapter,
+    ImportedModel,
+    with_position_tables,
+)
 from regard.models.transformer import Transformer
 from regard.models.transformer.config import TransformerConfig
 from regard.tasks.task import HeadKind
@@ -220,16 +235,19 @@ def write_adapter(model: ExportableModel, folder: Path) -> str:
         raise ConfigError("finetune.method must be lora for peft: the run has no adapter")
     if model.spec.head not in _TASK_TYPES:
         raise ConfigError(f"peft needs a model with one of the heads {', '.join(_TASK_TYPES)}, got {model.spec.head}")
-    hf_model = as_hf_model(model)
+    hf_model, is_layered = as_hf_model(model), uses_sentence_layout(model.spec)
     write_peft(
         folder,
         model.body,
         model.lora,
         _layers(hf_model),
         base_name=model.base_name,
-        task_type=_TASK_TYPES[model.spec.head],
+        task_type=_TASK_TYPES["vector" if is_layered else model.spec.head],
         others=head_tensors(model, hf_model),
     )
+    if is_layered:
+        write_dense_layers(model, folder)
+        write_json_files(folder, {**tokenizer_files(model), **sentence_files(model)})
     return f"an adapter for {hf_model.architecture}"
 
 
@@ -242,7 +260,11 @@ def peft_outputs(model: ExportableModel, folder: Path) -> tuple[Tensor, Tensor]:
     found = read_peft(folder, body, _layers(hf_model))
     add_lora(body, found.config)
     load_lora(body, found.tensors)
-    _load_head(model, adapted, found.others, hf_model.config)
+    if uses_sentence_layout(model.spec):
+        own = {name: weight for name, weight in weights_of(adapted).items() if name.startswith("head.")}
+        copy_weights(own, read_dense_layers(model, folder))
+    else:
+        _load_head(model, adapted, found.others, hf_model.config)
     return model.outputs(adapted.eval(), is_scaled=True), model.outputs()
 
 
@@ -335,4 +357,9 @@ def _foreign_name(names: ModuleNames, ours: str) -> str:
     return names[ours]
 
 
-PEFT_EXPORTER = Exporter(name="peft", write=write_adapter, outputs=peft_outputs, files=(_CONFIG, _TENSORS))
+PEFT_EXPORTER = Exporter(
+    name="peft",
+    write=write_adapter,
+    outputs=peft_outputs,
+    files=(_CONFIG, _TENSORS, *TOKENIZER_FILES, *SENTENCE_FILES),
+)

@@ -34,7 +34,8 @@ def summarize(run: Run, content: ReportContent | None = None) -> dict[str, str]:
         best = min(evaluations, key=lambda line: line["valid_loss"])
         facts["best"] = f"step {best['step']:,}, validation loss {best['valid_loss']:.4f}"
     if (tuned := settings.finetune) is not None:
-        facts["fine-tuned"] = f"from {Path(tuned.base).name}, {tuned.method}"
+        start = "" if not tuned.probe else ", a linear probe" if settings.is_probe_alone else " after a linear probe"
+        facts["fine-tuned"] = f"from {Path(tuned.base).name}, {tuned.method}{start}"
     return {**facts, "hardware": provenance.hardware}
 
 
@@ -50,7 +51,7 @@ def write_run_report(run: Run, evaluation: Evaluation, *, evaluated_on: str = "V
         scores={name: evaluation.scores[name].to_json() for name in order},
         evaluated_on=evaluated_on,
         num_rows=len(evaluation.rows) if run.task.has_targets else None,
-        curves=run.folder.read_metrics(),
+        curves=[] if run.settings.is_probe_alone else run.folder.read_metrics(),
         settings=run.folder.settings_path.read_text(encoding="utf-8"),
         samples=content.samples,
         certificate=certificate_summary(run.certificate()),

@@ -137,6 +137,9 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
         **given,
         **{name: value for name, value in values.items() if name not in is_set or given.get(name) is None},
     }
+    head = HeadConfig.read(_filled(settings.head, {"pooling": "mean", **defaults.head}), section="head")
+    if tuned is not None:
+        tuned = tuned.changed(probe=tuned.probe and task.has_linear_head(head))
     train = {**train, **_budget(train, task, data, tuned)}
     train = {**train, **_schedule(train, is_set, settings.model, data, tuned)}
     if train["compile"] == "auto":
@@ -146,7 +149,7 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
         preset=settings.preset,
         task=task_settings,
         model=settings.model,
-        head=HeadConfig.read(_filled(settings.head, {"pooling": "mean", **defaults.head}), section="head"),
+        head=head,
         data=settings.data,
         train=TrainConfig.read(train, section="train"),
         generate=settings.generate,
@@ -166,6 +169,8 @@ def _filled(settings: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
 def _budget(train: Mapping[str, Any], task: Task[Any], data: Prepared, tuned: FinetuneConfig | None) -> dict[str, Any]:
     """The number of steps, where no budget is set."""
     if any(train.get(name) is not None for name in ("max_steps", "max_epochs", "minutes")):
+        return {}
+    if tuned is not None and tuned.probe and tuned.method == "head":
         return {}
     batches = task.batches(data, batch_tokens=train["batch_tokens"], seed=train["seed"])
     if tuned is not None:
