@@ -42,6 +42,8 @@ _STRENGTHS = tuple(10.0 ** (power / 2) for power in range(3, -8, -1))
 _FALLBACK = 1.0
 """The strength where there are too few rows to choose it by."""
 _NUM_FOLDS = 5
+_MORE_ROWS = 20
+"""The weight of the median variance, in rows."""
 _PATIENCE = 2
 """Weaker penalties are not tried after this many that did not lower the loss."""
 _MOST_NUMBERS = 2**26
@@ -147,7 +149,9 @@ def collect_vectors(
         is_kept = some.weights > 0
         if some.targets.dim() == 1 and not some.targets.is_floating_point():
             is_kept &= some.targets != IGNORED
-        found.append(LabeledVectors(some.vectors[is_kept].float(), some.targets[is_kept], some.weights[is_kept]))
+        vectors = some.vectors[is_kept]
+        vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+        found.append(LabeledVectors(vectors, some.targets[is_kept], some.weights[is_kept]))
         num_numbers += found[-1].vectors.numel()
         if should_stop():
             return None
@@ -191,13 +195,17 @@ def head_loss(vectors: LabeledVectors, weight: Tensor, bias: Tensor) -> float:
     """The mean loss of a head on vectors."""
     one = torch.ones((), dtype=torch.float64, device=vectors.vectors.device)
     problem = _problem(vectors, 0 * one, one, len(bias))
-    return _mean_loss(problem, torch.cat([weight, bias[:, None]], dim=1).double().cpu().numpy())
+    return _mean_loss(problem, torch.cat([weight, bias[:, None]], dim=1).detach().double().cpu().numpy())
 
 
 def _standardization(x: Float[Tensor, "rows model"]) -> tuple[Float[Tensor, " model"], Float[Tensor, " model"]]:
-    """The mean of each feature, and its standard deviation; that of a constant one is 1."""
-    scale = x.std(dim=0, correction=0)
-    return x.mean(dim=0), torch.where(scale > 1e-9, scale, 1.0)
+    """The mean of each feature and its standard deviation, which a few rows give only roughly.
+
+    The variance is averaged with the median of all features, as if that were the variance of some more rows.
+    """
+    variance = x.var(dim=0, correction=0)
+    mixed = (len(x) * variance + _MORE_ROWS * variance.median()) / (len(x) + _MORE_ROWS)
+    return x.mean(dim=0), torch.where(mixed > 0, mixed, 1.0).sqrt()
 
 
 def _problem(vectors: LabeledVectors, mean: Tensor, scale: Tensor, num_outputs: int) -> _Problem:
