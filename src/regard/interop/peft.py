@@ -30,10 +30,11 @@ from regard.adapters.lora import (
 from regard.errors import CheckpointError, ConfigError
 from regard.files import write_atomically
 from regard.interop.hf.architectures import ARCHITECTURES, nearest_architecture
-from regard.interop.hf.reading import hash_files
+from regard.interop.hf.reading import hash_files, read_pooling
 from regard.interop.hf.sentences import (
     SENTENCE_FILES,
     read_dense_layers,
+    read_sentence_head,
     sentence_files,
     uses_sentence_layout,
     write_dense_layers,
@@ -180,14 +181,18 @@ def read_peft(folder: str | os.PathLike[str], model: nn.Module, names: ModuleNam
 def read_adapter(folder: Path) -> ImportedModel:
     """Read the files of an adapter in their own names; `fit_adapter` converts them for a base."""
     values, tensors = _read_files(folder)
-    head = _head(values.get("task_type"), tensors)
+    described, layers = read_sentence_head(folder)
+    tensors |= layers
+    head = _head("SEQ_CLS" if layers else values.get("task_type"), tensors)
     labels = len(tensors["classifier.weight"]) if head in ("labels", "tags") else 0
+    names = described.get("id2label", {})
     return ImportedModel(
         name=folder.resolve().name,
         architecture="LoRA adapter",
         content_hash=hash_files([folder / _TENSORS]),
         head=head,
-        labels=tuple(f"LABEL_{number}" for number in range(labels)),
+        labels=tuple(str(names.get(str(number), f"LABEL_{number}")) for number in range(labels)),
+        pooling=read_pooling(folder) if layers else None,
         adapter=ImportedAdapter(settings=_lora_values(values), tensors=tensors),
     )
 
@@ -247,7 +252,7 @@ def write_adapter(model: ExportableModel, folder: Path) -> str:
     )
     if is_layered:
         write_dense_layers(model, folder)
-        write_json_files(folder, {**tokenizer_files(model), **sentence_files(model)})
+        write_json_files(folder, {"config.json": hf_model.config, **tokenizer_files(model), **sentence_files(model)})
     return f"an adapter for {hf_model.architecture}"
 
 
@@ -361,5 +366,5 @@ PEFT_EXPORTER = Exporter(
     name="peft",
     write=write_adapter,
     outputs=peft_outputs,
-    files=(_CONFIG, _TENSORS, *TOKENIZER_FILES, *SENTENCE_FILES),
+    files=(_CONFIG, _TENSORS, "config.json", *TOKENIZER_FILES, *SENTENCE_FILES),
 )

@@ -10,6 +10,7 @@ It represents every head on one vector of a text that transformers' own classes 
 `SentenceTransformer(folder).encode(texts)` then returns logits, or numbers, and `config.json` has the names of labels.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,21 @@ def read_dense_layers(model: ExportableModel, folder: Path) -> Mapping[str, Tens
             raise CheckpointError(f"{folder / path} has no weights") from None
         found |= {f"head.{layer}.{kind}": tensors[f"linear.{kind}"] for kind in ("weight", "bias")}
     return found
+
+
+def read_sentence_head(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The config and the head of a classifier beside an adapter, in the names of BERT's head; both may be empty."""
+    described, paths = folder / "config.json", sorted(folder.glob("*_Dense/model.safetensors"))
+    config = json.loads(described.read_text(encoding="utf-8")) if described.is_file() else {}
+    if "problem_type" not in config or not paths:
+        return config, {}
+    names = dict(zip(reversed(paths), ("classifier", "bert.pooler.dense"), strict=False))
+    return config, {
+        f"{name}.{kind}": tensors[f"linear.{kind}"]
+        for path, name in names.items()
+        for tensors in (load_file(path),)
+        for kind in ("weight", "bias")
+    }
 
 
 def _layers(model: ExportableModel) -> dict[str, str]:
