@@ -109,7 +109,8 @@ def onnx_predictions(model: ExportableModel, folder: Path, inputs: Sequence[str]
     config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
     names, found = {each.name for each in session.get_inputs()}, []
     for text in inputs:
-        encoding = tokenizer.encode(*text.split(SEPARATOR))
+        first, *others = text.split(SEPARATOR)
+        encoding = tokenizer.encode(first, others[0] if others else None)
         columns = {"input_ids": encoding.ids, "attention_mask": encoding.attention_mask}
         columns["token_type_ids"] = encoding.type_ids
         feed = {name: np.array([column]) for name, column in columns.items() if name in names}

@@ -141,7 +141,7 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
     if tuned is not None:
         tuned = tuned.changed(probe=tuned.probe and task.has_linear_head(head))
     train = {**train, **_budget(train, task, data, tuned)}
-    train = {**train, **_schedule(train, is_set, settings.model, data, tuned)}
+    train = {**train, **_schedule(train, is_set, settings.model, data, tuned, task)}
     if train["compile"] == "auto":
         is_long = (train.get("minutes") or 0.0) >= _COMPILED_MINUTES and isinstance(data.train, TokenStream)
         train["compile"] = "always" if is_long and settings.model.can_compile and device == "cuda" else "never"
@@ -190,6 +190,7 @@ def _schedule(
     model: ModelConfig,
     data: Prepared,
     tuned: FinetuneConfig | None,
+    task: Task[Any],
 ) -> dict[str, Any]:
     """The peak of the learning rate, the warmup, and when the model is evaluated."""
     values: dict[str, Any] = {}
@@ -202,11 +203,15 @@ def _schedule(
         is_few = not isinstance(data.train, TokenStream) and len(data.train) < _FEW_LABELS
         rate = default_learning_rate(model.model_dim, tuned.method) * (_RATE_FOR_FEW if is_few else 1.0)
         steps = max_steps or _MIN_STEPS
-        warmup = max(1, round(_FINETUNING_WARMUP * steps))
+        warmup, between = max(1, round(_FINETUNING_WARMUP * steps)), max(10, steps // _EVALUATIONS)
+        if tuned.probe and max_steps is None:
+            # The number of steps is not known, and may be that of a few epochs; a solved head needs no long warmup.
+            epoch = task.batches(data, batch_tokens=train["batch_tokens"], seed=train["seed"]).per_epoch
+            warmup, between = min(warmup, max(1, epoch // 2)), min(between, max(10, epoch))
         if "evaluate_every" not in is_set:
             num_valid = len(data.held_out["valid"])
             is_blind = not isinstance(data.train, TokenStream) and num_valid < _FEWEST_VALIDATION_ROWS
-            values["evaluate_every"] = steps if is_blind else max(10, steps // _EVALUATIONS)
+            values["evaluate_every"] = steps if is_blind else between
     if "learning_rate" not in is_set:
         values["learning_rate"] = float(f"{rate:.2g}")
     if "warmup_steps" not in is_set:

@@ -23,7 +23,7 @@ from regard.interop.hf.architectures import ARCHITECTURES, nearest_architecture
 from regard.interop.hf.bert import BERT
 from regard.interop.hf.config import HFConfig
 from regard.interop.hf.conversion import convert_checkpoint
-from regard.interop.hf.reading import POOLING_MODES, Checkpoint, read_checkpoint
+from regard.interop.hf.reading import POOLING_MODES, Checkpoint, read_checkpoint, read_pooling
 from regard.interop.hf.sentences import (
     SENTENCE_FILES,
     read_dense_layers,
@@ -127,7 +127,8 @@ def hf_predictions(model: ExportableModel, folder: Path, inputs: Sequence[str]) 
             outputs = theirs(**encoded)
     if not is_layered:
         return final_outputs(spec, outputs.logits)
-    pooling = next(name for name in POOLING_MODES if name == spec.pooling)
+    pooling = read_pooling(folder)
+    assert pooling is not None, "it was just written"
     vectors = Pool(model.config.model_dim, pooling)(outputs.last_hidden_state, encoded["attention_mask"].bool())
     if spec.head == "vector":
         return F.normalize(vectors, dim=-1)
@@ -139,7 +140,11 @@ def hf_predictions(model: ExportableModel, folder: Path, inputs: Sequence[str]) 
 
 def as_hf_model(model: ExportableModel) -> HFModel:
     """The first architecture that the model's config and head fit."""
-    architecture, config = nearest_architecture(with_position_tables(model.transformer_config))
+    own = with_position_tables(model.transformer_config)
+    try:
+        architecture, config = nearest_architecture(own)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; onnx can represent every config") from None
     names = ARCHITECTURES[architecture].weight_names(config)
     head = model.spec.head
     if architecture == "BertModel":
