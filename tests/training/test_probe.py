@@ -32,9 +32,10 @@ def classes_of(x: Tensor, noise: float = 1.0) -> Tensor:
 
 
 def standardized(x: Tensor) -> Tensor:
-    """As the module says: variances averaged with the median of all, which counts as 20 rows."""
+    """As the module says: variances averaged with their median, which counts as 20 rows, and no smaller than that."""
     variance = x.var(dim=0, correction=0)
-    return (x - x.mean(dim=0)) / ((len(x) * variance + 20 * variance.median()) / (len(x) + 20)).sqrt()
+    mixed = (len(x) * variance + 20 * variance.median()) / (len(x) + 20)
+    return (x - x.mean(dim=0)) / mixed.clamp(min=variance.median()).sqrt()
 
 
 def test_classes_are_the_solution_of_scikit_learn():

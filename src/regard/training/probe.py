@@ -199,13 +199,16 @@ def head_loss(vectors: LabeledVectors, weight: Tensor, bias: Tensor) -> float:
 
 
 def _standardization(x: Float[Tensor, "rows model"]) -> tuple[Float[Tensor, " model"], Float[Tensor, " model"]]:
-    """The mean of each feature and its standard deviation, which a few rows give only roughly.
+    """The mean of each feature, and its standard deviation or the median of all, whichever is larger.
 
-    The variance is averaged with the median of all features, as if that were the variance of some more rows.
+    A feature that hardly varies would get a large weight, which a small change of the base then turns into large
+    logits. The variance, which a few rows give only roughly, is averaged with the median as if that were of more rows.
     """
     variance = x.var(dim=0, correction=0)
-    mixed = (len(x) * variance + _MORE_ROWS * variance.median()) / (len(x) + _MORE_ROWS)
-    return x.mean(dim=0), torch.where(mixed > 0, mixed, 1.0).sqrt()
+    median = variance.median()
+    mixed = (len(x) * variance + _MORE_ROWS * median) / (len(x) + _MORE_ROWS)
+    largest = mixed.clamp(min=median)
+    return x.mean(dim=0), torch.where(largest > 0, largest, 1.0).sqrt()
 
 
 def _problem(vectors: LabeledVectors, mean: Tensor, scale: Tensor, num_outputs: int) -> _Problem:
