@@ -257,6 +257,8 @@ def _why_not_float8(settings: ResolvedSettings, data: Prepared, hardware: Hardwa
 
 def _report(settings: ResolvedSettings) -> None:
     train = settings.train
+    if settings.is_probe_alone:  # there are no steps
+        return
     window = getattr(settings.task, "window", None)
     log_info(
         f"{train.optimizer}, learning rate {train.learning_rate:g} after {train.warmup_steps:,} warmup steps, "
