@@ -26,6 +26,8 @@ from regard.tasks import TASKS, find_task
 from regard.tasks.registry import task_for_head
 from regard.tasks.task import EvaluationData, ExportSpec, HeadKind, Objective, ServerSchema
 from regard.training.defaults import draft, resolve
+from regard.training.precision import choose_hardware
+from regard.training.probe import collect_vectors, head_loss
 from regard.training.settings import Provenance, ResolvedSettings
 from regard.training.update import _pieces
 
@@ -235,6 +237,16 @@ def test_the_loss_is_a_sum_over_rows(case: Case, made: Tiny, model: Any):
     is_sum = torch.allclose(whole, torch.as_tensor(total).to(whole), rtol=1e-5)
     assert is_sum == (case.task not in USES_WHOLE_BATCH)
     assert batch.num_targets > 0
+
+
+def test_a_linear_head_reads_the_vectors_that_a_task_declares(made: Tiny, model: Any):
+    if not made.task.has_linear_head(made.settings.head):
+        pytest.skip("the head is not one linear layer on vectors of the base")
+    batches = made.task.validation_batches(made.data)
+    vectors = collect_vectors(model, made.task, batches, choose_hardware("cpu", "float32", 12))
+    assert vectors is not None
+    output = model.head.output
+    assert head_loss(vectors, output.weight, output.bias) == pytest.approx(made.validation(model).mean, rel=1e-5)
 
 
 def test_every_parameter_has_a_gradient(made: Tiny, model: Any):

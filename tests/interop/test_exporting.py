@@ -2,12 +2,14 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from regard.errors import CheckpointError, ConfigError, RegardError, RunError, RunExistsError
@@ -110,6 +112,46 @@ def test_transformers_computes_the_same_logits(exportable, name: str, tmp_path: 
     assert read.pad_token_id == tokenizer.pad
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(("kind", "pooling", "hidden"), [
+    ("labels", "mean", False), ("labels", "max", True), ("number", "mean", True), ("number", "first", False)
+])  # fmt: skip
+@torch.no_grad()
+def test_a_head_that_bert_does_not_have_is_written_for_sentence_transformers(
+    exportable, kind: str, pooling: str, hidden: bool, tmp_path: Path
+):
+    transformers = pytest.importorskip("transformers")
+    ours: ExportableModel = exportable(kind, BERT, head={"pooling": pooling, "hidden_layer": hidden})
+    made, out = write_export(ours, tmp_path / "out", to="hf"), tmp_path / "out"
+    assert made.name == f"BertModel, {pooling} pooling and a dense head"
+    assert made.difference < 1e-5
+    theirs = transformers.AutoModel.from_pretrained(out).eval()
+    states = theirs(ours.example_tokens()).last_hidden_state
+    x = {"mean": states.mean(dim=1), "max": states.amax(dim=1), "first": states[:, 0]}[pooling]
+    modules = json.loads((out / "modules.json").read_text())
+    assert [each["path"] for each in modules] == ["", "1_Pooling", "2_Dense", *(["3_Dense"] if hidden else [])]
+    for module in modules[2:]:
+        layer, tensors = out / module["path"], load_file(out / module["path"] / "model.safetensors")
+        config = json.loads((layer / "config.json").read_text())
+        assert (config["out_features"], config["in_features"]) == tuple(tensors["linear.weight"].shape)
+        x = F.linear(x, tensors["linear.weight"], tensors["linear.bias"])
+        x = x.tanh() if config["activation_function"].endswith("Tanh") else x
+    torch.testing.assert_close(x, ours.outputs().float(), rtol=1e-4, atol=1e-4)
+    if kind == "labels":
+        assert theirs.config.id2label == {0: "a", 1: "b", 2: "c"}
+    run = load(import_model(out, tmp_path / "run"), device="cpu")
+    assert any(note.startswith("not used: 2_Dense") for note in run.folder.read_provenance().notes)
+
+
+def test_an_export_with_other_probabilities_of_texts_is_removed(exportable, tmp_path: Path):
+    pytest.importorskip("transformers")
+    ours: ExportableModel = exportable("labels", BERT)
+    wrong = replace(ours, inputs=("the other",), predict=lambda texts: torch.full((len(texts), 3), 1 / 3))
+    with pytest.raises(CheckpointError, match="the probabilities of texts of the hf export differ"):
+        write_export(wrong, tmp_path / "out", to="hf")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", BACK)
 @torch.no_grad()
 def test_an_export_is_imported_as_the_same_model(exportable, name: str, tmp_path: Path):
@@ -147,7 +189,8 @@ REFUSED: list[tuple[str, str, dict[str, Any], dict[str, Any], str]] = [
     ("hf", "next-token", {**LLAMA, "activation": "squared-relu"}, {},
      r"LlamaForCausalLM: model\.activation must be swiglu, got squared-relu"),
     ("hf", "target-tokens", {**BOTH, "block": "pre-norm"}, {}, r"MarianMTModel: model\.block must be post-norm"),
-    ("hf", "labels", BERT, {}, r"head\.hidden_layer must be true, got false; head\.pooling must be first, got mean"),
+    ("hf", "labels", BERT, {"head": {"pooling": "attention"}}, r"got attention; onnx can represent every head"),
+    ("hf", "tags", BERT, {"head": {"hidden_layer": True}}, r"head\.hidden_layer must be false, got true"),
     ("hf", "labels", GPT2, {"head": CLASSIFIER}, r"model\.encoder_layers must not be 0"),
     ("hf", "tags", BERT, {"task": {"crf": True}}, r"task\.crf must be false"),
     ("hf", "vector", BERT, {"head": {"pooling": "attention"}}, r"head\.pooling must be one of mean, first, max, last"),

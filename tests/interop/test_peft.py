@@ -1,5 +1,6 @@
 """Adapters exported to peft and imported from it: the same logits on the same base."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,14 +38,14 @@ Build = Callable[..., Run]
 def build(exportable, settings_with, codecs_with, tmp_path: Path) -> Build:
     """A run with LoRA, of which nothing is zero, on a base in `tmp_path`."""
 
-    def make(kind: str, **lora: Any) -> Run:
+    def make(kind: str, head: dict[str, Any] | None = None, **lora: Any) -> Run:
         base_kind, shape = ("next-token", LLAMA) if kind == "next-token" else ("vector", BERT)
         base: ExportableModel = exportable(base_kind, shape)
         folder = RunFolder(tmp_path / "base")
         write_run(folder, settings_with(base_kind, shape), codecs_with(base_kind), weights_of(base.model))
         tuned = {"base": str(tmp_path / "base"), "base_hash": hash_of(tmp_path / "base" / "model.safetensors"),
                  "method": "lora", "lora": {"rank": 3, "alpha": 5.0, **lora}}  # fmt: skip
-        settings = settings_with(kind, shape, head=HEADS.get(kind)).changed(finetune=tuned)
+        settings = settings_with(kind, shape, head=head or HEADS.get(kind)).changed(finetune=tuned)
         torch.set_default_dtype(torch.float32)
         model = adapted(settings, codecs_with(kind))
         torch.set_default_dtype(torch.float64)
@@ -100,6 +101,22 @@ def test_an_adapter_and_its_head_are_exported_and_imported(build: Build, kind: s
     # The scale of numbers is rounded to float32 as it is written.
     close = {"rtol": 1e-4, "atol": 1e-4} if kind == "number" else {}
     torch.testing.assert_close(outputs(back), outputs(run), **close)
+
+
+@pytest.mark.parametrize("kind", ["labels", "number"])
+@pytest.mark.parametrize("head", [{"pooling": "mean"}, {"pooling": "max", "hidden_layer": True}])
+@torch.no_grad()
+def test_an_adapter_and_a_head_that_bert_does_not_have(build: Build, kind: str, head: dict[str, Any], tmp_path: Path):
+    run = build(kind, head)
+    assert export_model(run, tmp_path / "out", to="peft").name == "an adapter for BertModel"
+    assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())["task_type"] == "FEATURE_EXTRACTION"
+    back = load(import_model(tmp_path / "out", tmp_path / "back", base=tmp_path / "base"), device="cpu")
+    assert back.task.export_spec().head == kind
+    assert back.settings.head.pooling == head["pooling"]
+    if kind == "labels":
+        assert back.task.export_spec().labels == ("a", "b", "c")
+    # The scale of numbers is rounded to float32 as it is written.
+    torch.testing.assert_close(outputs(back), outputs(run), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")

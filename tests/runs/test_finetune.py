@@ -116,8 +116,10 @@ def test_few_rows_have_a_lower_learning_rate_unless_one_is_set(base: Path, tmp_p
     assert rates[2] == 0.007
 
 
-@pytest.mark.parametrize(("num_valid", "steps"), [(40, [24]), (120, [10, 20, 24])])
-def test_few_validation_rows_are_evaluated_once(base: Path, tmp_path: Path, num_valid: int, steps: list[int]):
+@pytest.mark.parametrize(("num_valid", "steps"), [(40, [0, 24]), (120, [0, 10, 20, 24])])
+def test_few_validation_rows_are_evaluated_for_the_probe_and_at_the_end(
+    base: Path, tmp_path: Path, num_valid: int, steps: list[int]
+):
     lines = ["text\tlabel", *("\t".join(row) for row in (ROWS * 2)[:num_valid])]
     (tmp_path / "valid.tsv").write_text("\n".join(lines) + "\n")
     settings = {"data": {"valid": [str(tmp_path / "valid.tsv")]}, "train": {"max_steps": 24, "batch_tokens": 300}}

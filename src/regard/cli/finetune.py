@@ -39,7 +39,7 @@ def finetune_command(
     task: TaskName = None,
     lora: Annotated[bool, typer.Option("--lora", help="Train low-rank updates, and store only these.")] = False,
     rank: Annotated[int | None, option("The rank of the updates, with --lora.")] = None,
-    head: Annotated[bool, typer.Option("--head", help="Train only the new layers.")] = False,
+    head: Annotated[bool, typer.Option("--head", help="Only the new head: a linear probe, without steps.")] = False,
     top: Annotated[int | None, option("Train the new layers and this many of the topmost layers.")] = None,
     columns: Annotated[str | None, option("The columns, by name or position: text,label")] = None,
     encoding: Encoding = None,

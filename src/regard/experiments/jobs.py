@@ -101,8 +101,8 @@ def run_job(job: Job) -> None:
         run = finetune(job.base, job.data, out=job.path, settings=settings, show_progress=False)
     else:
         run = train(job.data, out=job.path, settings=settings, show_progress=False)
-    lines = [line for line in run.folder.read_metrics() if "loss" in line]
-    speeds = sorted(line["tokens_per_second"] for line in lines)
+    speeds = sorted(line["tokens_per_second"] for line in run.folder.read_metrics() if "loss" in line)
+    last = last_metrics(run.path)
     provenance = run.folder.read_provenance()
     result = {
         **(_evaluate(run, job.generation) if job.is_evaluated else {}),
@@ -110,9 +110,9 @@ def run_job(job: Job) -> None:
         "hardware": provenance.hardware,
         "preset": run.settings.preset,
         "train_rows": job.train_rows,
-        "steps": lines[-1]["step"],
-        "seconds": lines[-1]["seconds"],
-        "tokens_per_s": speeds[len(speeds) // 2],
+        "steps": last["step"],
+        "seconds": last["seconds"],
+        "tokens_per_s": speeds[len(speeds) // 2] if speeds else None,  # a linear probe has no steps
         "memory_mib": _peak_memory(run.device.type) / 2**20,
     }
     write_atomically(job.result_path, json.dumps(result, ensure_ascii=False).encode())

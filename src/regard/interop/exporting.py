@@ -1,5 +1,8 @@
 """Exporting a model: every export is read back, compared with the model, and only then renamed to its final name.
 
+The outputs for random tokens are compared, and, where the runtime of the format is installed, the final outputs for
+texts of the run's validation rows: these depend on the tokenizer and on what follows the model as well.
+
 A package adds a format by declaring an `Exporter` in the entry-point group `regard.exporters`.
 """
 
@@ -10,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from regard.errors import CheckpointError, ConfigError, DeviceError, RunError, RunExistsError
-from regard.interop.model import EXPORT_TOLERANCE, ExportableModel, Exporter
+from regard.interop.model import EXPORT_TOLERANCE, FINAL_OUTPUTS, ExportableModel, Exporter
 from regard.logging import log_info
 from regard.models.transformer.config import TransformerConfig
 from regard.registry import Registry
@@ -28,6 +33,19 @@ EXPORTERS: Registry[Exporter] = Registry(
 
 
 @dataclass(frozen=True)
+class ComparedTexts:
+    """How much final outputs for texts differ."""
+
+    outputs: str
+    """What they are: probabilities, numbers or embeddings."""
+    difference: float
+    num_texts: int
+
+    def __str__(self) -> str:
+        return f"{self.outputs}: {self.difference:.1e} for {self.num_texts} texts"
+
+
+@dataclass(frozen=True)
 class ExportedModel:
     """What was written, and how much its outputs differ from those of the model."""
 
@@ -40,12 +58,18 @@ class ExportedModel:
     num_rows: int
     num_tokens: int
     """Tokens of each row."""
+    texts: "ComparedTexts | None" = None
+    """The comparison from texts to final outputs, where the runtime of the format is installed."""
 
     def __str__(self) -> str:
-        return f"largest difference of outputs: {self.difference:.1e} for {self.num_rows} x {self.num_tokens} tokens"
+        tokens = f"largest difference of outputs: {self.difference:.1e} for {self.num_rows} x {self.num_tokens} tokens"
+        return tokens if self.texts is None else f"{tokens}; of {self.texts}"
 
     def to_json(self) -> dict[str, Any]:
+        texts = self.texts
+        compared = {} if texts is None else {"texts": texts.num_texts, "largest_text_difference": texts.difference}
         return {
+            **compared,
             "path": str(self.path),
             "format": self.format,
             "name": self.name,
@@ -76,15 +100,33 @@ def write_export(
         name = exporter.write(model, staged, **options)
         _report_position_tables(model, to)
         found, expected = exporter.outputs(model, staged)
-        difference = float((found.double() - expected.double()).abs().max())
         tolerance = EXPORT_TOLERANCE if chosen is None else exporter.number_types[chosen]
-        if not difference <= tolerance * max(1.0, float(expected.abs().max())):
-            raise CheckpointError(
-                f"the outputs of the {to} export differ from those of the model by up to {difference:.2g}: "
-                "it was removed"
-            )
+        difference = _difference(found, expected, tolerance, what="outputs", to=to)
+        texts = _compare_texts(model, exporter, staged, tolerance)
     num_rows, num_tokens = model.example_tokens().shape
-    return ExportedModel(out, to, name, difference, num_rows, num_tokens)
+    return ExportedModel(out, to, name, difference, num_rows, num_tokens, texts)
+
+
+def _compare_texts(model: ExportableModel, exporter: Exporter, path: Path, tolerance: float) -> ComparedTexts | None:
+    """Compare the final outputs for texts, where there are some and the runtime of the format is installed."""
+    if exporter.predict is None or model.predict is None or not model.inputs:
+        return None
+    found = exporter.predict(model, path, model.inputs)
+    if found is None:
+        return None
+    what = FINAL_OUTPUTS[model.spec.head]
+    difference = _difference(found, model.predict(model.inputs), tolerance, what=f"{what} of texts", to=exporter.name)
+    return ComparedTexts(what, difference, len(model.inputs))
+
+
+def _difference(found: Tensor, expected: Tensor, tolerance: float, *, what: str, to: str) -> float:
+    """The largest difference; more than the tolerance is an error."""
+    difference = float((found.double() - expected.double()).abs().max())
+    if not difference <= tolerance * max(1.0, float(expected.abs().max())):
+        raise CheckpointError(
+            f"the {what} of the {to} export differ from those of the model by up to {difference:.2g}: it was removed"
+        )
+    return difference
 
 
 def check_destination(out: Path, *, to: str, number_type: str | None, overwrite: bool) -> None:

@@ -1,6 +1,6 @@
 """The data that importers return and that exporters take."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +22,8 @@ from regard.tasks.task import ExportSpec, HeadKind
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints import load_weights, weights_of
 
+FINAL_OUTPUTS: Mapping[str, str] = {"labels": "probabilities", "number": "numbers", "vector": "embeddings"}
+"""What is finally computed from a text, for each head whose exports are compared from texts on."""
 GENERATING_HEADS = ("next-token", "target-tokens")
 """Heads that are part of the model itself; the model of every other head has a `body` below it."""
 UNKNOWN_TOKENS = ("<unk>", "[UNK]")
@@ -91,6 +93,11 @@ class ExportableModel:
     """The settings of the adapter, where the model has one that is not merged."""
     base_name: str | None = None
     """The name of the model that the adapter was trained on."""
+    inputs: tuple[str, ...] = ()
+    """Inputs of the run's validation rows, for which final outputs are compared; the texts of a pair are separated by
+    a tab."""
+    predict: Callable[[Sequence[str]], Tensor] | None = None
+    """Computes the run's final outputs for inputs: probabilities of labels, numbers, or embeddings."""
 
     @property
     def body(self) -> Any:
@@ -155,6 +162,9 @@ class Exporter:
     """Writes a model to a file, or into an empty folder, and returns the name of the model in that format."""
     outputs: Callable[[ExportableModel, Path], tuple[Tensor, Tensor]]
     """Computes outputs from what was written, and the same outputs by the model itself."""
+    predict: Callable[[ExportableModel, Path, Sequence[str]], Tensor | None] | None = None
+    """Computes final outputs for inputs from what was written, in the runtime that it is for; None where that is not
+    installed."""
     files: tuple[str, ...] = ()
     """What a folder of this format may contain: an export with other content is not overwritten."""
     suffix: str = ""
@@ -181,6 +191,23 @@ def weights_with_position_tables(model: Transformer) -> dict[str, Tensor]:
             assert table is not None, "sinusoids are added to embeddings"
             weights[f"{side}.positions.table.weight"] = table.to(model.embedding.weight)
     return weights
+
+
+def scaled_head(model: ExportableModel) -> dict[str, Tensor]:
+    """The weights of the head on a body; a number is computed in the units of the data."""
+    weights = {name: weight for name, weight in weights_of(model.model).items() if name.startswith("head.")}
+    if model.spec.head == "number":
+        scale, shift = model.spec.scale, model.spec.shift
+        weights["head.output.weight"] = weights["head.output.weight"] * scale
+        weights["head.output.bias"] = weights["head.output.bias"] * scale + shift
+    return weights
+
+
+def final_outputs(spec: ExportSpec, outputs: Tensor) -> Tensor:
+    """Probabilities from the logits of labels; other outputs are final."""
+    if spec.head != "labels":
+        return outputs
+    return outputs.sigmoid() if spec.is_multi_label else outputs.softmax(dim=-1)
 
 
 def copy_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:

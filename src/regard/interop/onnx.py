@@ -8,30 +8,38 @@ The output is `logits`; the inputs have Hugging Face's names:
 
 A mask has 1 for tokens and 0 for the padding after them. There is no KV cache: the graph computes the logits of all
 positions. A number has the units of the data.
+
+`tokenizer.json` adds the tokens that the model was trained with, and truncates texts. `config.json` has the names of
+the labels, the function that turns logits into probabilities, and the pooling, which is part of the graph.
 """
 
 import copy
 import importlib.util
+import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import tokenizers
 import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.files import write_atomically
 from regard.interop.hf.tokenizer import tokenizer_with_template
-from regard.interop.model import TOKENIZER_FILES, ExportableModel, Exporter, optional_package
+from regard.interop.hf.writing import label_fields
+from regard.interop.model import FINAL_OUTPUTS, TOKENIZER_FILES, ExportableModel, Exporter, optional_package
 from regard.logging import log_info
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer.config import TransformerConfig
 from regard.nn.recurrent import LayerHidden, RecurrentLayer
+from regard.tasks.text import SEPARATOR
 
-_FILE = "model.onnx"
+_FILE, _CONFIG = "model.onnx", "config.json"
 _MAX_BYTES = 1_800_000_000
 """Weights up to this size are stored in the file of the graph, which can have at most two gigabytes."""
 _ROWS, _TIME, _SOURCE_TIME = 2, 5, 7
@@ -69,7 +77,8 @@ def write_onnx(model: ExportableModel, folder: Path) -> str:
             external_data=sum(parameter.numel() * 4 for parameter in inner.parameters()) > _MAX_BYTES,
             verbose=False,
         )
-    write_atomically(folder / "tokenizer.json", tokenizer_with_template(model).encode())
+    write_atomically(folder / "tokenizer.json", _tokenizer(model).encode())
+    write_atomically(folder / _CONFIG, (json.dumps(_config(model), indent=2, ensure_ascii=False) + "\n").encode())
     return f"a graph of {', '.join(inputs)}"
 
 
@@ -87,6 +96,59 @@ def onnx_outputs(model: ExportableModel, folder: Path) -> tuple[Tensor, Tensor]:
 
     found = ReferenceEvaluator(path).run(None, feed)[0]  # pyright: ignore[reportArgumentType, reportIndexIssue, reportCallIssue]  its stubs
     return torch.from_numpy(found), model.outputs()
+
+
+def onnx_predictions(model: ExportableModel, folder: Path, inputs: Sequence[str]) -> Tensor | None:
+    """The final outputs for texts by onnxruntime, from the files alone; None where it is not installed."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return None
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(folder / _FILE), providers=["CPUExecutionProvider"])
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+    names, found = {each.name for each in session.get_inputs()}, []
+    for text in inputs:
+        first, *others = text.split(SEPARATOR)
+        encoding = tokenizer.encode(first, others[0] if others else None)
+        columns = {"input_ids": encoding.ids, "attention_mask": encoding.attention_mask}
+        columns["token_type_ids"] = encoding.type_ids
+        feed = {name: np.array([column]) for name, column in columns.items() if name in names}
+        found.append(torch.from_numpy(session.run(None, feed)[0]))
+    outputs = torch.cat(found)
+    match config.get("activation"):
+        case "softmax":
+            return outputs.softmax(dim=-1)
+        case "sigmoid":
+            return outputs.sigmoid()
+    return outputs
+
+
+def _tokenizer(model: ExportableModel) -> str:
+    """The tokenizer, which truncates texts as the model's task does."""
+    layout = json.loads(tokenizer_with_template(model))
+    if model.spec.max_length is not None and model.spec.head in FINAL_OUTPUTS:
+        limit = {"direction": "Right", "max_length": model.spec.max_length, "strategy": "LongestFirst", "stride": 0}
+        layout["truncation"] = limit
+    return json.dumps(layout, ensure_ascii=False)
+
+
+def _config(model: ExportableModel) -> dict[str, Any]:
+    """What a program needs to know besides the graph and the tokenizer."""
+    spec = model.spec
+    config: dict[str, Any] = {
+        "head": spec.head,
+        **label_fields(model),
+        "pad_token_id": model.tokenizer.pad,
+        "max_length": spec.max_length,
+    }
+    if spec.head in FINAL_OUTPUTS:
+        config["pooling"] = spec.pooling
+    if spec.head == "labels":
+        config["activation"] = "sigmoid" if spec.is_multi_label else "softmax"
+    if spec.head == "number":
+        config["scaling"] = {"scale": spec.scale, "shift": spec.shift, "is_in_graph": True}
+    return config
 
 
 class _Graph(nn.Module):
@@ -195,5 +257,9 @@ def _quiet_exporter() -> Iterator[None]:
 
 
 ONNX = Exporter(
-    name="onnx", write=write_onnx, outputs=onnx_outputs, files=(_FILE, f"{_FILE}.data", "config.json", *TOKENIZER_FILES)
+    name="onnx",
+    write=write_onnx,
+    outputs=onnx_outputs,
+    predict=onnx_predictions,
+    files=(_FILE, f"{_FILE}.data", _CONFIG, *TOKENIZER_FILES),
 )

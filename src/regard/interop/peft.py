@@ -30,11 +30,27 @@ from regard.adapters.lora import (
 from regard.errors import CheckpointError, ConfigError
 from regard.files import write_atomically
 from regard.interop.hf.architectures import ARCHITECTURES, nearest_architecture
-from regard.interop.hf.reading import hash_files
+from regard.interop.hf.reading import hash_files, read_pooling
+from regard.interop.hf.sentences import (
+    SENTENCE_FILES,
+    read_dense_layers,
+    read_sentence_head,
+    sentence_files,
+    uses_sentence_layout,
+    write_dense_layers,
+)
+from regard.interop.hf.tokenizer import tokenizer_files
 from regard.interop.hf.weights import ForeignWeight
-from regard.interop.hf.writing import HFModel, as_hf_model, head_names, head_tensors, read_head
+from regard.interop.hf.writing import HFModel, as_hf_model, head_names, head_tensors, read_head, write_json_files
 from regard.interop.importing import Importer
-from regard.interop.model import ExportableModel, Exporter, ImportedAdapter, ImportedModel, with_position_tables
+from regard.interop.model import (
+    TOKENIZER_FILES,
+    ExportableModel,
+    Exporter,
+    ImportedAdapter,
+    ImportedModel,
+    with_position_tables,
+)
 from regard.models.transformer import Transformer
 from regard.models.transformer.config import TransformerConfig
 from regard.tasks.task import HeadKind
@@ -165,14 +181,18 @@ def read_peft(folder: str | os.PathLike[str], model: nn.Module, names: ModuleNam
 def read_adapter(folder: Path) -> ImportedModel:
     """Read the files of an adapter in their own names; `fit_adapter` converts them for a base."""
     values, tensors = _read_files(folder)
-    head = _head(values.get("task_type"), tensors)
+    described, layers = read_sentence_head(folder)
+    tensors |= layers
+    head = _head("SEQ_CLS" if layers else values.get("task_type"), tensors)
     labels = len(tensors["classifier.weight"]) if head in ("labels", "tags") else 0
+    names = described.get("id2label", {})
     return ImportedModel(
         name=folder.resolve().name,
         architecture="LoRA adapter",
         content_hash=hash_files([folder / _TENSORS]),
         head=head,
-        labels=tuple(f"LABEL_{number}" for number in range(labels)),
+        labels=tuple(str(names.get(str(number), f"LABEL_{number}")) for number in range(labels)),
+        pooling=read_pooling(folder) if layers else None,
         adapter=ImportedAdapter(settings=_lora_values(values), tensors=tensors),
     )
 
@@ -220,16 +240,19 @@ def write_adapter(model: ExportableModel, folder: Path) -> str:
         raise ConfigError("finetune.method must be lora for peft: the run has no adapter")
     if model.spec.head not in _TASK_TYPES:
         raise ConfigError(f"peft needs a model with one of the heads {', '.join(_TASK_TYPES)}, got {model.spec.head}")
-    hf_model = as_hf_model(model)
+    hf_model, is_layered = as_hf_model(model), uses_sentence_layout(model.spec)
     write_peft(
         folder,
         model.body,
         model.lora,
         _layers(hf_model),
         base_name=model.base_name,
-        task_type=_TASK_TYPES[model.spec.head],
+        task_type=_TASK_TYPES["vector" if is_layered else model.spec.head],
         others=head_tensors(model, hf_model),
     )
+    if is_layered:
+        write_dense_layers(model, folder)
+        write_json_files(folder, {"config.json": hf_model.config, **tokenizer_files(model), **sentence_files(model)})
     return f"an adapter for {hf_model.architecture}"
 
 
@@ -242,7 +265,11 @@ def peft_outputs(model: ExportableModel, folder: Path) -> tuple[Tensor, Tensor]:
     found = read_peft(folder, body, _layers(hf_model))
     add_lora(body, found.config)
     load_lora(body, found.tensors)
-    _load_head(model, adapted, found.others, hf_model.config)
+    if uses_sentence_layout(model.spec):
+        own = {name: weight for name, weight in weights_of(adapted).items() if name.startswith("head.")}
+        copy_weights(own, read_dense_layers(model, folder))
+    else:
+        _load_head(model, adapted, found.others, hf_model.config)
     return model.outputs(adapted.eval(), is_scaled=True), model.outputs()
 
 
@@ -335,4 +362,9 @@ def _foreign_name(names: ModuleNames, ours: str) -> str:
     return names[ours]
 
 
-PEFT_EXPORTER = Exporter(name="peft", write=write_adapter, outputs=peft_outputs, files=(_CONFIG, _TENSORS))
+PEFT_EXPORTER = Exporter(
+    name="peft",
+    write=write_adapter,
+    outputs=peft_outputs,
+    files=(_CONFIG, _TENSORS, "config.json", *TOKENIZER_FILES, *SENTENCE_FILES),
+)

@@ -39,6 +39,11 @@ class HeadConfig(Settings):
     hidden_layer: bool = False
     """Whether a hidden layer with tanh precedes the output layer."""
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether the output layer is all there is to learn: pooling has no weights."""
+        return not self.hidden_layer and self.pooling != "attention"
+
 
 class Pool(nn.Module):
     """One vector from the hidden states of a text; padding is excluded.

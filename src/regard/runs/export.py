@@ -1,20 +1,28 @@
 """Exporting the model of a run to the formats of other libraries."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from regard.data.codecs.text import TextCodec
 from regard.errors import ConfigError
 from regard.interop.exporting import ExportedModel, check_destination, write_export
-from regard.interop.model import ExportableModel
+from regard.interop.model import FINAL_OUTPUTS, ExportableModel
 from regard.logging import log_info
 from regard.runs.run import Run
 from regard.tasks.task import Task
+from regard.tasks.text import SEPARATOR
 from regard.training.settings import ResolvedSettings
+
+_NUM_INPUTS, _NUM_CANDIDATES = 8, 100
+"""Texts that are compared, and validation rows that they are taken from."""
 
 
 def export_model(
@@ -39,9 +47,35 @@ def export_model(
     model = (found.unmerged() if to == "peft" else found.model).float()
     template = found.folder.read_chat_template()
     exportable = exportable_model(found.settings, found.task, model, chat_template=template)
+    if exportable.spec.head in FINAL_OUTPUTS:
+        predict = partial(_final_outputs, found, exportable.spec.head)
+        exportable = replace(exportable, inputs=_example_inputs(found), predict=predict)
     exported = write_export(exportable, Path(out), to=to, number_type=number_type, overwrite=overwrite)
     log_info(str(exported))
     return exported
+
+
+def _example_inputs(run: Run) -> tuple[str, ...]:
+    """A few inputs of the validation rows; pairs that are truncated are left out, for which libraries differ."""
+    inputs = [run.task.input_of(row) for row in run.folder.read_held_out("valid")[:_NUM_CANDIDATES]]
+    limit = run.task.export_spec().max_length
+    lengths = [sum(len(ids) + 1 for ids in run.tokenizer.encode(text.split(SEPARATOR))) + 1 for text in inputs]
+    kept = (
+        text
+        for text, length in zip(inputs, lengths, strict=True)
+        if SEPARATOR not in text or limit is None or length <= limit
+    )
+    return tuple(islice(kept, _NUM_INPUTS))
+
+
+def _final_outputs(run: Run, head: str, inputs: Sequence[str]) -> Tensor:
+    """What a user of the run gets: embeddings, numbers, or the probability of each label."""
+    if head == "vector":
+        return torch.from_numpy(run.embed(inputs))
+    predictions = run.predict_full(inputs)
+    if head == "number":
+        return torch.tensor([[float(each.output)] for each in predictions])
+    return torch.tensor([list((each.probabilities or {}).values()) for each in predictions])
 
 
 def exportable_model(

@@ -55,7 +55,8 @@ def finetune(
         data: A file, several, a folder, or rows in memory.
         out: The run folder; unset, a new one under `runs/`.
         task: The name of a task; unset, it is detected from the data.
-        method: Which weights are trained: all, head, top or lora.
+        method: Which weights are trained: all, top, lora, or head, which is a linear probe without steps unless `steps`
+            or `epochs` is set.
         columns: The columns to use, by name or by position from 1.
         encoding: The encoding of text files, such as windows-1252; unset, it is detected.
         minutes: The budget in minutes.

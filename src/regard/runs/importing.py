@@ -182,7 +182,11 @@ def _adapter_settings(
     found = task.imported_codecs(ImportedCodecs(text.tokenizer, imported.labels))
     limit = getattr(base.task, "max_length", _MAX_LENGTH)
     own = {"name": task.name, **task.imported_settings(max_length=limit, window=limit)}
-    head = {**base.head.model_dump(), "hidden_layer": is_pooled, **({"pooling": "first"} if is_pooled else {})}
+    assert imported.adapter is not None, "it is an adapter"
+    # BERT's own head, or one on the pooling that the adapter names, with or without a hidden layer.
+    has_hidden = imported.pooling is None or any("pooler" in name for name in imported.adapter.tensors)
+    pooling = {"pooling": imported.pooling or "first"} if is_pooled else {}
+    head = {**base.head.model_dump(), "hidden_layer": is_pooled and has_hidden, **pooling}
     return base.changed(task=own, head=head), found
 
 

@@ -39,7 +39,8 @@ def summarize(run: Run, content: ReportContent | None = None) -> dict[str, str]:
         best = kept[-1] if kept else min(evaluations, key=lambda line: line["valid_loss"])
         facts["best"] = f"step {best['step']:,}, {_evaluated(best)}"
     if (tuned := settings.finetune) is not None:
-        facts["fine-tuned"] = f"from {Path(tuned.base).name}, {tuned.method}"
+        start = "" if not tuned.probe else ", a linear probe" if settings.is_probe_alone else " after a linear probe"
+        facts["fine-tuned"] = f"from {Path(tuned.base).name}, {tuned.method}{start}"
     return {**facts, "hardware": provenance.hardware}
 
 
@@ -65,7 +66,7 @@ def write_run_report(run: Run, evaluation: Evaluation, *, evaluated_on: str = "V
         evaluated_on=evaluated_on,
         num_rows=len(evaluation.rows) if run.task.has_targets else None,
         baseline=_baseline(run, evaluation),
-        curves=run.folder.read_metrics(),
+        curves=[] if run.settings.is_probe_alone else run.folder.read_metrics(),
         kept_step=note_of(run.folder.model_path).get("step"),
         settings=run.folder.settings_path.read_text(encoding="utf-8"),
         samples=content.samples,

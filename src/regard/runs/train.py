@@ -297,7 +297,8 @@ def _resume(
         raise RunError(f"{folder.path} was imported or merged, and has no training to resume: fine-tune it")
     settings = ResolvedSettings.read(merge_tables(before.model_dump(), changes))
     _require_same_run(before, settings)
-    if settings.train.max_steps is settings.train.max_epochs is settings.train.minutes is None:
+    limits = settings.train
+    if limits.max_steps is limits.max_epochs is limits.minutes is None and not settings.is_probe_alone:
         raise ConfigError(f"{folder.settings_path} has no train.max_steps, train.max_epochs or train.minutes: set one")
     task = make_task(settings.task)
     data = task.prepare(settings.data, rows)
@@ -374,7 +375,7 @@ def _fit(
     steps = outcome.progress.step
     log_info(
         f"trained {steps:,} {'step' if steps == 1 else 'steps'} in {format_duration(outcome.progress.seconds)}: "
-        f"{outcome.reason}; weights of step {outcome.progress.best_step or steps:,} kept"
+        f"{outcome.reason}; weights of step {outcome.progress.best_step:,} kept"
     )
     return _report(folder, trainer, data)
 

@@ -48,6 +48,7 @@ from regard.tasks.task import (
     EvaluationData,
     ExportSpec,
     ImportedCodecs,
+    LabeledVectors,
     Likelihoods,
     Objective,
     Prediction,
@@ -192,6 +193,12 @@ class ImageClassification(Task[ImageClassificationSettings]):
         if objective.rdrop:
             batch = repeat_batch(batch)
         return classification_loss(model(batch.pixels).float(), batch.targets, batch.weights, objective)
+
+    def has_linear_head(self, head: HeadConfig) -> bool:
+        return head.is_linear
+
+    def head_inputs(self, model: "ImageClassifier", batch: "ImageBatch") -> LabeledVectors:
+        return LabeledVectors(model.embed(batch.pixels), batch.targets, batch.weights)
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator["ImageBatch"], device: torch.device) -> Likelihoods:

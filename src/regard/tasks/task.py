@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -359,6 +359,17 @@ class SelectionScore:
         return self.value if find_metric(self.metric).higher_is_better else -self.value
 
 
+@dataclass(frozen=True)
+class LabeledVectors:
+    """Inputs of a linear head, and what it should predict from each."""
+
+    vectors: Float[Tensor, "rows model"]
+    targets: Shaped[Tensor, "rows ..."]
+    """Class indices, rows of zeros and ones for several labels, or numbers."""
+    weights: Float[Tensor, " rows"]
+    """The weight of each row in the loss; one of weight 0 is not a row of the data."""
+
+
 TaskSettingsT = TypeVar("TaskSettingsT", bound=TaskSettings)
 
 
@@ -568,6 +579,14 @@ class Task(Generic[TaskSettingsT]):
 
     def loss(self, model: Any, batch: Any, objective: Objective = PLAIN) -> Float[Tensor, ""]:
         """The loss summed over the batch's targets."""
+        raise NotImplementedError
+
+    def has_linear_head(self, head: HeadConfig) -> bool:
+        """Whether the logits are `model.head.output` of vectors that only the base computes: see `head_inputs`."""
+        return False
+
+    def head_inputs(self, model: Any, batch: Any) -> LabeledVectors:
+        """What the linear head reads, and should predict, for a batch."""
         raise NotImplementedError
 
     @property

@@ -46,6 +46,7 @@ from regard.tasks.task import (
     EvaluationData,
     ExportSpec,
     ImportedCodecs,
+    LabeledVectors,
     Likelihoods,
     Objective,
     Prediction,
@@ -124,6 +125,13 @@ class LabeledTextTask(TextTask[TextSettingsT]):
 
     def defaults(self, context: DefaultsContext) -> Defaults:
         return Defaults(super().defaults(context).train, head={"pooling": default_pooling(context.model)})
+
+    def has_linear_head(self, head: HeadConfig) -> bool:
+        return head.is_linear
+
+    def head_inputs(self, model: SequenceClassifier, batch: TextBatch) -> LabeledVectors:
+        vectors = model.embed(batch.source, batch.lengths, batch.segments)
+        return LabeledVectors(vectors, batch.targets, batch.weights)
 
     def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
         from regard.tasks.sentence_embedding import embed_texts

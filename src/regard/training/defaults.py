@@ -137,8 +137,11 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
         **given,
         **{name: value for name, value in values.items() if name not in is_set or given.get(name) is None},
     }
+    head = HeadConfig.read(_filled(settings.head, {"pooling": "mean", **defaults.head}), section="head")
+    if tuned is not None:
+        tuned = tuned.changed(probe=tuned.probe and task.has_linear_head(head))
     train = {**train, **_budget(train, task, data, tuned)}
-    train = {**train, **_schedule(train, is_set, settings.model, data, tuned)}
+    train = {**train, **_schedule(train, is_set, settings.model, data, tuned, task)}
     if train["compile"] == "auto":
         is_long = (train.get("minutes") or 0.0) >= _COMPILED_MINUTES and isinstance(data.train, TokenStream)
         train["compile"] = "always" if is_long and settings.model.can_compile and device == "cuda" else "never"
@@ -148,7 +151,7 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
         preset=settings.preset,
         task=task_settings,
         model=settings.model,
-        head=HeadConfig.read(_filled(settings.head, {"pooling": "mean", **defaults.head}), section="head"),
+        head=head,
         data=settings.data,
         train=TrainConfig.read(train, section="train"),
         generate=settings.generate,
@@ -169,6 +172,8 @@ def _budget(train: Mapping[str, Any], task: Task[Any], data: Prepared, tuned: Fi
     """The number of steps, where no budget is set."""
     if any(train.get(name) is not None for name in ("max_steps", "max_epochs", "minutes")):
         return {}
+    if tuned is not None and tuned.probe and tuned.method == "head":
+        return {}
     batches = task.batches(data, batch_tokens=train["batch_tokens"], seed=train["seed"])
     if tuned is not None:
         epochs = min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _FINETUNING_STEPS / batches.per_epoch))
@@ -187,6 +192,7 @@ def _schedule(
     model: ModelConfig,
     data: Prepared,
     tuned: FinetuneConfig | None,
+    task: Task[Any],
 ) -> dict[str, Any]:
     """The peak of the learning rate, the warmup, and when the model is evaluated."""
     values: dict[str, Any] = {}
@@ -199,11 +205,15 @@ def _schedule(
         is_few = not isinstance(data.train, TokenStream) and len(data.train) < _FEW_LABELS
         rate = default_learning_rate(model.model_dim, tuned.method) * (_RATE_FOR_FEW if is_few else 1.0)
         steps = max_steps or _MIN_STEPS
-        warmup = max(1, round(_FINETUNING_WARMUP * steps))
+        warmup, between = max(1, round(_FINETUNING_WARMUP * steps)), max(10, steps // _EVALUATIONS)
+        if tuned.probe and max_steps is None:
+            # The number of steps is not known, and may be that of a few epochs; a solved head needs no long warmup.
+            epoch = task.batches(data, batch_tokens=train["batch_tokens"], seed=train["seed"]).per_epoch
+            warmup, between = min(warmup, max(1, epoch // 2)), min(between, max(10, epoch))
         num_valid = len(data.held_out["valid"])
         is_blind = not isinstance(data.train, TokenStream) and num_valid < _FEWEST_VALIDATION_ROWS
         if "evaluate_every" not in is_set and (is_blind or not train.get("minutes")):
-            values["evaluate_every"] = steps if is_blind else max(10, steps // _EVALUATIONS)
+            values["evaluate_every"] = steps if is_blind else between
     if "learning_rate" not in is_set:
         values["learning_rate"] = float(f"{rate:.2g}")
     if "warmup_steps" not in is_set:
@@ -251,6 +261,8 @@ def _why_not_float8(settings: ResolvedSettings, data: Prepared, hardware: Hardwa
 
 def _report(settings: ResolvedSettings) -> None:
     train = settings.train
+    if settings.is_probe_alone:  # there are no steps
+        return
     window = getattr(settings.task, "window", None)
     log_info(
         f"{train.optimizer}, learning rate {train.learning_rate:g} after "

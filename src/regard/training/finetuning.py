@@ -8,6 +8,7 @@
 Howard & Ruder, "Universal Language Model Fine-tuning for Text Classification"
 (2018), sections 3.2 and 3.3, for learning rates that decrease from layer to layer
 and for gradual unfreezing from the top. https://arxiv.org/abs/1801.06146
+A new linear head is solved first: see `regard.training.probe`.
 """
 
 import re
@@ -46,6 +47,9 @@ class FinetuneConfig(Settings):
     low-rank updates."""
     top_layers: int = Field(default=2, ge=1)
     """The number of layers that the method top trains."""
+    probe: bool = True
+    """Solve a new linear head exactly on the vectors of the base before training, which starts from there; the method
+    head without train.max_steps or train.max_epochs is this solution alone. No effect on heads that are not linear."""
     layer_decay: float = Field(default=1.0, gt=0.0, le=1.0)
     """The learning rate of a layer, as a share of that of the layer above it."""
     gradual: bool = False

@@ -29,6 +29,7 @@ from regard.training.ema import WeightAverage
 from regard.training.finetuning import lr_multipliers
 from regard.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
 from regard.training.precision import Hardware, ThreadChooser, threads
+from regard.training.probe import PROBE_SHARE, probe_head
 from regard.training.schedules import cooldown_progress, lr_multiplier
 from regard.training.settings import ResolvedSettings
 from regard.training.update import Updater, can_use_cuda_graphs
@@ -157,6 +158,13 @@ class Trainer:
         progress, config = self.progress, self.config
         clock = time.perf_counter() - progress.seconds
         last_save = progress.seconds
+        if self._needs_probe():
+            is_stopped = not self._probe(clock, observe, save_best, should_stop)
+            if is_stopped or self.settings.is_probe_alone:
+                save(self)
+            if is_stopped:
+                return Outcome(progress, "interrupted", is_finished=False)
+            last_save = progress.seconds
         reason = self._reason_to_stop()
         chooser = self._thread_chooser()
         while reason is None:
@@ -269,6 +277,41 @@ class Trainer:
             return {}
         return {str(number): tensor for number, tensor in enumerate(self.updater.carried.get(0, []))}
 
+    def _needs_probe(self) -> bool:
+        tuned, progress = self.settings.finetune, self.progress
+        return tuned is not None and tuned.probe and progress.step == 0 and progress.best_loss == math.inf
+
+    def _probe(
+        self,
+        clock: float,
+        observe: Callable[[Mapping[str, Any]], None],
+        save_best: Callable[["Trainer"], None],
+        should_stop: Callable[[], bool],
+    ) -> bool:
+        """Solve the head, and evaluate it as the first candidate; False if stopped."""
+        minutes, is_alone = self.config.minutes, self.settings.is_probe_alone
+        share = 1.0 if is_alone else PROBE_SHARE
+        is_few = self.settings.data.shots is not None
+        is_solved = probe_head(
+            self.model,
+            self.task,
+            self.data,
+            self.batches,
+            self.hardware,
+            uses_validation_rows=not is_few,
+            deadline=None if minutes is None else clock + share * 60 * minutes,
+            should_stop=should_stop,
+        )
+        if not is_solved:
+            return False
+        self.ema.restore(dict(self.model.named_parameters()))
+        # With few shots the validation rows select nothing, so the probe is a candidate only if nothing follows it.
+        if is_alone or not is_few:
+            line = self._evaluate(save_best)
+            observe({**line, "seconds": time.perf_counter() - clock})
+        self.progress.seconds = self.progress.seconds_at_line = time.perf_counter() - clock
+        return True
+
     def _step(self, step: int) -> tuple[Tensor, int, int]:
         """One update; the summed loss, and the number of targets and of tokens in it."""
         config = self.config
@@ -378,6 +421,8 @@ class Trainer:
 
     def _reason_to_stop(self) -> str | None:
         progress = self.progress
+        if self.settings.is_probe_alone:
+            return "the head is solved exactly"
         if self._is_cooling and self._cooled() >= 1.0:
             num_steps = progress.step - progress.cooldown_step
             steps = f"{num_steps:,} steps" if num_steps != 1 else "step"

@@ -137,6 +137,13 @@ class ResolvedSettings(Settings):
     generate: GenerationConfig = Field(default_factory=GenerationConfig)
     finetune: FinetuneConfig | None = None
 
+    @property
+    def is_probe_alone(self) -> bool:
+        """Whether the run is a linear probe without gradient steps."""
+        tuned, train = self.finetune, self.train
+        is_head = tuned is not None and tuned.probe and tuned.method == "head"
+        return is_head and train.max_steps is None and train.max_epochs is None
+
     @field_validator("task", mode="before")
     @classmethod
     def _read_task(cls, values: Any) -> Any:

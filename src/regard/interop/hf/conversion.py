@@ -52,6 +52,7 @@ def convert_checkpoint(checkpoint: Checkpoint) -> ImportedModel:
 def _convert_text_model(checkpoint: Checkpoint, architecture: HFArchitecture) -> dict[str, Any]:
     tokenizer = read_tokenizer(checkpoint, architecture.stacks)
     config, weights, notes = _text_weights(checkpoint, architecture, tokenizer.vocab_size)
+    notes += [f"not used: {', '.join(checkpoint.dense_layers)}"] if checkpoint.dense_layers else []
     heads: dict[str, HeadKind] = {"decoder": "next-token", "encoder-decoder": "target-tokens"}
     encoder_head: HeadKind = "masked-tokens" if _has_masked_head(checkpoint, architecture) else "vector"
     return {

@@ -67,6 +67,8 @@ class Checkpoint:
     """The most tokens of a text that the model should read, if that is fewer than it can."""
     processor: HFConfig = field(default_factory=dict)
     """The preprocessing of images."""
+    dense_layers: tuple[str, ...] = ()
+    """The folders of layers after the pooling, by sentence-transformers."""
 
 
 class LazyTensors(Mapping[str, Tensor]):
@@ -132,9 +134,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         special_tokens=_special_tokens({**settings, **(_table(folder / "special_tokens_map.json") or {})}),
         generation=_table(folder / "generation_config.json") or {},
         chat_template=_chat_template(folder, settings),
-        pooling=_pooling(folder),
+        pooling=read_pooling(folder),
         max_length=_max_length(folder),
         processor=_table(folder / "preprocessor_config.json") or {},
+        dense_layers=tuple(sorted(path.parent.name for path in folder.glob("*_Dense/config.json"))),
     )
 
 
@@ -221,7 +224,8 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _pooling(folder: Path) -> Pooling | None:
+def read_pooling(folder: Path) -> Pooling | None:
+    """The pooling by sentence-transformers."""
     table = _table(folder / "1_Pooling" / "config.json") or {}
     return next((pooling for pooling, mode in POOLING_MODES.items() if table.get(mode) is True), None)
 

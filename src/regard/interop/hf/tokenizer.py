@@ -89,11 +89,12 @@ def tokenizer_files(model: ExportableModel) -> dict[str, Any]:
 def tokenizer_with_template(model: ExportableModel) -> str:
     """The `tokenizer.json`, with the start and end tokens that the model was trained with added to each input.
 
-    A tokenizer that adds tokens already is not changed.
+    A tokenizer of a model that generates is not changed if it adds tokens already, nor is any that adds these.
     """
     tokenizer, inner = model.tokenizer, copy_tokenizer(model.tokenizer)
     layout = json.loads(tokenizer.to_json())
-    if any(inner.encode("a", add_special_tokens=True).special_tokens_mask):
+    generates = model.spec.head in GENERATING_HEADS
+    if any(inner.encode("a", add_special_tokens=True).special_tokens_mask) if generates else _adds_both(model, inner):
         return json.dumps(layout, ensure_ascii=False)
     has_start, has_end = _START_AND_END.get(model.spec.head, (True, True))
     start, end = (inner.id_to_token(token) for token in (tokenizer.start, tokenizer.end))
@@ -114,8 +115,19 @@ def tokenizer_with_template(model: ExportableModel) -> str:
     }
     own = layout["post_processor"]
     existing = [] if own is None else own["processors"] if own["type"] == "Sequence" else [own]
-    layout["post_processor"] = {"type": "Sequence", "processors": [*existing, processor]}
+    # Of a tokenizer that adds other tokens, only what trims the offsets of bytes is kept.
+    is_bare = not any(inner.encode("a", "a", add_special_tokens=True).special_tokens_mask)
+    kept = existing if is_bare else [each for each in existing if each["type"] == "ByteLevel"]
+    layout["post_processor"] = {"type": "Sequence", "processors": [*kept, processor]}
     return json.dumps(layout, ensure_ascii=False)
+
+
+def _adds_both(model: ExportableModel, inner: tokenizers.Tokenizer) -> bool:
+    """Whether a tokenizer adds the start token, and an end token after each text of a pair, in two segments."""
+    start, end, (text,) = model.tokenizer.start, model.tokenizer.end, model.tokenizer.encode(["a"])
+    one, two = inner.encode("a"), inner.encode("a", "a")
+    first, second = [start, *text, end], [*text, end]
+    return one.ids == first and (two.ids, two.type_ids) == (first + second, [0] * len(first) + [1] * len(second))
 
 
 def _special_tokens(model: ExportableModel) -> dict[str, str]:

@@ -62,6 +62,7 @@ from regard.tasks.task import (
     EvaluationData,
     ExportSpec,
     ImportedCodecs,
+    LabeledVectors,
     Likelihoods,
     Objective,
     Prediction,
@@ -372,6 +373,15 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
         by_sentence = (divergence * batch.is_word.chunk(2)[0]).sum(dim=1)
         return loss / 2 + objective.rdrop / 4 * (by_sentence * batch.weights.chunk(2)[0]).sum()
 
+    def has_linear_head(self, head: HeadConfig) -> bool:
+        return not head.hidden_layer and not self.settings.crf
+
+    def head_inputs(self, model: "TokenClassifier", batch: SentenceBatch) -> LabeledVectors:
+        """Of the words of all sentences."""
+        vectors = model.embed_words(batch.source, batch.positions, batch.lengths, batch.forms)
+        weights = batch.weights[:, None] * batch.is_word
+        return LabeledVectors(vectors.flatten(0, 1), batch.tags.flatten(), weights.flatten())
+
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[SentenceBatch], device: torch.device) -> Likelihoods:
         """Of the tags of each sentence, for the words that were read."""
@@ -481,6 +491,22 @@ class TokenClassifier(nn.Module):
         affixes: Int[Tensor, "batch time affixes"] | None = None,
         is_word: Bool[Tensor, "batch words"] | None = None,
     ) -> Float[Tensor, "batch words outputs"]:
+        logits = self.head(self.embed_words(source, positions, lengths, forms, affixes))
+        if self.window is None:
+            return logits
+        assert forms is not None, "a tagger with features needs forms"
+        assert affixes is not None, "a tagger with features needs affixes"
+        return logits + self.window(source, positions, forms, affixes, is_word)
+
+    def embed_words(
+        self,
+        source: Int[Tensor, "batch time"],
+        positions: Int[Tensor, "batch words"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        forms: Int[Tensor, "batch time"] | None = None,
+        affixes: Int[Tensor, "batch time affixes"] | None = None,
+    ) -> Float[Tensor, "batch words model"]:
+        """The hidden state of the first token of each word."""
         extra = None
         if self.forms is not None:
             assert forms is not None, "a tagger with capitalization features needs forms"
@@ -491,12 +517,7 @@ class TokenClassifier(nn.Module):
             found = self.affixes(affixes + numbers).sum(dim=-2)
             extra = found if extra is None else extra + found
         hidden_states = self.body.encode(source, lengths, extra_embeddings=extra).hidden_states
-        logits = self.head(hidden_states.gather(1, positions[..., None].expand(-1, -1, hidden_states.size(-1))))
-        if self.window is None:
-            return logits
-        assert forms is not None, "a tagger with features needs forms"
-        assert affixes is not None, "a tagger with features needs affixes"
-        return logits + self.window(source, positions, forms, affixes, is_word)
+        return hidden_states.gather(1, positions[..., None].expand(-1, -1, hidden_states.size(-1)))
 
 
 class WindowTerm(nn.Module):
