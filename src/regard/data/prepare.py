@@ -75,6 +75,8 @@ class Prepared(Generic[Store]):
     """What was inferred, left out, or found in two sets."""
     is_isolated: bool = False
     """Whether the documents of a stream are independent of each other, or one continues the next."""
+    columns: tuple[str, ...] = ()
+    """The columns of the training table for the roles of the task, where columns have names."""
 
 
 class RowEncoder(Protocol):
@@ -224,6 +226,7 @@ def _find_or_build(
         content_hash=content,
         notes=[*source.inferred, *record["notes"], *record["warnings"]],
         is_isolated=isinstance(source, TextSource) and source.is_isolated,
+        columns=source.train.columns if isinstance(source, Source) and source.train.names else (),
     )
 
 

@@ -17,6 +17,15 @@ from regard.errors import DataError
 Rows = Sequence[Sequence[str]]
 """Rows in memory."""
 
+
+class NamedRows(list[tuple[Any, ...]]):
+    """Rows in memory whose columns have names: those that are given as dictionaries."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.names: tuple[str, ...] = tuple(dict.fromkeys(str(key) for row in rows for key in row))
+        super().__init__(tuple(row.get(name) for name in self.names) for row in rows)
+
+
 IN_MEMORY = "(rows in memory)"
 """The name of data in the settings of a run that was trained on rows in memory."""
 
@@ -52,7 +61,7 @@ def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = No
         )
 
     if rows is not None:
-        rows = [tuple(row) for row in rows]
+        rows = rows if isinstance(rows, NamedRows) else [tuple(row) for row in rows]
         return with_held_out(config, rows_in_memory(config, roles, rows), open_file, lambda: rows_hash(rows))
     require_files(config, "a file, two aligned files, a folder or a built-in data set")
     if is_builtin(config):
@@ -77,7 +86,12 @@ def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = No
 def rows_in_memory(config: DataConfig, roles: Sequence[str], rows: Rows) -> Table:
     """A table of rows in memory; if they are split by a column, `data.columns` are those of the roles."""
     table = table_from_rows(
-        rows, roles, columns=config.columns or None, key=key_column(config), skip_bad=config.skip_bad
+        rows,
+        roles,
+        names=rows.names if isinstance(rows, NamedRows) else None,
+        columns=config.columns or None,
+        key=key_column(config),
+        skip_bad=config.skip_bad,
     )
     return with_split_keys(table, config)
 

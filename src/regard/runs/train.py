@@ -211,6 +211,7 @@ def start(
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         hardware=f"{trainer.hardware}, {platform.machine()}",
         notes=data.notes,
+        columns=list(data.columns),
     )
     _require_space(folder, provenance.num_parameters)
     with folder.lock():

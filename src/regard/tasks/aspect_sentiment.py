@@ -312,7 +312,14 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
         ((_, offsets),) = self.tokenizer.encode_with_offsets([text])
         words = word_weights(text, weights[1:], offsets)  # the first token is the start
         best = most_probable(probabilities)
-        return Prediction(text, best, probabilities=probabilities, aspect=aspect.strip(), weights=words)
+        return Prediction(
+            text,
+            best,
+            probabilities=probabilities,
+            aspect=aspect.strip(),
+            weights=words,
+            probability=probabilities[best],
+        )
 
     def examples(self, data: EvaluationData) -> Examples:
         return class_examples(self.label_codec, data)

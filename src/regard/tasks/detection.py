@@ -13,7 +13,7 @@ from regard.data.formats.cells import parse_timestamp
 from regard.data.formats.files import uncompressed_name
 from regard.data.formats.images import has_labeled_images, is_image
 from regard.data.settings import DataConfig
-from regard.data.sources import Rows, is_builtin, open_source
+from regard.data.sources import NamedRows, Rows, is_builtin, open_source
 from regard.data.text_sources import open_texts
 from regard.errors import ConfigError, DataError
 
@@ -117,6 +117,15 @@ class DetectionSummary:
 def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]) -> DetectionSummary:
     """Describe the data that `config` names, or rows in memory; `given` are values of the `[task]` section."""
     has_separator, num_given = given.get("label_separator") is not None, len(config.columns)
+    if isinstance(rows, NamedRows) and len(rows.names) > 1:
+        given_names = tuple(column.rpartition(".")[2].lower() for column in config.columns or rows.names)
+        if any(isinstance(value, list | tuple) for value in rows[0]):
+            return DetectionSummary("the table in memory", names=given_names, sample=tuple(rows[:_SAMPLE_ROWS]))
+        table = open_source(config if num_given <= len(_PAIR) else config.changed(columns=[]), _PAIR, rows).train
+        return DetectionSummary(
+            "the table in memory", names=given_names, sample=_sample(table), columns_given=num_given,
+            has_label_separator=has_separator,
+        )  # fmt: skip
     if rows is not None:
         if rows and (isinstance(rows[0], str) or len(rows[0]) == 1):
             return DetectionSummary("the list of texts", is_plain_text=True)

@@ -306,7 +306,7 @@ class ImagePredictor:
                 found += self._model(pixels).double().softmax(dim=-1).tolist()
         tables = (dict(zip(self._task.label_codec.labels, some, strict=True)) for some in found)
         return [
-            Prediction(path, most_probable(table), probabilities=table)
+            Prediction(path, most_probable(table), probabilities=table, probability=max(table.values()))
             for path, table in zip(inputs, tables, strict=True)
         ]
 

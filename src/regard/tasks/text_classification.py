@@ -8,6 +8,7 @@ One label is predicted by the softmax of the logits, several by the sigmoid of e
 Dimensions: `batch` texts, `labels` classes.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,7 @@ from regard.data.codecs.text import TextCodec
 from regard.data.formats.messages import format_names
 from regard.data.prepare import FitData
 from regard.data.settings import DataConfig
-from regard.data.sources import Rows, Source, open_source
+from regard.data.sources import NamedRows, Rows, Source, open_source
 from regard.errors import ConfigError, DataError
 from regard.evaluation.examples import Examples
 from regard.evaluation.metrics.classes import confusion
@@ -76,19 +77,19 @@ class LabeledTextTask(TextTask[TextSettingsT]):
 
     def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
         roles = self.roles_of(config, rows)
-        if rows is None:
-            config = _with_pair_columns(config, roles)
+        if rows is None or isinstance(rows, NamedRows):
+            config = _with_pair_columns(config, roles, rows)
         return open_source(config, roles, rows)
 
     def roles_of(self, config: DataConfig, rows: Rows | None) -> tuple[str, ...]:
         """What the columns of a row are: one text or two, and the target."""
         single, pair = ("text", self.target_role), ("text", "other", self.target_role)
-        if config.columns or rows is not None:
+        if config.columns or (rows is not None and not isinstance(rows, NamedRows)):
             width = len(config.columns) or (len(rows[0]) if rows else 2)
             if width not in (2, 3):
                 raise DataError(f"a row needs one text or two and a {self.target_role}, got {width} columns")
             return single if width == 2 else pair
-        names = {name.rpartition(".")[2].lower() for name in open_source(config, single).train.names}
+        names = {name.rpartition(".")[2].lower() for name in open_source(config, single, rows).train.names}
         return pair if any(set(both) <= names for both in PAIR_COLUMNS) else single
 
     def input_of(self, row: Sequence[str]) -> str:
@@ -247,8 +248,12 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         probabilities = dict(zip(self.label_codec.labels, output, strict=True))
         if self.is_multi_label:
             chosen = [label for label, probability in probabilities.items() if probability > 0.5]
-            return Prediction(text, f"{self.settings.label_separator} ".join(chosen), probabilities=probabilities)
-        return Prediction(text, most_probable(probabilities), probabilities=probabilities)
+            # Labels are predicted independently of each other, so the probability of the set is a product.
+            together = math.prod(max(probability, 1 - probability) for probability in probabilities.values())
+            joined = f"{self.settings.label_separator} ".join(chosen)
+            return Prediction(text, joined, probabilities=probabilities, probability=together)
+        best = most_probable(probabilities)
+        return Prediction(text, best, probabilities=probabilities, probability=probabilities[best])
 
     def metric_names(self) -> tuple[str, ...]:
         return self.multi_label_metrics if self.is_multi_label else self.metrics
@@ -371,11 +376,11 @@ def _divergence(logits: Float[Tensor, "two labels"], *, is_single: bool) -> Floa
     return ((one.sigmoid() - other.sigmoid()) * (one - other)).sum(dim=-1)
 
 
-def _with_pair_columns(config: DataConfig, roles: Sequence[str]) -> DataConfig:
+def _with_pair_columns(config: DataConfig, roles: Sequence[str], rows: Rows | None) -> DataConfig:
     """The settings with the columns of a pair, by the names that the table has, where none are set."""
-    if config.columns or len(roles) != 3 or not config.train:
+    if config.columns or len(roles) != 3 or not (config.train or rows):
         return config
-    table = open_source(config, (roles[0], roles[-1])).train
+    table = open_source(config, (roles[0], roles[-1]), rows).train
     names = {name.rpartition(".")[2].lower(): name for name in table.names}
     both = next((pair for pair in PAIR_COLUMNS if set(pair) <= set(names)), None)
     if both is None:

@@ -54,6 +54,8 @@ class Layout:
     has_names: bool = True
     lists: tuple[str, ...] = ()
     """The names of fields whose values are lists."""
+    delimiter: str | None = None
+    """Of CSV: the character between cells."""
     is_inferred: bool = False
     """Whether the format or the header was inferred from the content."""
     read: Callable[[Sequence[int]], Iterator[Record]]

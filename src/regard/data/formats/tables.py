@@ -194,6 +194,7 @@ def table_from_rows(
     rows: Iterable[Sequence[str]],
     roles: Sequence[str] = ("source", "target"),
     *,
+    names: tuple[str, ...] | None = None,
     columns: Sequence[str] | None = None,
     key: str | None = None,
     skip_bad: bool = False,
@@ -201,7 +202,8 @@ def table_from_rows(
     """A table of rows in memory. An iterator is read into a list first, so that it can be read again.
 
     Rows have one value for each role. With a `key`, the position of a column from 1, they have more; `columns` are
-    those of the roles, by default all but the key in their order.
+    those of the roles, by default all but the key in their order. Where columns have `names`, they are chosen by name,
+    or inferred as in a file with a header.
 
     >>> table = table_from_rows([("Hallo", "Hello"), ("Welt", "world")])
     >>> [row.values for row in table]
@@ -209,10 +211,17 @@ def table_from_rows(
     """
     kept = rows if isinstance(rows, Sequence) else list(rows)
     roles = _check_names(roles, "roles")
+    has_names = names is not None
     width = len(kept[0]) if key is not None and kept and not isinstance(kept[0], str) else len(roles)
-    names = positions(width)
+    width = width if names is None else len(names)
+    names = names or positions(width)
     picks = list(range(width))
-    if key is not None:
+    inferred: list[str] = []
+    if has_names:
+        picks = choose_columns(names, columns, roles, where="the table in memory", key=key)
+        chosen = _describe_columns(roles, [names[pick] for pick in picks[: len(roles)]])
+        inferred = [f"read the table in memory; {chosen}"] if columns is None else []
+    elif key is not None:
         if width == len(roles):
             raise ConfigError(
                 f"column {key} to split by must be one besides those of the texts, but rows have "
@@ -224,8 +233,9 @@ def table_from_rows(
         format="rows",
         roles=roles,
         columns=tuple(names[pick] for pick in picks[: len(roles)]),
+        names=names if has_names else (),
         key=None if key is None else names[picks[-1]],
-        inferred=[],
+        inferred=inferred,
         skip_bad=skip_bad,
         read=partial(_read_memory, kept, width, tuple(picks)),
     )

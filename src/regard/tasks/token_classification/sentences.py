@@ -10,13 +10,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from regard.data.formats.columns import choose_columns
 from regard.data.formats.conll import TAG_ROLES, TaggedSentences, document_starts, open_tagged, tagged_from_rows
 from regard.data.formats.files import content_hash
 from regard.data.formats.layouts import Record
 from regard.data.formats.messages import format_names
 from regard.data.formats.tables import Table
 from regard.data.settings import DataConfig
-from regard.data.sources import Source, hash_of_table, require_files, with_folder, with_held_out
+from regard.data.sources import NamedRows, Source, hash_of_table, require_files, with_folder, with_held_out
 from regard.data.splits.plan import reject_split_columns, with_split_keys
 from regard.errors import ConfigError, DataError
 from regard.text.tokenizer import Tokenizer
@@ -40,6 +41,9 @@ def open_sentences(config: DataConfig, rows: Sequence[Any] | None = None) -> Sou
     """
     open_file = partial(_open, config)
     if rows is not None:
+        if isinstance(rows, NamedRows):
+            picks = choose_columns(rows.names, config.columns or None, TAG_ROLES, where="the table in memory")
+            rows = [[row[pick] for pick in picks] for row in rows]
         sentences = tagged_from_rows([tuple(map(_cut, row)) for row in rows])
         reject_split_columns(config, "sentences in memory")
         train = _table(sentences, config)
