@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.runs.run import load
 
 
@@ -80,6 +80,19 @@ def test_all_rows_can_be_scored_at_the_price_of_an_opening(regard, run, dates, t
     certificate = json.loads(regard("certificate", run, "--json").succeeds().out)
     assert not certificate["is_sealed"]
     assert certificate["openings"][0]["reason"] == f"evaluated on {100 - scored} of its rows"
+
+
+def test_rows_in_memory_may_be_dictionaries(reviews):
+    run = load(reviews)
+    rows = [("a great film of 1990", "good"), ("an awful film of 1991", "bad"), ("a dull film", "bad")]
+    named = [{"n": i, "label": label, "text": text} for i, (text, label) in enumerate(rows)]
+    expected, found = run.evaluate(rows, log=False), run.evaluate(named, log=False)
+    assert found.rows == expected.rows
+    assert found.to_json() == expected.to_json()
+    other = [{"a": text, "b": label, "text": "x"} for text, label in rows]
+    assert run.evaluate(other, columns=["a", "b"], log=False).rows == expected.rows
+    with pytest.raises(DataError, match="null in column 3: row 4"):
+        run.evaluate([*named, {"label": "bad"}], log=False)
 
 
 def test_an_evaluation_is_short_in_python(reviews):

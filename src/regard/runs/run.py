@@ -418,6 +418,8 @@ class Run:
         evaluation = self._evaluate(found, None, stride=stride, **options)
         if log:
             self._log_file(paths, evaluation, **options, **({} if stride is None else {"stride": stride}))
+        if all_rows:
+            self._update_report()
         return evaluation
 
     def evaluate_rows(self, rows: list[tuple[str, ...]], **options: Unpack[GenerationOptions]) -> Evaluation:
@@ -439,8 +441,12 @@ class Run:
                 "rows, and the certificate says so"
             )
         evaluation = self._evaluate(rows, "test", **options)
-        update_certificate(self.folder.report_path, certificate_summary(self.certificate()))
+        self._update_report()
         return evaluation
+
+    def _update_report(self) -> None:
+        """Bring the certificate in the report up to date with the ledger."""
+        update_certificate(self.folder.report_path, certificate_summary(self.certificate()))
 
     def certificate(self, metric: str | None = None, *, delta: float = DELTA) -> Certificate:
         """Confidence bounds on the headline score or another, and whether the test set is sealed."""
