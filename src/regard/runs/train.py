@@ -20,10 +20,10 @@ from regard.data.settings import DataConfig
 from regard.data.sources import IN_MEMORY, Rows
 from regard.data.stores.tokens import TokenStream
 from regard.errors import ConfigError, DeviceError, RunError, StoppedError
-from regard.logging import format_duration, log_info
+from regard.logging import format_duration, log_info, log_warning
 from regard.models.presets import has_size
 from regard.runs.folder import RunFolder
-from regard.runs.report import write_run_report
+from regard.runs.report import describe_failure, write_run_report
 from regard.runs.run import Run, split_paths_and_rows
 from regard.settings import merge_tables, require_table
 from regard.tasks.registry import detect_task, find_task, make_task
@@ -316,6 +316,8 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     path = write_run_report(run, evaluation)
     log_info(f"validation: {evaluation.scores[evaluation.headline]}")
     log_info(f"report: {path}")
+    if failure := describe_failure(run, evaluation):
+        log_warning(failure)
     return run
 
 

@@ -20,6 +20,8 @@ from regard.data.codecs.numbers import NumberCodec, parse_number
 from regard.data.codecs.text import TextCodec
 from regard.data.prepare import FitData
 from regard.evaluation.examples import Examples
+from regard.evaluation.metrics.classes import LabelCounts
+from regard.evaluation.scores import Score
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, SequenceClassifier
 from regard.tasks.task import (
@@ -98,6 +100,10 @@ class Regression(LabeledTextTask[RegressionSettings]):
             outputs=[float(each.output) for each in data.predictions],
             targets=[parse_number(row[-1]) for row in data.rows],
         )
+
+    def failure(self, scores: Mapping[str, Score], counts: LabelCounts | None, headline: str) -> str:
+        explained = scores["r_squared"].value
+        return "" if explained > 0 else f"R squared is {explained:.3f}, and that of the mean of all rows is 0"
 
     def comparison_metrics(self, headline: str) -> tuple[str, ...]:
         return ("pearson", "rmse")

@@ -33,7 +33,7 @@ from regard.data.stores.rows import TokenStore
 from regard.errors import ConfigError, RunError
 from regard.evaluation.examples import Examples
 from regard.evaluation.metrics.classes import LabelCounts, count_labels
-from regard.evaluation.registry import PAIRS, find_metric
+from regard.evaluation.registry import PAIRS, find_metric, score_label
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
 from regard.logging import log_info, log_warning
@@ -598,6 +598,15 @@ class Task(Generic[TaskSettingsT]):
         """All metrics, each with its interval."""
         examples = self.examples(data)
         return [score for name in self.metric_names() for score in find_metric(name).scores(examples)]
+
+    def failure(self, scores: Mapping[str, Score], counts: LabelCounts | None, headline: str) -> str:
+        """By what it shows that a model has learned nothing, such as a score of 0; empty where it has."""
+        if counts is not None:
+            predicted = [label for label, (_, given, _) in counts.totals.items() if given]
+            if len(predicted) == 1 and sum(gold > 0 for _, _, gold in counts.totals.values()) > 1:
+                return f"{predicted[0]!r} is predicted for every {self.unit}"
+        is_zero = scores[headline].value == 0 and find_metric(headline).higher_is_better
+        return f"{score_label(headline)} is 0" if is_zero else ""
 
     def with_stride(self, stride: int) -> Self:
         """The task with another distance between evaluation windows."""

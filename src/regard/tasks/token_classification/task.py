@@ -242,6 +242,9 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
             log_warning(warning)
         return replace(prepared, notes=[*prepared.notes, *notes])
 
+    def target_of(self, row: Sequence[str]) -> str:
+        return " ".join(self.tag_codec.tags_of(row))
+
     def texts_of(self, row: Sequence[str]) -> Sequence[str]:
         return row[:1]
 
