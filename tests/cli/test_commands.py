@@ -9,7 +9,7 @@ import pytest
 from regard.runs.folder import RunFolder
 from regard.training.defaults import draft
 
-SCORES = ("exact_match", "bleu", "chrf", "perplexity")
+SCORES = ("exact_match", "bleu", "chrf", "word_error_rate", "character_error_rate", "perplexity")
 
 
 def last_object(text: str) -> dict:

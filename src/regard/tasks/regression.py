@@ -53,7 +53,7 @@ class Regression(LabeledTextTask[RegressionSettings]):
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, "label": NumberCodec}
     store_columns = ("text", "number")
     target_role = "number"
-    metrics = ("pearson", "spearman", "rmse", "r_squared")
+    metrics = ("pearson", "spearman", "mean_absolute_error", "rmse", "r_squared")
     supports_shots = True
     objectives = frozenset()
     head_kind = "number"
