@@ -142,6 +142,7 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
 
     name = "aspect-sentiment"
     description = "aspect sentiment"
+    other_names = ("absa", "aspects", "aspect-based-sentiment")
     Settings = AspectSentimentSettings
     roles = _ROLES
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, "label": LabelCodec, "aspect": LabelCodec}

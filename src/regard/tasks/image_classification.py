@@ -83,6 +83,7 @@ class ImageClassification(Task[ImageClassificationSettings]):
 
     name = "image-classification"
     description = "image classification"
+    other_names = ("vision", "image", "images", "recognition")
     Settings = ImageClassificationSettings
     roles = ("image", "label")
     codec_types: Mapping[str, type[Codec]] = {"image": PixelCodec, "label": LabelCodec}

@@ -49,6 +49,7 @@ class Regression(LabeledTextTask[RegressionSettings]):
 
     name = "regression"
     description = "regression"
+    other_names = ("numeric", "rating", "scoring", "similarity")
     Settings = RegressionSettings
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, "label": NumberCodec}
     store_columns = ("text", "number")

@@ -104,6 +104,15 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
 
     name = "seq2seq"
     description = "sequence to sequence"
+    other_names = (
+        "translation",
+        "summarization",
+        "text2text",
+        "text2text-generation",
+        "sequence-to-sequence",
+        "mt",
+        "g2p",
+    )
     Settings = Seq2SeqSettings
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, **_TWO_TOKENIZERS}
     store_columns = ("source", "target")

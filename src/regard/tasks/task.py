@@ -351,6 +351,8 @@ class Task(Generic[TaskSettingsT]):
     name: ClassVar[str]
     description: ClassVar[str]
     """A noun phrase for titles, such as `text classification`."""
+    other_names: ClassVar[tuple[str, ...]] = ()
+    """What the task is called elsewhere; such a name is not accepted, and its error has the right one."""
     Settings: ClassVar[type[TaskSettings]]
     roles: ClassVar[tuple[str, ...]] = ("source", "target")
     """What the columns of a row are."""

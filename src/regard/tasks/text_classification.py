@@ -145,6 +145,7 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     name = "text-classification"
     description = "text classification"
+    other_names = ("classification", "sentiment", "sentiment-analysis", "intent", "topic", "nli")
     Settings = TextClassificationSettings
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, "label": LabelCodec}
     metrics = ("accuracy", "macro_f1", "matthews", "calibration_error")

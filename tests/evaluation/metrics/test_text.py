@@ -22,7 +22,7 @@ from regard.evaluation.metrics.text import (
     count_chrf,
     count_exact_match,
     count_word_errors,
-    edit_distance,
+    levenshtein_distance,
 )
 from regard.evaluation.scores import Score, score_counts
 
@@ -259,7 +259,7 @@ def test_the_edit_distance_is_that_of_its_definition():
     rng = np.random.default_rng(0)
     for _ in range(300):
         first, second = (rng.choice(list("abcd"), size=rng.integers(0, 90)).tolist() for _ in range(2))
-        assert edit_distance(first, second) == slow_distance(first, second)
+        assert levenshtein_distance(first, second) == slow_distance(first, second)
 
 
 def test_error_rates_are_of_all_words_and_of_the_best_reference():

@@ -106,11 +106,11 @@ def count_character_errors(predictions: Sequence[str], references: References) -
     return _count_errors(predictions, references, list)
 
 
-def edit_distance(first: Sequence[str], second: Sequence[str]) -> int:
+def levenshtein_distance(first: Sequence[str], second: Sequence[str]) -> int:
     """The smallest number of insertions, deletions and replacements that turn one sequence into the other.
 
     Example:
-        >>> edit_distance("kitten", "sitting")
+        >>> levenshtein_distance("kitten", "sitting")
         3
     """
     if not first:
@@ -139,7 +139,7 @@ def _count_errors(predictions: Sequence[str], references: References, split: Cal
     rows = []
     for prediction, lines in zip(predictions, accepted, strict=True):
         parts = split(prediction)
-        pairs = [(edit_distance(parts, split(line)), len(split(line))) for line in lines]
+        pairs = [(levenshtein_distance(parts, split(line)), len(split(line))) for line in lines]
         rows.append(min(pairs, key=lambda pair: pair[0] / max(1, pair[1])))
     return Counts(
         statistics=np.array(rows, np.int64), compute=_error_rate, settings={"nrefs": _num_references(accepted)}

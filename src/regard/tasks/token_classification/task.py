@@ -198,6 +198,7 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
 
     name = "token-classification"
     description = "token classification"
+    other_names = ("ner", "tagging", "pos", "pos-tagging", "chunking", "named-entity-recognition", "slot-filling")
     Settings = TokenClassificationSettings
     roles = ("words", "tags")
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, "tags": TagCodec}
