@@ -9,10 +9,10 @@ The public names are imported when they are first used, so that `import regard`
 takes no time.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from regard.errors import RegardError
     from regard.evaluation.scores import Score
     from regard.experiments.compare import compare
@@ -74,10 +74,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(_importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

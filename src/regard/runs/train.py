@@ -66,6 +66,8 @@ def train(
     epochs: float | None = None,
     seed: int | None = None,
     device: str | None = None,
+    skip_bad: bool = False,
+    auto_batch: bool = True,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -88,6 +90,8 @@ def train(
         epochs: The budget in passes over the training rows.
         seed: Another seed gives another run.
         device: auto, cpu, cuda or cuda:N.
+        skip_bad: Skip rows that cannot be read, and report how many there are.
+        auto_batch: Split batches that do not fit into memory.
         settings: Any setting, nested as in `run.toml`; the arguments above take precedence.
         resume: Resume the run in `out`.
         overwrite: Replace the run in `out`.
@@ -101,8 +105,9 @@ def train(
             data={
                 "train": paths or ([IN_MEMORY] if rows is not None else None),
                 "columns": None if columns is None else list(columns),
-                "valid": _as_list(valid),
-                "test": _as_list(test),
+                "valid": as_list(valid),
+                "test": as_list(test),
+                "skip_bad": skip_bad or None,
             },
             train={
                 "minutes": None if minutes is None else float(minutes),
@@ -110,6 +115,7 @@ def train(
                 "max_epochs": None if epochs is None else float(epochs),
                 "seed": seed,
                 "device": device,
+                "auto_batch": None if auto_batch else False,
             },
             task={"name": task, "tokenizer": tokenizer},
             preset=model,
@@ -359,7 +365,8 @@ def new_run_path(paths: Sequence[str]) -> Path:
     return next(path for path in names if not path.exists())
 
 
-def _as_list(value: str | Sequence[str] | None) -> list[str] | None:
+def as_list(value: str | Sequence[str] | None) -> list[str] | None:
+    """One path or several, as a list."""
     return [str(value)] if isinstance(value, str | os.PathLike) else None if value is None else [str(v) for v in value]
 
 
