@@ -14,11 +14,6 @@ _NO_INTERVAL = "-"
 _SAME_SCORE = "-: no interval, since every resample of the rows has the same score"
 
 
-def has_width(score: Score) -> bool:
-    """Whether a score has an interval with a width: that of a bootstrap whose resamples all agree means nothing."""
-    return score.interval is not None and score.interval[0] < score.interval[1]
-
-
 def main_scores(scores: Mapping[str, Score], *, has_labels: bool) -> list[Score]:
     """The scores, without those of single labels where a table of labels has these."""
     return [score for name, score in scores.items() if not has_labels or find_metric_of(name).name == name]
@@ -54,13 +49,14 @@ def label_cells(counts: LabelCounts) -> list[tuple[str, ...]]:
     ]
 
 
-def format_scores(scores: Mapping[str, Score], counts: LabelCounts | None, *, num_rows: int) -> str:
-    """The tables as text, in aligned columns."""
+def format_scores(scores: Mapping[str, Score], counts: LabelCounts | None, *, num_rows: int | None) -> str:
+    """The tables as text, in aligned columns; running text has no number of rows."""
     shown = main_scores(scores, has_labels=counts is not None)
     parts = [align_columns(SCORE_HEADER, score_cells(shown))]
-    if any(score.interval is not None and not has_width(score) for score in shown):
+    if any(score.interval is not None and not score.has_width for score in shown):
         parts.append(_SAME_SCORE)
-    parts.append(f"rows: {num_rows:,}")
+    if num_rows is not None:
+        parts.append(f"rows: {num_rows:,}")
     if counts is not None:
         parts += ["", align_columns(LABEL_HEADER, label_cells(counts))]
     return "\n".join(parts)
@@ -103,6 +99,6 @@ def _tagged(cells: Sequence[str], is_header: bool) -> list[tuple[str, str]]:
 
 
 def _interval(score: Score) -> str:
-    if score.interval is None or not has_width(score):
+    if score.interval is None or not score.has_width:
         return _NO_INTERVAL
     return " to ".join(f"{end:.{score.digits}f}" for end in score.interval)

@@ -143,7 +143,7 @@ class Evaluation:
 
     def __str__(self) -> str:
         """The tables that `regard evaluate` prints; signatures are in `to_json`."""
-        return format_scores(self.scores, self.label_counts, num_rows=len(self.rows))
+        return format_scores(self.scores, self.label_counts, num_rows=len(self.rows) if self.predictions else None)
 
     def __repr__(self) -> str:
         shown = main_scores(self.scores, has_labels=self.label_counts is not None)
@@ -382,7 +382,7 @@ class Run:
 
     def evaluate(
         self,
-        data: AnyPaths | Rows | None = None,
+        data: AnyPaths | Rows | Sequence[Mapping[str, Any]] | None = None,
         *,
         columns: Sequence[str] | None = None,
         skip_bad: bool = False,
@@ -396,7 +396,7 @@ class Run:
         Rows that are also in the run's sealed test set are left out, and counted, so that the set stays unseen.
 
         Args:
-            data: A file of the training file's kind, two aligned ones, or rows in memory.
+            data: A file of the training file's kind, two aligned ones, or rows in memory, which may be dictionaries.
             columns: The columns of the file, by name or by position from 1; unset, as in training.
             skip_bad: Skip rows that cannot be read, and report how many there are.
             all_rows: Score rows of the sealed test set as well; the ledger records that it was opened.

@@ -20,6 +20,7 @@ from regard.data.settings import DataConfig
 from regard.data.sources import IN_MEMORY, Rows
 from regard.data.stores.tokens import TokenStream
 from regard.errors import ConfigError, DeviceError, RunError, StoppedError
+from regard.evaluation.registry import score_label
 from regard.logging import format_duration, log_info, log_warning
 from regard.models.presets import has_size
 from regard.runs.folder import RunFolder
@@ -38,7 +39,7 @@ from regard.training.settings import Provenance, ResolvedSettings
 from regard.version import version
 
 OnEvaluation = Callable[[int, float], None]
-Data = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Rows
+Data = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Rows | Sequence[Mapping[str, Any]]
 
 REPORT_ROWS = 1_000
 """Validation rows that the report's scores are computed on."""
@@ -77,7 +78,8 @@ def train(
     """Train a model on a file of rows, running text or images, and write a run folder.
 
     Args:
-        data: A file, several, a folder, the name of a built-in data set, or rows in memory.
+        data: A file, several, a folder, the name of a built-in data set, or rows in memory: tuples, or dictionaries
+            whose keys are the names of the columns.
         out: The run folder; unset, a new one under `runs/`.
         task: The name of a task; unset, it is detected from the data.
         model: The name of a preset; unset, one is chosen for the task, the amount of data and the machine.
@@ -320,7 +322,9 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     evaluation = run.evaluate_rows(data.held_out["valid"][:REPORT_ROWS])
     run.record("valid", "report", evaluation)
     path = write_run_report(run, evaluation)
-    log_info(f"validation: {evaluation.scores[evaluation.headline]}")
+    headline = evaluation.scores[evaluation.headline]
+    rows = f" ({len(evaluation.rows):,} rows)" if run.task.has_targets else ""
+    log_info(f"validation {score_label(headline.name)}{rows}: {headline.format_value()}")
     log_info(f"report: {path}")
     if failure := describe_failure(run, evaluation):
         log_warning(failure)

@@ -18,6 +18,7 @@ _SYNONYMS = {
     "text": "text sentence content review document comment tweet input body source src title",
     "aspect": "aspect category target term",
     "image": "image picture img photo file filename path",
+    "path": "path image picture img photo file filename",
     "label": "label labels class category sentiment polarity target tgt output stars rating",
 }
 _IDENTIFIERS = "id idx index key guid uid number"
