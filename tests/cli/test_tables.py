@@ -76,6 +76,16 @@ def test_other_columns_are_inferred_and_reported(regard, colors, tmp_path):
     assert [row["date"] for row in read_csv(answer.out, "\t")] == ["2024-05-01", "2024-05-02"]
 
 
+def test_a_table_changes_its_format_by_the_name_of_the_output(regard, colors, tmp_path):
+    given = tmp_path / "in.tsv"
+    given.write_text("utterance\tn\na red, warm thing\t1\n")
+    regard("predict", colors, "--file", given, "--out", tmp_path / "out.csv").succeeds()
+    (row,) = read_csv((tmp_path / "out.csv").read_text())
+    assert row["utterance"] == "a red, warm thing"
+    regard("predict", colors, "--file", tmp_path / "in.tsv", "--out", tmp_path / "out.tsv").succeeds()
+    assert (tmp_path / "out.tsv").read_text().splitlines()[0] == "utterance\tn\tprediction\tprobability"
+
+
 def test_columns_can_be_named(regard, colors, tmp_path):
     given = tmp_path / "in.csv"
     given.write_text("utterance;other\na red thing;a blue thing\n")

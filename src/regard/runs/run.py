@@ -720,9 +720,14 @@ def _answer_of(predictions: Sequence[Prediction]) -> dict[str, Any]:
     """The columns that a table gets; of several aspects, JSON objects with a value for each."""
     first = predictions[0]
     if len(predictions) == 1:
-        spans = None if first.spans is None else [span.to_json() for span in first.spans]
-        return {"prediction": first.output, "probability": first.probability, "spans": spans}
+        spans = first.spans and [{**span.to_json(), "probability": _rounded(span.probability)} for span in first.spans]
+        return {"prediction": first.output, "probability": _rounded(first.probability), "spans": spans}
     return {"prediction": json.dumps({str(each.aspect): each.output for each in predictions}, ensure_ascii=False)}
+
+
+def _rounded(probability: float | None) -> float | None:
+    """With as many digits as a reader of a table needs."""
+    return None if probability is None else round(probability, 6)
 
 
 def split_paths_and_rows(data: Any) -> tuple[list[str], Rows | None]:

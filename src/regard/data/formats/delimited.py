@@ -63,7 +63,7 @@ def delimited_layout(path: Path, options: ReadOptions, *, format: str, is_inferr
         label=f"{TABLE_FORMATS[format]}{separated} {'with' if has_header else 'without'} a header",
         names=names,
         has_names=has_header,
-        delimiter=delimiter,
+        delimiter=delimiter if format == "csv" else None,
         is_inferred=is_inferred or (options.header is None and not is_named),
         read=partial(_read, path, delimiter, width, has_header),
     )
