@@ -21,6 +21,11 @@ _MOST_TOKENS = 60
 """An attention map with more tokens on a side cannot be read."""
 
 
+_FEWEST_ROWS = 20
+"""On fewer rows a model that has learned something can score 0: one that is right in a tenth of all cases does so on 20
+rows with a probability of 0.12."""
+
+
 def summarize(run: Run, content: ReportContent | None = None) -> dict[str, str]:
     """Facts about a run: its model, data, training and hardware."""
     settings, provenance, metrics = run.settings, run.folder.read_provenance(), run.folder.read_metrics()
@@ -48,7 +53,7 @@ def summarize(run: Run, content: ReportContent | None = None) -> dict[str, str]:
 def describe_failure(run: Run, evaluation: Evaluation) -> str:
     """A warning that the model has learned nothing, with what to try; empty where it has."""
     reason = run.task.failure(evaluation.scores, evaluation.label_counts, evaluation.headline)
-    if not reason:
+    if not reason or len(evaluation.rows) < _FEWEST_ROWS:
         return ""
     is_other = run.task.tokenizer_kind not in ("", "characters")
     tokenizer = ", another tokenizer (characters for single words)" if is_other else ""
