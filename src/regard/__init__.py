@@ -9,15 +9,15 @@ The public names are imported when they are first used, so that `import regard`
 takes no time.
 """
 
-import os
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import os as _os
+import typing as _typing
 
 # OpenMP reads this when torch is first imported. By default its threads wait for each other by spinning, and where
 # another program uses the cores, they use up the time in which the one that they wait for could run.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+_os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from regard.errors import RegardError
     from regard.evaluation.scores import Score
     from regard.experiments.compare import compare
@@ -79,10 +79,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(_importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,10 +1,13 @@
 """Messages and progress bars, on stderr, so that results on stdout can be piped.
 
-Messages go through the standard `logging` module (the logger `regard`);
-progress bars are shown only where stderr is a terminal.
+Messages go through the standard `logging` module (the logger `regard`). Where a
+program has not configured logging, they are printed: what was detected, chosen
+and written is part of a result, from Python and in notebooks as well. Progress
+bars are shown only where stderr is a terminal.
 """
 
 import logging
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -14,19 +17,48 @@ logger = logging.getLogger("regard")
 Item = TypeVar("Item")
 
 
+class MessageFormatter(logging.Formatter):
+    """The message alone; a warning is marked as one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        prefix = "warning: " if record.levelno >= logging.WARNING else ""
+        return prefix + record.getMessage()
+
+
+class _StderrHandler(logging.Handler):
+    """Prints to what `sys.stderr` is when a message arrives: notebooks and tests replace it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
+def print_messages_by_default() -> None:
+    """Print messages, unless the program has configured the logger or logging as a whole."""
+    if logger.handlers or logger.level != logging.NOTSET or logging.getLogger().handlers:
+        return
+    handler = _StderrHandler()
+    handler.setFormatter(MessageFormatter())
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
 def log_info(message: str) -> None:
     """Log what was done or chosen."""
+    print_messages_by_default()
     logger.info(message)
 
 
 def log_warning(message: str) -> None:
     """Log what a user should know before trusting a result."""
+    print_messages_by_default()
     logger.warning(message)
 
 
 @contextmanager
 def quiet_logs() -> Iterator[None]:
     """Suppress messages below a warning inside the context, for work that is only a trial."""
+    print_messages_by_default()
     level = logger.level
     logger.setLevel(max(level, logging.WARNING))
     try:
@@ -58,6 +90,7 @@ def progress_bar(items: Iterable[Item], what: str, *, total: int | None = None) 
         TimeRemainingColumn,
     )
 
+    print_messages_by_default()
     console = Console(stderr=True)
     if not console.is_terminal or not logger.isEnabledFor(logging.INFO):
         yield from items

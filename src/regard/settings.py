@@ -134,8 +134,45 @@ def merge_tables(first: Mapping[str, Any], second: Mapping[str, Any], *, section
     return result
 
 
+OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "lr": ("learning_rate",),
+    **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs"), ("max_epochs",)),
+    **dict.fromkeys(("steps", "num_steps"), ("max_steps",)),
+    **dict.fromkeys(("batch_size", "batch"), ("batch_tokens",)),
+    **dict.fromkeys(("warmup", "num_warmup_steps"), ("warmup_steps",)),
+    **dict.fromkeys(("grad_clip", "max_grad_norm", "gradient_clipping"), ("clip_norm",)),
+    **dict.fromkeys(("early_stopping", "early_stopping_patience"), ("patience",)),
+    **dict.fromkeys(("ema", "ema_rate"), ("ema_decay",)),
+    **dict.fromkeys(("dim", "d_model", "hidden_size", "hidden_dim", "n_embd", "width"), ("model_dim",)),
+    **dict.fromkeys(("layers", "n_layers", "n_layer", "num_hidden_layers", "depth"), ("num_layers",)),
+    **dict.fromkeys(("heads", "n_heads", "n_head", "num_attention_heads"), ("num_heads",)),
+    **dict.fromkeys(("d_ff", "ffn_dim", "intermediate_size", "mlp_dim"), ("feedforward_dim",)),
+    **dict.fromkeys(("max_len", "max_seq_length", "max_seq_len"), ("max_length", "context_length")),
+    **dict.fromkeys(("vocab", "vocabulary_size"), ("vocab_size",)),
+    **dict.fromkeys(("beam", "beams", "num_beams"), ("beam_size",)),
+    **dict.fromkeys(("max_new_tokens", "num_tokens"), ("max_tokens",)),
+    **dict.fromkeys(("char", "chars", "character"), ("characters",)),
+    "byte": ("bytes",),
+    **dict.fromkeys(("word", "whitespace"), ("words",)),
+    **dict.fromkeys(("wordpiece", "subword", "subwords"), ("bpe",)),
+    **dict.fromkeys(("sentencepiece", "spm"), ("unigram",)),
+    **dict.fromkeys(("bert", "roberta", "distilbert", "t5", "bart", "encoder"), ("transformer",)),
+    **dict.fromkeys(("cnn", "conv"), ("convolution",)),
+    **dict.fromkeys(("bilstm", "bi_lstm"), ("lstm",)),
+}
+"""What settings, tokenizers and presets are called elsewhere, and here. None of these names is accepted: an error names
+the right one."""
+
+
 def nearest(name: str, known: Sequence[str]) -> str:
-    """`"; did you mean X?"`, or the list of known names when none is similar."""
+    """`"; did you mean X?"`, or the list of known names when none is similar.
+
+    Example:
+        >>> nearest("lr", ["learning_rate", "seed"]), nearest("sed", ["learning_rate", "seed"])
+        ('; did you mean learning_rate?', '; did you mean seed?')
+    """
+    if other := [each for each in OTHER_NAMES.get(name.lower().replace("-", "_"), ()) if each in known]:
+        return f"; did you mean {other[0]}?"
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
 

@@ -36,7 +36,7 @@ def test_one_aspect_gives_a_label_and_none_a_line_for_each(regard, run: Path):
     assert found["food"] == label
     told = regard("predict", run, "great soup but rude waiter", "--json").succeeds().out
     first = json.loads(told)["predictions"][0]
-    assert set(first) == {"input", "output", "score", "probabilities", "aspect", "weights"}
+    assert set(first) == {"input", "output", "score", "probabilities", "aspect", "weights", "probability"}
     assert sum(weight for _, weight in first["weights"]) == pytest.approx(1.0)
 
 
@@ -45,6 +45,20 @@ def test_lines_in_and_lines_out_stay_aligned(regard, run: Path):
     assert [bool(line) for line in piped.splitlines()] == [True, False, True]
     each = regard("predict", run, stdin="great soup\n\nrude waiter\n").succeeds().out.splitlines()
     assert [bool(line) for line in each] == [True] * 3 + [False] + [True] * 3
+
+
+def test_a_table_is_judged_by_its_column_of_aspects_or_for_each(regard, run: Path, tmp_path: Path):
+    given = tmp_path / "in.tsv"
+    given.write_text("category\tsentence\nfood\tgreat soup but rude waiter\nservice\tgreat soup but rude waiter\n")
+    by_aspect = regard("predict", run, "great soup but rude waiter").succeeds().out.splitlines()
+    labels = dict(line.split("\t") for line in by_aspect)
+    rows = [line.split("\t") for line in regard("predict", run, "--file", given).succeeds().out.splitlines()]
+    assert [row[2] for row in rows] == ["prediction", labels["food"], labels["service"]]
+    given.write_text("sentence\ngreat soup but rude waiter\n")
+    (_, line) = regard("predict", run, "--file", given).succeeds().out.splitlines()
+    assert json.loads(line.split("\t")[1]) == labels
+    (_, line) = regard("predict", run, "--file", given, "--aspect", "food").succeeds().out.splitlines()
+    assert line.split("\t")[1] == labels["food"]
 
 
 def test_words_are_highlighted_in_the_terminal_and_in_files(regard, run: Path, tmp_path: Path):

@@ -127,3 +127,20 @@ def test_tensorboard_that_is_not_installed_is_told_before_a_run_is_made(regard, 
     answer = regard("train", dates, "--out", tmp_path / "run", *tiny, "--quiet", "--set", "train.tensorboard=true")
     answer.fails_with("train.tensorboard needs the extra regard[tensorboard]")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["--set", "train.lr=1"], "did you mean train.learning_rate?"),
+        (["--set", "model.hidden_size=32"], "did you mean model.model_dim?"),
+        (["--task", "ner"], "did you mean token-classification?"),
+        (["--task", "text_generation"], "did you mean language-modeling?"),
+        (["--tokenizer", "char"], "did you mean characters?"),
+        (["--model", "bert"], "did you mean transformer?"),
+        (["--lr", "1"], "did you mean --set train.learning_rate=VALUE?"),
+    ],
+)
+def test_names_from_elsewhere_are_answered_by_ours(regard, dates: Path, tmp_path: Path, given: list[str], meant: str):
+    regard("train", dates, "--out", tmp_path / "run", "--steps", 1, "-q", *given).fails_with(meant)
+    assert not (tmp_path / "run").exists()

@@ -9,7 +9,7 @@ import pytest
 from regard.runs.folder import RunFolder
 from regard.training.defaults import draft
 
-SCORES = ("exact_match", "bleu", "chrf", "perplexity")
+SCORES = ("exact_match", "bleu", "chrf", "word_error_rate", "character_error_rate", "perplexity")
 
 
 def last_object(text: str) -> dict:
@@ -115,8 +115,12 @@ def test_beam_search_scores_its_answer_and_sampling_repeats_itself(regard, train
 
 @pytest.mark.parametrize("command", ["evaluate", "test"])
 def test_scores_come_with_interval_and_signature(regard, run: Path, command: str):
-    lines = regard(command, run).succeeds().out.splitlines()
-    assert [line.split("|")[0] for line in lines] == list(SCORES)
+    header, *lines, rows = regard(command, run).succeeds().out.splitlines()
+    assert header.split() == ["metric", "value", "95", "%", "interval"]
+    lines = [line for line in lines if not line.startswith("-: no interval")]
+    assert [line.split()[0] for line in lines] == list(SCORES)
+    assert len({line.index(line.split()[1]) + len(line.split()[1]) for line in lines}) == 1  # aligned
+    assert rows == "rows: 15"
     found = last_object(regard(command, run, "--json", "--quiet").succeeds().out)
     check_scores(found)
     assert found["rows"] == 15

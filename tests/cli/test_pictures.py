@@ -45,6 +45,13 @@ def test_labels_of_files_and_of_lines_that_name_them(regard, folder, run):
     assert sum(found[0]["probabilities"].values()) == pytest.approx(1.0)
 
 
+def test_a_table_of_paths_gets_labels(regard, folder, run, tmp_path):
+    table, out = folder / "some.csv", tmp_path / "out.jsonl"
+    table.write_text("label,image\n?,0.png\n?,1.png\n")
+    assert "path = image" in regard("predict", run, "--file", table, "--out", out).succeeds().err
+    assert [json.loads(line)["prediction"] for line in out.read_text().splitlines()] == ["dark", "bright"]
+
+
 def test_it_is_judged_and_gives_vectors(regard, folder, run):
     scores = json.loads(regard("test", run, "--json").succeeds().out)
     assert scores["accuracy"]["value"] == 1.0

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from regard.explanation.pages import page_data
+
 SMALL = ("--set", "model.model_dim=16", "--set", "model.num_heads=2", "--steps", 3, "--quiet")
 
 
@@ -46,6 +48,15 @@ def test_a_file_of_the_sealed_rows_is_known_under_any_name(regard, brought: tupl
         "sealed test set of the run"
     )
     assert "still sealed" in sentences_of(regard("certificate", run, "--json"))
+
+
+def test_the_report_says_that_the_test_set_was_opened(regard, run: Path):
+    assert "still sealed" in " ".join(page_data(run / "report.html")["certificate"]["findings"])
+    regard("test", run, "--quiet").succeeds()
+    findings = " ".join(page_data(run / "report.html")["certificate"]["findings"])
+    assert "sealed" not in findings
+    assert "was opened once" in findings
+    assert "Measured on 15 test rows" in findings
 
 
 def test_the_certificate_counts_openings(regard, run: Path):

@@ -79,7 +79,7 @@ USED_ON = {
     **dict.fromkeys(("matthews", "calibration_error"), ("classes",)),
     **dict.fromkeys(("entity_precision", "entity_recall", "entity_f1", "entity_macro_f1"), ("entities",)),
     **dict.fromkeys(("answer_exact_match", "answer_f1"), ("answers",)),
-    **dict.fromkeys(("pearson", "spearman", "rmse", "r_squared"), ("numbers",)),
+    **dict.fromkeys(("pearson", "spearman", "mean_absolute_error", "rmse", "r_squared"), ("numbers",)),
 }
 """What the outputs of a metric are where their type is not text; unlisted metrics are tested on the first kind of
 examples that has the fields they need, so that a metric of another package is tested as well."""

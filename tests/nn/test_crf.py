@@ -160,3 +160,26 @@ def test_the_rules_are_no_part_of_what_is_saved():
 def test_rules_for_other_tags_are_refused():
     with pytest.raises(ConfigError, match=r"each tag and for the boundary, 6 of each, got the shape \(4, 4\)"):
         ConditionalRandomField(5, allowed=transition_mask(NAMES, may_follow))
+
+
+def test_marginals_are_sums_over_all_paths():
+    crf = ConditionalRandomField(3)
+    for parameter in crf.parameters():
+        torch.nn.init.normal_(parameter)
+    logits, lengths = torch.randn(2, 5, 3), torch.tensor([5, 2])
+    found = crf.marginals(logits, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        expected = torch.zeros(5, 3)
+        for path in product(range(3), repeat=length):
+            tags = torch.tensor([path])
+            share = crf.log_likelihood(logits[row : row + 1, :length], tags).exp().detach()
+            for time, tag in enumerate(path):
+                expected[time, tag] += share[0]
+        torch.testing.assert_close(found[row], expected)
+
+
+def test_marginals_are_available_in_inference_mode():
+    crf = ConditionalRandomField(3)
+    with torch.inference_mode():
+        found = crf.marginals(torch.zeros(1, 4, 3), torch.tensor([4]))
+    torch.testing.assert_close(found, torch.full((1, 4, 3), 1 / 3))

@@ -67,6 +67,16 @@ def test_a_smaller_delta_has_a_wider_interval(ledger: Ledger):
             certified(ledger, delta=wrong)
 
 
+@pytest.mark.parametrize(("metric", "direction"), [("bleu", "upwards"), ("perplexity", "downwards")])
+def test_a_score_without_a_bound_does_not_claim_one(ledger: Ledger, metric: str, direction: str):
+    scores = {metric: score(31.0, "interval:bootstrap")}
+    ledger.add("valid", "report", "step 30", scores, rows=200, headline=metric)
+    _, text = certified(ledger)
+    assert "no bound holds for it" in text
+    assert f"its score is biased {direction}, and nothing above accounts for it" in text
+    assert "wider" not in text
+
+
 def test_a_mean_of_values_in_the_unit_interval_has_bounds_and_a_loss_has_none(ledger: Ledger):
     scores = {"answer_f1": score(0.7, "interval:bootstrap"), "perplexity": score(31.0, "interval:bootstrap")}
     ledger.add("valid", "report", "step 30", scores, rows=200, headline="perplexity")

@@ -136,6 +136,26 @@ def test_the_page_shows_an_error_in_the_place_of_an_answer(site: str, browser: B
     )
 
 
+@pytest.mark.slow
+def test_each_line_of_the_page_is_an_input_of_its_own(runs, site: str, browser: Browser):
+    lines = ["a bad film", "a good film 3"]
+    answer_in(browser, site, ["\n".join(lines)], model="text-classification")
+    found = json.loads(browser.run("return document.getElementById('json').textContent"))["predictions"]
+    expected = runs["text-classification"].predict_full(lines)
+    assert [(each["input"], each["output"]) for each in found] == [(each.input, each.output) for each in expected]
+    assert browser.run("return document.querySelectorAll('.result').length") == 2
+
+
+@pytest.mark.slow
+def test_an_error_replaces_the_answer_before_it(site: str, browser: Browser):
+    answer_in(browser, site, ["a bad film"], model="text-classification")
+    assert browser.run("return document.querySelectorAll('.answer').length") == 1
+    browser.run("document.querySelector('textarea').value = ''; document.getElementById('ask').click()")
+    browser.wait(lambda: browser.run("return Boolean(document.querySelector('.failed'))"), "an error")
+    assert browser.run("return document.querySelectorAll('#result .answer, #result .probabilities').length") == 0
+    assert browser.run("return document.getElementById('raw').hidden")
+
+
 def test_the_first_free_port_is_taken_and_said(caplog: pytest.LogCaptureFixture):
     with open_socket("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]

@@ -11,7 +11,7 @@ from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows
 from regard.errors import ConfigError, DataError, UnknownTaskError
 from regard.runs.train import train
-from regard.tasks import detect_task, find_task
+from regard.tasks import TaskSettings, detect_task, find_task, make_task
 
 LABELED = "".join(f"a film {number}\t{'yes' if number % 2 else 'no'}\n" for number in range(40))
 DAYS = [f"2024-{month:02}-{day:02}" for month in range(1, 7) for day in range(1, 11)]
@@ -73,6 +73,30 @@ def test_rows_in_memory_and_built_in_data_are_recognized():
     for given, task in rows:
         assert detect_task(DataConfig(), given)[0] == task
     assert detect_task(DataConfig(train=["dates"]))[0] == "seq2seq"
+
+
+@pytest.mark.parametrize(
+    ("rows", "task"),
+    [
+        ([{"id": 1, "label": "yes", "text": "a"}, {"id": 2, "label": "no", "text": "b"}], "text-classification"),
+        ([{"premise": "a", "hypothesis": "b", "label": 1}, {"premise": "c", "hypothesis": "d", "label": 0}],
+         "text-classification"),
+        ([{"de": "Hallo", "en": "Hello"}, {"de": "Welt", "en": "world"}], "seq2seq"),
+        ([{"tokens": ["Ada", "sang"], "ner_tags": ["B-PER", "O"]}] * 2, "token-classification"),
+    ],
+)  # fmt: skip
+def test_rows_with_names_are_read_by_their_names(rows: list[dict[str, Any]], task: str):
+    named = NamedRows(rows)
+    assert detect_task(DataConfig(), named)[0] == task
+    opened = make_task(TaskSettings(name=task)).open(DataConfig(), named).train
+    wanted = {
+        "text-classification": [["premise", "hypothesis", "label"], ["text", "label"]],
+        "seq2seq": [["de", "en"]],
+        "token-classification": [["tokens", "ner_tags"]],
+    }
+    (columns,) = [names for names in wanted[task] if set(names) <= set(rows[0])]
+    cells = [rows[0][name] for name in columns]
+    assert next(iter(opened)).values == tuple(" ".join(c) if isinstance(c, list) else str(c) for c in cells)
 
 
 def test_images_with_labels_are_recognized(tmp_path: Path):

@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from regard.cli.options import Encoding, Given, remedies
+import typer
+
+from regard.cli.options import Columns, Encoding, Given, SkipBad, remedies, split_names
 from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
 
 if TYPE_CHECKING:
@@ -12,14 +14,22 @@ if TYPE_CHECKING:
 def evaluate_command(
     run: RunPath,
     data: Annotated[Given, argument("[DATA]...", "A file, or two aligned; unset, the validation rows.")] = None,
+    columns: Columns = None,
     encoding: Encoding = None,
+    skip_bad: SkipBad = False,
+    all_rows: Annotated[
+        bool, typer.Option("--all-rows", help="Score rows of the sealed test set too; the ledger records it.")
+    ] = False,
     beam: Beam = None,
     stride: Annotated[int | None, option("For running text: the distance between evaluation windows.")] = None,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Score a run on a file: each score with its 95 % interval and its signature.
+    """Score a run on a file, and print each score with its 95 % interval.
+
+    Where targets are labels or entities, a second table has precision, recall, F1 and support of each. The signatures
+    of the scores, which state what they depend on, are in --json and in the report.
 
     Examples:
 
@@ -27,13 +37,23 @@ def evaluate_command(
 
       regard evaluate runs/de-en test.de test.en --json
 
+      regard evaluate runs/reviews more.csv --columns review,stars --skip-bad
+
       regard evaluate runs/shakespeare more.txt --stride 64
     """
     configure_logging(quiet=quiet)
     from regard.runs.run import load
 
     with remedies():
-        found = load(run, device=device).evaluate(data or None, encoding=encoding, stride=stride, **_options(beam))
+        found = load(run, device=device).evaluate(
+            data or None,
+            columns=split_names(columns),
+            encoding=encoding,
+            skip_bad=skip_bad,
+            all_rows=all_rows,
+            stride=stride,
+            **_options(beam),
+        )
     _print(found, json)
 
 
@@ -62,7 +82,7 @@ def _options(beam: int | None) -> dict[str, Any]:
 
 def _print(evaluation: "Evaluation", as_json: bool) -> None:
     if as_json:
-        print_json(evaluation.to_json())
-        return
-    for score in evaluation.scores.values():
-        print(score)
+        labels = {each.pop("label"): each for each in evaluation.label_records()}
+        print_json({**evaluation.to_json(), **({"labels": labels} if labels else {})})
+    else:
+        print(evaluation)

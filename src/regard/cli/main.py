@@ -65,6 +65,21 @@ app.command("lab", short_help="Run a study.")(lab.lab_command)
 app.command("settings", short_help="Print all settings as TOML.")(settings.settings_command)
 app.add_typer(data.data_app, name="data")
 
+_SETTINGS = {
+    "--lr": "train.learning_rate",
+    "--learning-rate": "train.learning_rate",
+    "--batch-size": "train.batch_tokens",
+    "--warmup": "train.warmup_steps",
+    "--patience": "train.patience",
+    "--weight-decay": "train.weight_decay",
+    "--dropout": "model.dropout",
+    "--layers": "model.num_layers",
+    "--heads": "model.num_heads",
+    "--dim": "model.model_dim",
+    "--vocab-size": "task.vocab_size",
+    "--max-length": "task.max_length",
+}
+"""Options of other programs that are settings here; an error names the setting."""
 _UsageError: Any = typer.BadParameter.__bases__[0]
 """The class of errors on the command line, which typer does not export."""
 _INTERRUPTED = 128 + signal.SIGINT
@@ -112,6 +127,9 @@ def _print_usage_error(error: Any) -> int:
         print(message)
     else:
         place = "regard" if context is None else context.command_path
+        setting = _SETTINGS.get(getattr(error, "option_name", None) or "")
+        if setting is not None and context is not None and any("--set" in each.opts for each in context.command.params):
+            message = f"No such option: {error.option_name}; did you mean --set {setting}=VALUE?"
         print(f"regard: {' '.join(message.split())} (see {place} --help)", file=sys.stderr)
     return error.exit_code
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.errors import ConfigError
+from regard.logging import MessageFormatter
 
 _LINE_ENDS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\u0085\u2028\u2029"}
 """Characters that are valid in JSON and that some programs take for line breaks."""
@@ -41,7 +42,7 @@ def numbers(name: str, text: str) -> list[int]:
 def configure_logging(*, quiet: bool) -> None:
     """Send the messages of the library to stderr."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_MessageFormatter())
+    handler.setFormatter(MessageFormatter())
     logger = logging.getLogger("regard")
     logger.handlers[:] = [handler]
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
@@ -59,9 +60,3 @@ def fail(error: Exception) -> int:
     message = "; ".join([str(error), *remedies])
     print(f"regard: {' '.join(message.split())}", file=sys.stderr)
     return getattr(error, "exit_code", 2)
-
-
-class _MessageFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        prefix = "warning: " if record.levelno >= logging.WARNING else ""
-        return prefix + record.getMessage()

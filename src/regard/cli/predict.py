@@ -1,12 +1,15 @@
 """`regard predict`: the output for each input."""
 
+import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from regard.cli.options import split_names
 from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from regard.runs.run import Run
@@ -17,6 +20,9 @@ _LINES_AT_ONCE = 256
 def predict_command(
     run: RunPath,
     texts: Annotated[list[str] | None, argument("[TEXT]...", "Inputs, or paths of images; unset: stdin.")] = None,
+    file: Annotated[str | None, option("A table of inputs: .csv, .tsv, .jsonl, .parquet.")] = None,
+    out: Annotated[str | None, option("With --file: the table to write, by its suffix. Unset or -: stdout.")] = None,
+    columns: Annotated[str | None, option("With --file: the column(s) of the input. Unset: as in training.")] = None,
     also: Annotated[list[str] | None, option("A further run with LoRA on the same base.")] = None,
     aspect: Annotated[str | None, option("For aspect sentiment: the aspect; unset, each aspect.")] = None,
     beam: Beam = None,
@@ -32,6 +38,9 @@ def predict_command(
 ) -> None:  # fmt: skip
     """Print the output for each input, one line each; a line break in an output becomes a space.
 
+    With --file, the input is a table: its rows are written in their order, with the columns prediction and
+    probability, and for taggers spans (JSON).
+
     For aspect sentiment without --aspect there is a line for each aspect, which begins with the aspect. With --also
     there is a line for each run, which begins with the run's name; the base that they share is loaded once.
 
@@ -42,6 +51,8 @@ def predict_command(
       regard predict runs/meals "good soup, rude waiter" --aspect food
 
       regard predict runs/tone --also runs/topic "a film to remember"
+
+      regard predict runs/reviews --file reviews.csv --columns text --out labeled.csv
 
       cat inputs.txt | regard predict runs/dates --beam 5 > outputs.txt
 
@@ -54,9 +65,18 @@ def predict_command(
     given = {"beam_size": beam, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
              "max_tokens": max_tokens, "seed": seed}  # fmt: skip
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if file is not None:
+        if texts or also:
+            raise ConfigError(f"--file cannot be combined with {'texts' if texts else '--also'}")
+        _predict_file(load(run, device=device), file, out, columns, {**options, "aspect": aspect}, json=json)
+        return
+    if out is not None or columns is not None:
+        raise ConfigError(f"{'--columns' if out is None else '--out'} needs --file")
     loaded = load_adapters([run, *also], device=device) if also else {"": load(run, device=device)}
     for each in loaded.values():
         each.generation(**options)  # so that a wrong option is reported before anything is read
+        if not each.task.server_schema([]).reads_files:
+            _refuse_paths(texts or [])
     given_options = {**options, "aspect": aspect}
     answers = chain(*_predict(loaded, [texts], given_options)) if texts else _predict_lines(loaded, given_options)
     if json:
@@ -66,6 +86,28 @@ def predict_command(
         named = f"{answer['run']}\t" if also else ""
         judged = f"{answer['aspect']}\t" if aspect is None and "aspect" in answer else ""
         print(named + judged + " ".join(answer["output"].splitlines()), flush=True)
+
+
+def _predict_file(
+    run: "Run", file: str, out: str | None, columns: str | None, options: dict[str, Any], *, json: bool
+) -> None:
+    """Predict for the rows of a table; with --json, print the rows, or where they were written."""
+    names = split_names(columns)
+    if out is None or out == "-":
+        if json:
+            print_json({"file": file, "rows": run.predict_table(file, columns=names, **options)})
+        else:
+            run.predict_table(file, out=sys.stdout, columns=names, **options)
+        return
+    run.predict_table(file, out=out, columns=names, **options)
+    print_json({"file": file, "out": out}) if json else print(out)
+
+
+def _refuse_paths(texts: Sequence[str]) -> None:
+    """Raise where a text is the path of a file, which is not what a model of texts can judge."""
+    for text in texts:
+        if Path(text).suffix and os.path.isfile(text):
+            raise ConfigError(f"{text} is a file, and a text is expected: --file {text} predicts for its rows")
 
 
 def _predict(

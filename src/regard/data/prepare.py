@@ -79,6 +79,8 @@ class Prepared(Generic[Store]):
     """What was inferred, left out, or found in two sets."""
     is_isolated: bool = False
     """Whether the documents of a stream are independent of each other, or one continues the next."""
+    columns: tuple[str, ...] = ()
+    """The columns of the training table for the roles of the task, where columns have names."""
     rows_path: Path | None = None
     """The file of the training rows as text; None for running text and images."""
 
@@ -238,6 +240,7 @@ def _find_or_build(
         notes=[*source.inferred, *record["notes"], *record["warnings"]],
         is_isolated=isinstance(source, TextSource) and source.is_isolated,
         rows_path=folder / _ROWS_FILE if isinstance(source, Source) else None,
+        columns=source.train.columns if isinstance(source, Source) and source.train.names else (),
     )
 
 

@@ -57,12 +57,21 @@ class Score:
         low, high = (None, None) if self.interval is None else self.interval
         return [{"name": self.name, "value": self.value, "low": low, "high": high, "signature": self.signature}]
 
-    def __str__(self) -> str:
-        spread = ""
-        if self.interval is not None:
+    @property
+    def has_width(self) -> bool:
+        """Whether the interval has a width: that of a bootstrap whose resamples all agree says nothing."""
+        return self.interval is not None and self.interval[0] < self.interval[1]
+
+    def format_value(self) -> str:
+        """The value and its interval: `0.900 [0.550, 0.998]`."""
+        spread = "" if self.interval is None else " (no interval: every resample of the rows has the same score)"
+        if self.interval is not None and self.has_width:
             low, high = self.interval
             spread = f" [{low:.{self.digits}f}, {high:.{self.digits}f}]"
-        return f"{self.name}|{self.signature} = {self.value:.{self.digits}f}{spread}"
+        return f"{self.value:.{self.digits}f}{spread}"
+
+    def __str__(self) -> str:
+        return f"{self.name}|{self.signature} = {self.format_value()}"
 
 
 def make_signature(settings: Mapping[str, str | int | float]) -> str:

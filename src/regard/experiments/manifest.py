@@ -18,7 +18,7 @@ from regard.experiments.jobs import Job
 from regard.files import require_writable, write_atomically
 from regard.runs.folder import RunFolder
 from regard.runs.run import split_paths_and_rows
-from regard.runs.train import with_choices, with_task
+from regard.runs.train import given_values, with_choices, with_task
 from regard.settings import merge_tables
 
 _COLUMNS = {1: ("text",), 2: ("source", "target"), 3: ("text1", "text2", "label")}
@@ -30,6 +30,17 @@ def default_folder(kind: str, data: Any, suffix: str = "") -> Path:
     paths, _ = split_paths_and_rows(data)
     stem = (Path(paths[0]).absolute().name.split(".")[0] if paths else "") or "rows"
     return Path("runs") / f"{kind}-{stem}{suffix}"
+
+
+def shared_values(
+    *, task: str | None, columns: Sequence[str] | None, tokenizer: str | None, device: str | None
+) -> dict[str, Any]:
+    """The options that the runs of an experiment share, as settings."""
+    return given_values(
+        task={"name": task, "tokenizer": tokenizer},
+        data={"columns": None if columns is None else list(columns)},
+        train={"device": device},
+    )
 
 
 def with_data(
@@ -52,7 +63,8 @@ def with_data(
     if rows is None:
         found = with_task(merge_tables(settings, {"data": {"train": paths}}))
         return found if is_tuned else with_choices(found)
-    columns = rows.names if isinstance(rows, NamedRows) else _COLUMNS.get(len(rows[0]), ())
+    has_names = isinstance(rows, NamedRows)
+    columns = rows.names if has_names else _COLUMNS.get(len(rows[0]), ())
     for number, row in enumerate(rows, start=1):
         if len(row) != len(columns) or not columns:
             raise DataError(
@@ -66,8 +78,8 @@ def with_data(
         raise RunExistsError(f"{folder} contains a {what} on other rows: overwrite it, or name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lines.encode())
-    own = {} if isinstance(rows, NamedRows) else {"columns": list(columns)}
-    return merge_tables(found, {"data": {"train": [str(path)], **own}})
+    chosen = {} if has_names else {"columns": list(columns)}
+    return merge_tables(found, {"data": {"train": [str(path)], **chosen}})
 
 
 def write_manifest(

@@ -124,14 +124,14 @@ class NgramTerm(nn.Module):
         """The sum over the n-grams of each text, divided by the root of their number."""
         places = torch.arange(source.size(1), device=source.device)
         limits = torch.full_like(source[:, 0], source.size(1)) if lengths is None else lengths
-        key, total, count = source, 0.0, 0
+        key, terms, counts = source, [], []
         for n in range(1, self.longest + 1):
             if n > 1:
                 key = key[:, :-1] * _MULTIPLIER + source[:, n - 1 :]
             is_inside = (places[: key.size(1)] <= limits[:, None] - n)[..., None]
-            total = total + (self.dropout(self.table((key + n) % _BUCKETS)) * is_inside).sum(dim=1)
-            count = count + is_inside.sum(dim=1)
-        return total / count.clamp(min=1).sqrt()
+            terms.append((self.dropout(self.table((key + n) % _BUCKETS)) * is_inside).sum(dim=1))
+            counts.append(is_inside.sum(dim=1))
+        return torch.stack(terms).sum(dim=0) / torch.stack(counts).sum(dim=0).clamp(min=1).sqrt()
 
 
 class SequenceClassifier(nn.Module):

@@ -97,6 +97,15 @@ class ConditionalRandomField(nn.Module):
             sums = extended.where(is_real[:, time, None], sums)
         return (sums + ends).logsumexp(dim=1)
 
+    def marginals(
+        self, logits: Float[Tensor, "batch time tags"], lengths: Int[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, "batch time tags"]:
+        """Return the probability of each tag at each position, whatever the other tags are; 0 for padding."""
+        with torch.inference_mode(False), torch.enable_grad():
+            logits = logits.detach().clone().requires_grad_()
+            partition = self.log_partition(logits, None if lengths is None else lengths.clone())
+            return torch.autograd.grad(partition.sum(), logits)[0]
+
     @torch.no_grad()
     def viterbi(
         self, logits: Float[Tensor, "batch time tags"], lengths: Int[Tensor, " batch"] | None = None

@@ -15,7 +15,7 @@ from regard.logging import format_duration, log_info
 from regard.models.family import find_family
 from regard.runs.folder import RunFolder
 from regard.runs.run import Run, split_paths_and_rows
-from regard.runs.train import Data, given_values, make_trainer, new_run_path, start, with_task
+from regard.runs.train import Data, as_list, given_values, make_trainer, new_run_path, start, with_task
 from regard.settings import merge_tables
 from regard.tasks.registry import find_task, make_task
 from regard.tasks.text import TextSettings
@@ -36,14 +36,19 @@ def finetune(
     out: str | os.PathLike[str] | None = None,
     task: str | None = None,
     method: Method = "all",
+    rank: int | None = None,
+    top_layers: int | None = None,
     columns: Sequence[str] | None = None,
     encoding: str | None = None,
+    valid: str | Sequence[str] | None = None,
+    test: str | Sequence[str] | None = None,
     minutes: float | None = None,
     steps: int | None = None,
     epochs: float | None = None,
     seed: int | None = None,
     device: str | None = None,
     baseline: bool = True,
+    skip_bad: bool = False,
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     show_progress: bool = True,
@@ -57,14 +62,19 @@ def finetune(
         task: The name of a task; unset, it is detected from the data.
         method: Which weights are trained: all, top, lora, or head, which is a linear probe without steps unless `steps`
             or `epochs` is set.
+        rank: With lora: the rank of the updates.
+        top_layers: With top: how many of the topmost layers are trained.
         columns: The columns to use, by name or by position from 1.
         encoding: The encoding of text files, such as windows-1252; unset, it is detected.
+        valid: A file of validation rows; unset, part of the training rows.
+        test: A file of test rows; unset, part of the training rows.
         minutes: The budget in minutes.
         steps: The budget in steps.
         epochs: The budget in passes over the training rows.
         seed: Another seed gives another run.
         device: auto, cpu, cuda or cuda:N.
         baseline: Fit a simple model on the same rows, and compare its scores with the model's.
+        skip_bad: Skip rows that cannot be read, and report how many there are.
         settings: Any setting, nested as in `run.toml`; the arguments above take precedence.
         overwrite: Replace the run in `out`.
         show_progress: Show a progress bar on stderr.
@@ -81,6 +91,9 @@ def finetune(
                 "train": paths or [IN_MEMORY],
                 "columns": None if columns is None else list(columns),
                 "encoding": encoding,
+                "valid": as_list(valid),
+                "test": as_list(test),
+                "skip_bad": skip_bad or None,
             },
             train={
                 "minutes": minutes,
@@ -91,6 +104,7 @@ def finetune(
                 "baseline": None if baseline else False,
             },
             task={"name": task},
+            finetune={"top_layers": top_layers, **({} if rank is None else {"lora": {"rank": rank}})},
         ),
     )
     prepared, resolved, trainer = set_up_finetuning(Path(base), values, method=method, rows=rows)

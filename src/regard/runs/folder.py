@@ -188,8 +188,12 @@ class RunFolder:
     def open_test(self, reason: str, candidate: str) -> list[tuple[str, ...]]:
         """Open the sealed test rows; this is recorded before they are read."""
         rows = self._unsealed()
-        self.ledger.add("test", OPENED, candidate, {}, reason=reason)
+        self.record_opening(reason, candidate)
         return rows
+
+    def record_opening(self, reason: str, candidate: str) -> None:
+        """Record that the test set was opened, or that some of its rows were evaluated on."""
+        self.ledger.add("test", OPENED, candidate, {}, reason=reason)
 
     def read_rows(self, role: str) -> list[tuple[str, ...]]:
         """The rows of a set; of the `test` set once it was opened."""

@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from regard.evaluation.registry import find_metric
-from regard.explanation.attention import AttentionMaps, causal_attention_maps, cross_attention_maps, has_attention
+from regard.evaluation.tables import label_cells, main_scores
+from regard.explanation.attention import (
+    AttentionMaps,
+    causal_attention_maps,
+    cross_attention_maps,
+    encoder_attention_maps,
+    has_attention,
+)
 from regard.explanation.report import Report, certificate_summary, write_report
 from regard.logging import format_duration
 from regard.runs.run import Evaluation, Run, highlights_of
@@ -15,6 +22,11 @@ from regard.training.precision import threads
 
 _MOST_TOKENS = 60
 """An attention map with more tokens on a side cannot be read."""
+
+
+_FEWEST_ROWS = 20
+"""On fewer rows a model that has learned something can score 0: one that is right in a tenth of all cases does so on 20
+rows with a probability of 0.12."""
 
 
 def summarize(run: Run, content: ReportContent | None = None) -> dict[str, str]:
@@ -53,9 +65,24 @@ def _evaluated(line: Mapping[str, Any]) -> str:
     return f"{loss}, {metric.in_text} {metric.format(line['valid_score'])}"
 
 
+def describe_failure(run: Run, evaluation: Evaluation) -> str:
+    """A warning that the model has learned nothing, with what to try; empty where it has."""
+    reason = run.task.failure(evaluation.scores, evaluation.label_counts, evaluation.headline)
+    if not reason or len(evaluation.rows) < _FEWEST_ROWS:
+        return ""
+    is_other = run.task.tokenizer_kind not in ("", "characters")
+    tokenizer = ", another tokenizer (characters for single words)" if is_other else ""
+    return (
+        f"the model has not learned the task: {reason} ({len(evaluation.rows):,} rows). Try a longer budget, another "
+        f"learning rate{tokenizer}, or another model; check that the right columns were read"
+    )
+
+
 def write_run_report(run: Run, evaluation: Evaluation, *, evaluated_on: str = "Validation") -> Path:
     """Write `report.html`; `evaluated_on` is the name of the evaluated set."""
-    order = [evaluation.headline, *(name for name in evaluation.scores if name != evaluation.headline)]
+    counts = evaluation.label_counts
+    shown = [score.name for score in main_scores(evaluation.scores, has_labels=counts is not None)]
+    order = [evaluation.headline, *(name for name in shown if name != evaluation.headline)]
     data = EvaluationData(evaluation.rows, evaluation.predictions, evaluation.likelihoods)
     with threads(1):
         content = run.task.report(run.model, data)
@@ -63,6 +90,8 @@ def write_run_report(run: Run, evaluation: Evaluation, *, evaluated_on: str = "V
         title=f"{run.path.name}: {run.task.description}",
         summary=summarize(run, content),
         scores={name: evaluation.scores[name].to_json() for name in order},
+        warning=describe_failure(run, evaluation),
+        labels=[] if counts is None else label_cells(counts),
         evaluated_on=evaluated_on,
         num_rows=len(evaluation.rows) if run.task.has_targets else None,
         baseline=_baseline(run, evaluation),
@@ -96,15 +125,21 @@ def _baseline(run: Run, evaluation: Evaluation) -> dict[str, Any] | None:
 
 def _attention_maps(run: Run, content: ReportContent) -> list[AttentionMaps]:
     """The attention maps of the first input that is short enough to be drawn."""
-    if run.task.attention_kind not in ("cross", "causal") or not has_attention(run.model):
+    kind = run.task.attention_kind
+    if kind not in ("cross", "causal", "encoder") or not has_attention(run.model):
         return []
-    model: Any = run.model
-    for source, output in content.attention_inputs:
-        lengths = [len(ids) for ids in run.tokenizer.encode([source, output])]
-        if min(lengths) == 0 or max(lengths) >= _MOST_TOKENS:
-            continue
-        if run.task.attention_kind == "causal":
-            return [causal_attention_maps(model, run.tokenizer, source)]
-        maps = cross_attention_maps(model, run.task.target_tokenizer, source, output, source_tokenizer=run.tokenizer)
-        return [maps]
+    inputs = content.attention_inputs or [(each["source"], each["prediction"]) for each in content.samples]
+    for source, output in inputs:
+        lengths = [len(ids) for ids in run.tokenizer.encode([source] if kind == "encoder" else [source, output])]
+        if min(lengths) > 0 and max(lengths) < _MOST_TOKENS:
+            return [_maps_of(run, source, output)]
     return []
+
+
+def _maps_of(run: Run, source: str, output: str) -> AttentionMaps:
+    model: Any = run.model
+    if run.task.attention_kind == "encoder":
+        return encoder_attention_maps(model.body, run.tokenizer, source, lambda: run.task.output_for(model, source))
+    if run.task.attention_kind == "causal":
+        return causal_attention_maps(model, run.tokenizer, source)
+    return cross_attention_maps(model, run.task.target_tokenizer, source, output, source_tokenizer=run.tokenizer)

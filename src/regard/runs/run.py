@@ -1,5 +1,6 @@
 """A run in use: what can be done with a trained model, from Python as from the command line."""
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, TextIO, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -17,11 +18,34 @@ from torch import nn
 from regard.adapters.lora import merge_lora
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.files import uncompressed_name
+from regard.data.formats.messages import format_count
+from regard.data.formats.records import (
+    RecordTable,
+    cell,
+    choose_inputs,
+    describe_inputs,
+    input_text,
+    open_records,
+    require_other_file,
+    write_records,
+    written_format,
+)
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows
 from regard.errors import CheckpointError, ConfigError, DataError, DeviceError, RunError
 from regard.evaluation.examples import Examples
+from regard.evaluation.metrics.classes import LabelCounts
 from regard.evaluation.scores import Score
+from regard.evaluation.tables import (
+    LABEL_HEADER,
+    SCORE_HEADER,
+    format_scores,
+    html_table,
+    label_cells,
+    label_records,
+    main_scores,
+    score_cells,
+)
 from regard.explanation.attention import (
     AttentionMaps,
     causal_attention_maps,
@@ -43,6 +67,7 @@ from regard.selection.sealed import rows_digest, without_sealed
 from regard.selection.siblings import read_ledgers
 from regard.tasks.registry import make_task
 from regard.tasks.task import EvaluationData, Likelihoods, Prediction, Predictor, Task, TextScore
+from regard.tasks.text import SEPARATOR
 from regard.text.chat import Chat
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints import (
@@ -83,7 +108,7 @@ class GenerationOptions(TypedDict, total=False):
     quantization: Literal["int8"] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Scores by name, and what they were computed from."""
 
@@ -94,6 +119,8 @@ class Evaluation:
     predictions: list[Prediction]
     likelihoods: Likelihoods
     examples: Examples
+    label_counts: LabelCounts | None = None
+    """For each row and label the correct, predicted and actual occurrences, where targets are labels or entities."""
 
     @property
     def outputs(self) -> list[str]:
@@ -111,8 +138,26 @@ class Evaluation:
             for name, score in self.scores.items()
         ]  # fmt: skip
 
+    def label_records(self) -> list[dict[str, Any]]:
+        """Precision, recall, F1 and support of each label, or of each type of entity; empty where there are none."""
+        return [] if self.label_counts is None else label_records(self.label_counts)
+
     def __str__(self) -> str:
-        return "\n".join(map(str, self.scores.values()))
+        """The tables that `regard evaluate` prints; signatures are in `to_json`."""
+        return format_scores(self.scores, self.label_counts, num_rows=len(self.rows) if self.predictions else None)
+
+    def __repr__(self) -> str:
+        shown = main_scores(self.scores, has_labels=self.label_counts is not None)
+        values = ", ".join(f"{score.name}={score.value:.{score.digits}f}" for score in shown)
+        return f"Evaluation({values}, rows={len(self.rows)})"
+
+    def _repr_html_(self) -> str:
+        """The tables that notebooks show."""
+        shown = main_scores(self.scores, has_labels=self.label_counts is not None)
+        tables = html_table(SCORE_HEADER, score_cells(shown))
+        return (
+            tables if self.label_counts is None else tables + html_table(LABEL_HEADER, label_cells(self.label_counts))
+        )
 
 
 class Run:
@@ -144,10 +189,7 @@ class Run:
             if isinstance(score, Mapping):
                 interval = "" if score["interval"] is None else " [{:.4g}, {:.4g}]".format(*score["interval"])
                 rows[name] = f"{score['value']:.4g}{interval}"
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{name}</th><td>{value}</td></tr>" for name, value in rows.items()
-        )
-        return f"<table>{cells}</table>"
+        return html_table((), list(rows.items()))
 
     def last_report(self) -> dict[str, Any] | None:
         """The newest line of the ledger that a report was written for."""
@@ -233,13 +275,110 @@ class Run:
         """The predictions of each input: one, or one for each aspect."""
         config = self.generation(**options)
         self._check_inputs(inputs)
+        return self._predict_expanded(inputs, aspect, config, has_bar=True)
+
+    @overload
+    def predict_table(
+        self,
+        data: str | os.PathLike[str] | Sequence[Any],
+        *,
+        out: None = None,
+        columns: Sequence[str] | None = None,
+        aspect: str | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> list[dict[str, Any]]: ...
+
+    @overload
+    def predict_table(
+        self,
+        data: str | os.PathLike[str] | Sequence[Any],
+        *,
+        out: str | os.PathLike[str] | TextIO,
+        columns: Sequence[str] | None = None,
+        aspect: str | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> None: ...
+
+    def predict_table(
+        self,
+        data: str | os.PathLike[str] | Sequence[Any],
+        *,
+        out: str | os.PathLike[str] | TextIO | None = None,
+        columns: Sequence[str] | None = None,
+        aspect: str | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> list[dict[str, Any]] | None:
+        """The rows of a table, in their order, with a prediction for each.
+
+        Added columns: `prediction`; `probability`, that of the prediction, where the model has one; for taggers
+        `spans`. A row whose input is empty has none of them. The file `out` is complete or not written at all.
+
+        Args:
+            data: A CSV, TSV, JSON-lines or Parquet file, or rows in memory: dictionaries, lists of cells, or texts.
+            out: A file of any of these formats, or an open text file; unset, the rows are returned.
+            columns: The columns of the input; unset, those of training where the table has them, else one of text.
+            aspect: For aspect sentiment: the aspect; unset, a column of the table, or each aspect.
+            options: Options of generation.
+        """
+        config, own = self.generation(**options), self.folder.read_provenance().columns
+        schema = self.task.server_schema(self.folder.read_held_out("valid")[:1])
+        parts = schema.inputs[:1] if aspect is not None else schema.inputs
+        if isinstance(out, str | os.PathLike):
+            written_format(out)
+            if not isinstance(data, Sequence) or isinstance(data, str):
+                require_other_file(out, data)
+        table = open_records(data, wanted=columns, own=own[: len(parts)])
+        table.check()
+        added = {"prediction": "text", "probability": "number"} | (
+            {"spans": "spans"} if schema.output == "tags" else {}
+        )
+        if twice := [name for name in added if name in table.names]:
+            raise DataError(f"{table.name} already has a column {twice[0]!r}: rename it, or remove it")
+        chosen, reason = choose_inputs(table, parts, wanted=columns, own=own)
+        log_info(f"{describe_inputs(parts, chosen, reason)}")
+        folder = Path(data).parent if schema.reads_files and isinstance(data, str | os.PathLike) else None
+        rows = self._predicted_rows(table, chosen, list(added), aspect, config, folder)
+        if out is None:
+            return list(rows)
+        write_records(out, rows, table, added)
+        return None
+
+    def _predicted_rows(
+        self,
+        table: RecordTable,
+        columns: Sequence[str],
+        added: Sequence[str],
+        aspect: str | None,
+        config: GenerationConfig,
+        folder: Path | None,
+    ) -> Iterator[dict[str, Any]]:
+        num_empty = num_unknown = 0
+        rows = progress_bar(table, "predicting", total=table.num_rows)
+        while chunk := list(islice(rows, _ROWS_AT_ONCE)):
+            inputs = [_input_of(row, columns, folder) for row in chunk]
+            full = [text for text in inputs if text]
+            num_empty += len(inputs) - len(full)
+            if self.task.tokenizer_kind:
+                num_unknown += self.tokenizer.count_unknown(self.tokenizer.encode(full))
+            found = iter(self._predict_expanded(full, aspect, config))
+            for row, text in zip(chunk, inputs, strict=True):
+                answer = _answer_of(next(found)) if text else {}
+                yield {**row, **{name: answer.get(name) for name in added}}
+        if num_empty:
+            log_warning(f"{format_count(num_empty, 'row')} without an input: no prediction is made for them")
+        if num_unknown:
+            log_warning(f"{num_unknown:,} tokens of the input are not in the vocabulary")
+
+    def _predict_expanded(
+        self, inputs: Sequence[str], aspect: str | None, config: GenerationConfig, *, has_bar: bool = False
+    ) -> list[list[Prediction]]:
         expanded = [self.task.expand_input(text, aspect) for text in inputs]
-        found = iter(self._predict([text for some in expanded for text in some], config))
+        found = iter(self._predict([text for some in expanded for text in some], config, has_bar=has_bar))
         return [list(islice(found, len(some))) for some in expanded]
 
-    def _predict(self, inputs: Sequence[str], config: GenerationConfig) -> list[Prediction]:
+    def _predict(self, inputs: Sequence[str], config: GenerationConfig, *, has_bar: bool) -> list[Prediction]:
         chunks = [inputs[start : start + _ROWS_AT_ONCE] for start in range(0, len(inputs), _ROWS_AT_ONCE)]
-        bar = progress_bar(chunks, "predicting", total=len(chunks)) if len(chunks) > 1 else chunks
+        bar = progress_bar(chunks, "predicting", total=len(chunks)) if has_bar and len(chunks) > 1 else chunks
         with threads(1):  # a decoding step is too little work to be shared by threads
             return [prediction for chunk in bar for prediction in self.predictor(config)(chunk)]
 
@@ -252,29 +391,45 @@ class Run:
         data: AnyPaths | Rows | Sequence[Mapping[str, Any]] | None = None,
         *,
         encoding: str | None = None,
+        columns: Sequence[str] | None = None,
+        skip_bad: bool = False,
+        all_rows: bool = False,
         stride: int | None = None,
         log: bool = True,
         **options: Unpack[GenerationOptions],
     ) -> Evaluation:
         """Score the model on a file or on rows; unset, on the validation rows.
 
+        Rows that are also in the run's sealed test set are left out, and counted, so that the set stays unseen.
+
         Args:
-            data: A file of the training file's kind, two aligned ones, or rows in memory.
+            data: A file of the training file's kind, two aligned ones, or rows in memory, which may be dictionaries.
+            columns: The columns of the file, by name or by position from 1; unset, as in training.
             encoding: The encoding of the file; unset, as in training, or detected.
+            skip_bad: Skip rows that cannot be read, and report how many there are.
+            all_rows: Score rows of the sealed test set as well; the ledger records that it was opened.
             stride: For running text: the distance between evaluation windows; unset, they do not overlap.
             log: Whether the evaluation is recorded in the ledger.
             options: Options of generation.
         """
         if data is None:
+            given = {"columns": columns, "skip_bad": skip_bad, "all_rows": all_rows}
+            if wrong := [name for name, value in given.items() if value]:
+                raise ConfigError(f"{wrong[0]} is for a file or rows, and the validation rows are evaluated")
             rows, name = self.folder.read_held_out("valid"), "valid" if log else None
             self._warn_of_unknown(rows, "the validation set")
             return self._evaluate(rows, name, stride=stride, **options)
         paths, rows = split_paths_and_rows(data)
-        found = self._read(paths, rows, encoding=encoding)
+        found, note = self._read(paths, rows, columns=columns, encoding=encoding, skip_bad=skip_bad)
+        found = self._open_sealed(found, **options) if all_rows else self._without_sealed(found)
+        if note:
+            log_warning(note)
         self._warn_of_unknown(found, _names_of(paths) or "the table in memory")
         evaluation = self._evaluate(found, None, stride=stride, **options)
         if log:
             self._log_file(paths, evaluation, **options, **({} if stride is None else {"stride": stride}))
+        if all_rows:
+            self._update_report()
         return evaluation
 
     def evaluate_rows(self, rows: list[tuple[str, ...]], **options: Unpack[GenerationOptions]) -> Evaluation:
@@ -297,8 +452,12 @@ class Run:
             )
         self._warn_of_unknown(rows, "the test set")
         evaluation = self._evaluate(rows, "test", **options)
-        update_certificate(self.folder.report_path, certificate_summary(self.certificate()))
+        self._update_report()
         return evaluation
+
+    def _update_report(self) -> None:
+        """Bring the certificate in the report up to date with the ledger."""
+        update_certificate(self.folder.report_path, certificate_summary(self.certificate()))
 
     def certificate(self, metric: str | None = None, *, delta: float = DELTA) -> Certificate:
         """Confidence bounds on the headline score or another, and whether the test set is sealed."""
@@ -447,29 +606,43 @@ class Run:
         likelihoods = task.likelihoods(self.model, task.row_batches(rows), self.device)
         data = EvaluationData(rows, predictions, likelihoods)
         scores = {score.name: score for score in task.scores(data)}
-        result = Evaluation(scores, task.headline(rows), rows, predictions, likelihoods, task.examples(data))
+        examples = task.examples(data)
+        counts = task.label_counts(examples) if task.has_targets else None
+        result = Evaluation(scores, task.headline(rows), rows, predictions, likelihoods, examples, counts)
         if role is not None:
             self.record(role, "evaluation", result, **options)
         return result
 
-    def _read(self, paths: list[str], rows: Rows | None, *, encoding: str | None) -> list[tuple[str, ...]]:
+    def _read(
+        self,
+        paths: list[str],
+        rows: Rows | None,
+        *,
+        columns: Sequence[str] | None,
+        encoding: str | None,
+        skip_bad: bool,
+    ) -> tuple[list[tuple[str, ...]], str]:
+        """The rows to evaluate on, and what a reader of the scores should know if the run has seen them."""
         own = self.settings.data
         suffixes = {Path(uncompressed_name(Path(name))).suffix for name in (*paths[:1], *own.train[:1])}
         is_alike = bool(paths and own.train) and len(suffixes) == 1
         config = DataConfig(
             train=paths,
-            columns=own.columns,
+            columns=own.columns if columns is None else list(columns),
             format=own.format if is_alike else None,
             header=own.header if is_alike else None,
             encoding=encoding or (own.encoding if is_alike else None),
-            skip_bad=own.skip_bad,
+            skip_bad=skip_bad,
             split_seed=own.split_seed + 1,  # of a built-in data set, rows that were not trained on
         )
         found, content_hash = self.task.read(config, rows)
-        found = self._without_sealed(found)
         if rows is None and content_hash == self.folder.read_provenance().data_hash.partition("+")[0]:
-            log_warning("the model was trained on these rows: the scores do not measure generalization")
-        return found
+            return found, "the model was trained on these rows: the scores do not measure generalization"
+        valid = set(self.folder.read_held_out("valid"))
+        number = sum(tuple(row) in valid for row in found)
+        by_them = "by which its weights were selected: scores on them are better than on new rows"
+        note = f"{number:,} of {len(found):,} rows are validation rows of this run, {by_them}" if number else ""
+        return found, note
 
     def _warn_of_unknown(self, rows: Sequence[Sequence[str]], where: str) -> None:
         if (warning := self.task.unknown_labels(rows, where)) is not None:
@@ -482,8 +655,23 @@ class Run:
         if rows and not kept:
             raise RunError("these rows are the sealed test set of the run: its test opens them, and records that")
         if len(kept) < len(rows):
-            log_warning(f"{len(rows) - len(kept):,} of {len(rows):,} rows are of the sealed test set, and are left out")
+            log_warning(
+                f"{len(rows) - len(kept):,} of {len(rows):,} rows are of the sealed test set, and are left out: the "
+                f"scores are on {len(kept):,} rows. The option to score all rows records in the ledger that the test "
+                "set was opened"
+            )
         return kept
+
+    def _open_sealed(self, rows: list[tuple[str, ...]], **options: Any) -> list[tuple[str, ...]]:
+        """All rows; that some of them are of the sealed test set is recorded before they are scored."""
+        fingerprints = self.folder.test_fingerprints()
+        number = sum(fingerprints.match(rows))
+        if number or fingerprints.share_within(rows):
+            self.folder.record_opening(f"evaluated on {number:,} of its rows", self.candidate(**options))
+            log_warning(
+                f"{number:,} of {len(rows):,} rows are of the sealed test set: the ledger records that it was opened"
+            )
+        return rows
 
     def _weights(self) -> dict[str, torch.Tensor]:
         try:
@@ -544,6 +732,30 @@ def highlights_of(predictions: Sequence[Prediction], target: str | None = None) 
 
 def _names_of(paths: Sequence[str]) -> str:
     return ", ".join(Path(path).name for path in paths)
+
+
+def _input_of(row: Mapping[str, Any], columns: Sequence[str], folder: Path | None) -> str:
+    """The input in a row of a table, empty if a part of it is; a path of a file is relative to the table."""
+    texts = [input_text(cell(row, name)) for name in columns]
+    if not all(text.strip() for text in texts):
+        return ""
+    if len(texts) > 1:
+        texts = [text.replace(SEPARATOR, " ") for text in texts]
+    return SEPARATOR.join(texts) if folder is None else str(folder / texts[0])
+
+
+def _answer_of(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """The columns that a table gets; of several aspects, JSON objects with a value for each."""
+    first = predictions[0]
+    if len(predictions) == 1:
+        spans = first.spans and [{**span.to_json(), "probability": _rounded(span.probability)} for span in first.spans]
+        return {"prediction": first.output, "probability": _rounded(first.probability), "spans": spans}
+    return {"prediction": json.dumps({str(each.aspect): each.output for each in predictions}, ensure_ascii=False)}
+
+
+def _rounded(probability: float | None) -> float | None:
+    """With as many digits as a reader of a table needs."""
+    return None if probability is None else round(probability, 6)
 
 
 def split_paths_and_rows(data: Any) -> tuple[list[str], Rows | None]:

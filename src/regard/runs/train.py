@@ -22,12 +22,12 @@ from regard.data.settings import DataConfig
 from regard.data.sources import IN_MEMORY, Rows, Source, is_builtin
 from regard.data.stores.tokens import TokenStream
 from regard.errors import ConfigError, DeviceError, RunError, StoppedError
-from regard.evaluation.registry import find_metric
+from regard.evaluation.registry import find_metric, score_label
 from regard.logging import format_duration, log_info, log_warning
 from regard.models.presets import has_size
 from regard.runs.baseline import BaselineResult, advise, compare_with_baseline
 from regard.runs.folder import RunFolder
-from regard.runs.report import write_run_report
+from regard.runs.report import describe_failure, write_run_report
 from regard.runs.run import Evaluation, Run, split_paths_and_rows
 from regard.settings import merge_tables, require_table
 from regard.tasks.detection import readable_rows
@@ -89,6 +89,8 @@ def train(
     seed: int | None = None,
     device: str | None = None,
     baseline: bool = True,
+    skip_bad: bool = False,
+    auto_batch: bool = True,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -98,7 +100,8 @@ def train(
     """Train a model on a file of rows, running text or images, and write a run folder.
 
     Args:
-        data: A file, several, a folder, the name of a built-in data set, or rows in memory.
+        data: A file, several, a folder, the name of a built-in data set, or rows in memory: tuples, or dictionaries
+            whose keys are the names of the columns.
         out: The run folder; unset, a new one under `runs/`.
         task: The name of a task; unset, it is detected from the data.
         model: The name of a preset; unset, one is chosen for the task, the amount of data and the machine.
@@ -113,6 +116,8 @@ def train(
         seed: Another seed gives another run.
         device: auto, cpu, cuda or cuda:N.
         baseline: Fit a simple model on the same rows, and compare its scores with the model's.
+        skip_bad: Skip rows that cannot be read, and report how many there are.
+        auto_batch: Split batches that do not fit into memory.
         settings: Any setting, nested as in `run.toml`; the arguments above take precedence.
         resume: Resume the run in `out`.
         overwrite: Replace the run in `out`.
@@ -127,8 +132,9 @@ def train(
                 "train": paths or ([IN_MEMORY] if rows is not None else None),
                 "columns": None if columns is None else list(columns),
                 "encoding": encoding,
-                "valid": _as_list(valid),
-                "test": _as_list(test),
+                "valid": as_list(valid),
+                "test": as_list(test),
+                "skip_bad": skip_bad or None,
             },
             train={
                 "minutes": None if minutes is None else float(minutes),
@@ -137,6 +143,7 @@ def train(
                 "seed": seed,
                 "device": device,
                 "baseline": None if baseline else False,
+                "auto_batch": None if auto_batch else False,
             },
             task={"name": task, "tokenizer": tokenizer},
             preset=model,
@@ -276,6 +283,7 @@ def start(
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         hardware=f"{trainer.hardware}, {platform.machine()}",
         notes=data.notes,
+        columns=list(data.columns),
     )
     _require_space(folder, provenance.num_parameters)
     with folder.lock():
@@ -389,10 +397,14 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     path = write_run_report(run, evaluation)
     if baseline is not None and not baseline.is_beaten:
         log_warning(f"{baseline.sentence}; most likely to help: {', '.join(baseline.advice)}")
-    log_info(f"validation: {evaluation.scores[evaluation.headline]}")
+    headline = evaluation.scores[evaluation.headline]
+    rows = f" ({len(evaluation.rows):,} rows)" if run.task.has_targets else ""
+    log_info(f"validation {score_label(headline.name)}{rows}: {headline.format_value()}")
     if baseline is not None and baseline.is_beaten:
         log_info(baseline.sentence)
     log_info(f"report: {path}")
+    if failure := describe_failure(run, evaluation):
+        log_warning(failure)
     return run
 
 
@@ -444,7 +456,8 @@ def new_run_path(paths: Sequence[str]) -> Path:
     return next(path for path in names if not path.exists())
 
 
-def _as_list(value: str | Sequence[str] | None) -> list[str] | None:
+def as_list(value: str | Sequence[str] | None) -> list[str] | None:
+    """One path or several, as a list."""
     return [str(value)] if isinstance(value, str | os.PathLike) else None if value is None else [str(v) for v in value]
 
 

@@ -62,6 +62,12 @@ class CertifiedScore:
     def rows_label(self) -> str:
         return {"valid": "validation rows", "test": "test rows"}.get(self.set, f"rows of {self.name}")
 
+    @property
+    def bias(self) -> str:
+        """The direction in which the score of the best of several candidates is biased."""
+        is_loss = self.metric in METRICS.names() and not find_metric(self.metric).higher_is_better
+        return "downwards" if is_loss else "upwards"
+
     def to_json(self) -> dict[str, Any]:
         return {
             **{name: value for name, value in vars(self).items() if name not in ("bounds", "best")},
@@ -197,11 +203,13 @@ class Certificate:
         if self.validation.num_candidates > 1:
             models = f" of {self.num_models:,} models" if self.num_models > 1 else ""
             others = self.siblings.others
+            accounted = "and the interval above is wider to account for it"
+            if self.validation.best is None:
+                accounted = "and nothing above accounts for it: a score on test rows does"
             included = f", those of the sibling runs {_listed(others)} included," if others else ""
             found.append(
                 f"{self.validation.num_candidates:,} candidates{models}{included} were evaluated on the validation "
-                "rows, and the best was kept: its score is biased upwards, and the interval above is wider to account "
-                "for it."
+                f"rows, and the best was kept: its score is biased {self.validation.bias}, {accounted}."
             )
         return found
 

@@ -144,6 +144,7 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
 
     name = "aspect-sentiment"
     description = "aspect sentiment"
+    other_names = ("absa", "aspects", "aspect-based-sentiment")
     Settings = AspectSentimentSettings
     roles = _ROLES
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, "label": LabelCodec, "aspect": LabelCodec}
@@ -314,7 +315,14 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
         ((_, offsets),) = self.tokenizer.encode_with_offsets([text])
         words = word_weights(text, weights[1:], offsets)  # the first token is the start
         best = most_probable(probabilities)
-        return Prediction(text, best, probabilities=probabilities, aspect=aspect.strip(), weights=words)
+        return Prediction(
+            text,
+            best,
+            probabilities=probabilities,
+            aspect=aspect.strip(),
+            weights=words,
+            probability=probabilities[best],
+        )
 
     def baseline(self, data: Prepared) -> Baseline:
         rows = data.train_rows()

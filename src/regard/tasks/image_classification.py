@@ -86,6 +86,7 @@ class ImageClassification(Task[ImageClassificationSettings]):
 
     name = "image-classification"
     description = "image classification"
+    other_names = ("vision", "image", "images", "recognition")
     Settings = ImageClassificationSettings
     roles = ("image", "label")
     codec_types: Mapping[str, type[Codec]] = {"image": PixelCodec, "label": LabelCodec}
@@ -321,7 +322,7 @@ class ImagePredictor:
                 found += self._model(pixels).double().softmax(dim=-1).tolist()
         tables = (dict(zip(self._task.label_codec.labels, some, strict=True)) for some in found)
         return [
-            Prediction(path, most_probable(table), probabilities=table)
+            Prediction(path, most_probable(table), probabilities=table, probability=max(table.values()))
             for path, table in zip(inputs, tables, strict=True)
         ]
 

@@ -317,6 +317,7 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
 
     name = "language-modeling"
     description = "language modeling"
+    other_names = ("lm", "language-model", "causal-lm", "causal-language-modeling", "text-generation", "generation")
     Settings = LanguageModelingSettings
     metrics = ("perplexity", "bits_per_byte")
     architecture = "decoder"

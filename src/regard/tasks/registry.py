@@ -16,7 +16,11 @@ TASKS: Registry[type[Task[Any]]] = Registry(
 
 
 def find_task(name: str) -> type[Task[Any]]:
-    """The task registered as `name`."""
+    """The task registered as `name`; for a name that a task has elsewhere, the error has the right one."""
+    if isinstance(name, str) and name not in TASKS.names():
+        plain = name.lower().replace("_", "-").replace(" ", "-")
+        if meant := [task.name for task in TASKS if plain in task.other_names]:
+            raise ConfigError(f"unknown task {name!r}; did you mean {meant[0]}?")
     return TASKS.find(name)
 
 

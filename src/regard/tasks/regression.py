@@ -28,6 +28,8 @@ from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows, Source
 from regard.evaluation.examples import Examples
+from regard.evaluation.metrics.classes import LabelCounts
+from regard.evaluation.scores import Score
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, SequenceClassifier
 from regard.tasks.detection import LABEL_COLUMNS, DetectionSummary
@@ -61,11 +63,12 @@ class Regression(LabeledTextTask[RegressionSettings]):
 
     name = "regression"
     description = "regression"
+    other_names = ("numeric", "rating", "scoring", "similarity")
     Settings = RegressionSettings
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, "label": NumberCodec}
     store_columns = ("text", "number")
     target_role = "number"
-    metrics = ("pearson", "spearman", "rmse", "r_squared")
+    metrics = ("pearson", "spearman", "mean_absolute_error", "rmse", "r_squared")
     supports_shots = True
     objectives = frozenset()
     head_kind = "number"
@@ -137,6 +140,10 @@ class Regression(LabeledTextTask[RegressionSettings]):
             outputs=[float(each.output) for each in data.predictions],
             targets=[parse_number(row[-1]) for row in data.rows],
         )
+
+    def failure(self, scores: Mapping[str, Score], counts: LabelCounts | None, headline: str) -> str:
+        explained = scores["r_squared"].value
+        return "" if explained > 0 else f"R squared is {explained:.3f}, and that of the mean of all rows is 0"
 
     def comparison_metrics(self, headline: str) -> tuple[str, ...]:
         return ("pearson", "rmse")

@@ -120,6 +120,7 @@ class SentenceEmbedding(TextTask[SentenceEmbeddingSettings]):
 
     name = "sentence-embedding"
     description = "sentence embeddings"
+    other_names = ("embedding", "embeddings", "retrieval", "sentence-similarity", "feature-extraction")
     Settings = SentenceEmbeddingSettings
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec}
     store_columns = ("text", "other")

@@ -113,10 +113,19 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
 
     name = "seq2seq"
     description = "sequence to sequence"
+    other_names = (
+        "translation",
+        "summarization",
+        "text2text",
+        "text2text-generation",
+        "sequence-to-sequence",
+        "mt",
+        "g2p",
+    )
     Settings = Seq2SeqSettings
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, **_TWO_TOKENIZERS}
     store_columns = ("source", "target")
-    metrics = ("exact_match", "bleu", "chrf", "perplexity")
+    metrics = ("exact_match", "bleu", "chrf", "word_error_rate", "character_error_rate", "perplexity")
     architecture = "encoder-decoder"
     supports_shots = True
     attention_kind = "cross"

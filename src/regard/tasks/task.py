@@ -34,7 +34,8 @@ from regard.data.sources import Rows
 from regard.data.stores.rows import TokenStore
 from regard.errors import ConfigError, RunError
 from regard.evaluation.examples import Examples
-from regard.evaluation.registry import find_metric
+from regard.evaluation.metrics.classes import LabelCounts, count_labels
+from regard.evaluation.registry import PAIRS, find_metric, score_label
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
 from regard.logging import log_info, log_warning
@@ -140,6 +141,23 @@ class Likelihoods:
 
 
 @dataclass(frozen=True)
+class TaggedSpan:
+    """A part of an input with a label: an entity, or a word with its tag."""
+
+    text: str
+    label: str
+    start: int
+    """The position of its first character in the input, from 0."""
+    end: int
+    """The position after its last character."""
+    probability: float | None
+    """Of the tag of a word; of an entity, the smallest one of its words. None for words beyond `task.max_length`."""
+
+    def to_json(self) -> dict[str, Any]:
+        return vars(self)
+
+
+@dataclass(frozen=True)
 class Prediction:
     """The model's output for one input."""
 
@@ -153,11 +171,24 @@ class Prediction:
     """The aspect of the input that the output is about, for aspect sentiment."""
     weights: list[tuple[str, float]] | None = None
     """The attention weight of each word of the input, for aspect sentiment."""
+    probability: float | None = None
+    """The probability of the output, where the model has one: of a label, of a set of labels, of a sequence of tags."""
+    words: list[TaggedSpan] | None = None
+    """Each word of the input with its tag, for taggers."""
+    spans: list[TaggedSpan] | None = None
+    """The entities of the input, for taggers; all words, where tags are not those of entities."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `--json` prints and a server returns."""
         found = {"input": self.input, "output": self.output, "score": self.score}
-        more = {"probabilities": self.probabilities, "aspect": self.aspect, "weights": self.weights}
+        more = {
+            "probabilities": self.probabilities,
+            "aspect": self.aspect,
+            "weights": self.weights,
+            "probability": self.probability,
+            "words": _as_dicts(self.words),
+            "spans": _as_dicts(self.spans),
+        }
         return found | {name: value for name, value in more.items() if value is not None}
 
 
@@ -379,6 +410,8 @@ class Task(Generic[TaskSettingsT]):
     name: ClassVar[str]
     description: ClassVar[str]
     """A noun phrase for titles, such as `text classification`."""
+    other_names: ClassVar[tuple[str, ...]] = ()
+    """What the task is called elsewhere; such a name is not accepted, and its error has the right one."""
     Settings: ClassVar[type[TaskSettings]]
     roles: ClassVar[tuple[str, ...]] = ("source", "target")
     """What the columns of a row are."""
@@ -656,6 +689,12 @@ class Task(Generic[TaskSettingsT]):
         metric = find_metric(self.headline(rows))
         return SelectionScore(metric.name, metric.value(examples), len(rows))
 
+    def label_counts(self, examples: Examples) -> LabelCounts | None:
+        """The occurrences of each label, or type of entity, for tables; None where targets are not labels."""
+        if examples.labels is None:
+            return None
+        return count_labels(*examples.require(*PAIRS), labels=examples.labels)
+
     def scores(self, data: EvaluationData) -> list[Score]:
         """All metrics, each with its interval."""
         examples = self.examples(data)
@@ -675,6 +714,15 @@ class Task(Generic[TaskSettingsT]):
         likelihoods = Likelihoods(list(found.losses), list(found.num_tokens))
         examples = self.examples(EvaluationData(rows, predictions, likelihoods))
         return examples if found.losses else replace(examples, losses=None, num_tokens=None)
+
+    def failure(self, scores: Mapping[str, Score], counts: LabelCounts | None, headline: str) -> str:
+        """By what it shows that a model has learned nothing, such as a score of 0; empty where it has."""
+        if counts is not None:
+            predicted = [label for label, (_, given, _) in counts.totals.items() if given]
+            if len(predicted) == 1 and sum(gold > 0 for _, _, gold in counts.totals.values()) > 1:
+                return f"{predicted[0]!r} is predicted for every {self.unit}"
+        is_zero = scores[headline].value == 0 and find_metric(headline).higher_is_better
+        return f"{score_label(headline)} is 0" if is_zero else ""
 
     def with_stride(self, stride: int) -> Self:
         """The task with another distance between evaluation windows."""
@@ -838,6 +886,10 @@ def symmetric_kl(log_probs: Float[Tensor, "two *outputs"]) -> Float[Tensor, "one
     r"""The terms of $\mathrm{KL}(p \| q) + \mathrm{KL}(q \| p)$ between the two halves of a repeated batch."""
     one, other = log_probs.chunk(2)
     return (one.exp() - other.exp()) * (one - other)
+
+
+def _as_dicts(spans: Sequence[TaggedSpan] | None) -> list[dict[str, Any]] | None:
+    return None if spans is None else [span.to_json() for span in spans]
 
 
 def _columns_of(store: TokenStore, rows: NDArray[np.int64]) -> list[list[NDArray[np.int64]]]:

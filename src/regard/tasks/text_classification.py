@@ -8,6 +8,7 @@ One label is predicted by the softmax of the logits, several by the sigmoid of e
 Dimensions: `batch` texts, `labels` classes.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -165,6 +166,7 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     name = "text-classification"
     description = "text classification"
+    other_names = ("classification", "sentiment", "sentiment-analysis", "intent", "topic", "nli")
     Settings = TextClassificationSettings
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, "label": LabelCodec}
     metrics = ("accuracy", "macro_f1", "matthews", "calibration_error")
@@ -291,8 +293,11 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         probabilities = dict(zip(self.label_codec.labels, output, strict=True))
         if self.is_multi_label:
             chosen = [label for label, probability in probabilities.items() if probability > 0.5]
-            return Prediction(text, self._join_labels(chosen), probabilities=probabilities)
-        return Prediction(text, most_probable(probabilities), probabilities=probabilities)
+            # Labels are predicted independently of each other, so the probability of the set is a product.
+            together = math.prod(max(probability, 1 - probability) for probability in probabilities.values())
+            return Prediction(text, self._join_labels(chosen), probabilities=probabilities, probability=together)
+        best = most_probable(probabilities)
+        return Prediction(text, best, probabilities=probabilities, probability=probabilities[best])
 
     def _join_labels(self, labels: Sequence[str]) -> str:
         return f"{self.settings.label_separator} ".join(labels)

@@ -122,6 +122,8 @@ class Provenance(Settings):
     hardware: str
     notes: list[str]
     """What was inferred, left out or found in two sets when the data was read."""
+    columns: list[str] = Field(default_factory=list)
+    """The columns of the training table that were used, by name, in the order in which the task needs them."""
 
 
 class ResolvedSettings(Settings):

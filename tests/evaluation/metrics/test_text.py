@@ -16,7 +16,14 @@ from regard.errors import ConfigError, DataError
 from regard.evaluation.counts import Counts
 from regard.evaluation.metrics.classes import count_accuracy
 from regard.evaluation.metrics.likelihood import count_perplexity
-from regard.evaluation.metrics.text import count_bleu, count_chrf, count_exact_match
+from regard.evaluation.metrics.text import (
+    count_bleu,
+    count_character_errors,
+    count_chrf,
+    count_exact_match,
+    count_word_errors,
+    levenshtein_distance,
+)
 from regard.evaluation.scores import Score, score_counts
 
 NUM_SIMULATIONS = 400
@@ -236,3 +243,34 @@ def fewest_covered() -> int:
 
 def most_covered() -> int:
     return int(scipy.stats.binom.ppf(0.999, NUM_SIMULATIONS, 0.95))
+
+
+def slow_distance(first: list[str], second: list[str]) -> int:
+    """The edit distance by its definition, row by row."""
+    row = list(range(len(second) + 1))
+    for one, item in enumerate(first, start=1):
+        before, row = row, [one]
+        for two, other in enumerate(second, start=1):
+            row.append(min(before[two] + 1, row[-1] + 1, before[two - 1] + (item != other)))
+    return row[-1]
+
+
+def test_the_edit_distance_is_that_of_its_definition():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        first, second = (rng.choice(list("abcd"), size=rng.integers(0, 90)).tolist() for _ in range(2))
+        assert levenshtein_distance(first, second) == slow_distance(first, second)
+
+
+def test_error_rates_are_of_all_words_and_of_the_best_reference():
+    outputs = ["a b c", "x", ""]
+    words = count_word_errors(outputs, [["a b d", "a b c e"], ["x"], ["y z"]])
+    assert words.statistics.tolist() == [[1, 4], [0, 1], [2, 2]]
+    assert words.value == pytest.approx(3 / 7)
+    assert count_character_errors(["ab", "c"], ["ax", "cd"]).value == pytest.approx(2 / 4)
+
+
+def test_bleu_prints_no_advice_of_another_library(caplog: pytest.LogCaptureFixture):
+    outputs = ["a dog runs home ."] * 200
+    assert count_bleu(outputs, outputs).value == pytest.approx(100)
+    assert caplog.records == []

@@ -55,6 +55,7 @@ def delimited_layout(path: Path, options: ReadOptions) -> Layout:
         label=f"{TABLE_FORMATS[format]}{separated} {'with' if found.has_header else 'without'} a header",
         names=found.names,
         has_names=found.has_header,
+        delimiter=delimiter if format == "csv" else None,
         index=index_columns(found, full),
         numeric=number_columns(list(zip(*full, strict=True))),
         is_inferred=found.is_inferred,

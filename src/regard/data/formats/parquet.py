@@ -41,6 +41,12 @@ def parquet_layout(path: Path, options: ReadOptions) -> Layout:
     )
 
 
+def parquet_schema(path: Path) -> Any:
+    """The names and types of all columns of a file."""
+    with closing(_open(path)) as file:
+        return file.schema_arrow
+
+
 def parquet_objects(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a file with all of their columns."""
     with closing(_open(path)) as file:

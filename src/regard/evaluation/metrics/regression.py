@@ -1,4 +1,4 @@
-"""Metrics of predicted numbers: correlations, the root mean squared error, and the explained variance.
+"""Metrics of predicted numbers: correlations, the mean absolute and root mean squared error, the explained variance.
 
 All but Spearman's correlation are functions of sums over rows.
 
@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from regard.errors import ConfigError, DataError
-from regard.evaluation.counts import Counts, check_equal_lengths
+from regard.evaluation.counts import Counts, check_equal_lengths, ratio
 from regard.evaluation.intervals import CONFIDENCE, NUM_RESAMPLES, percentile_interval
 from regard.evaluation.registry import PAIRS, Metric, on_pairs
 from regard.evaluation.scores import Score
@@ -29,6 +29,17 @@ def count_pearson(predictions: Sequence[float], references: Sequence[float]) -> 
     x, y = (values - values.mean() for values in _numbers(predictions, references))
     statistics = np.column_stack([np.ones(len(x)), x, y, x * x, y * y, x * y])
     return Counts(statistics=statistics, compute=_pearson)
+
+
+def count_absolute_errors(predictions: Sequence[float], references: Sequence[float]) -> Counts:
+    """The mean absolute error, in the unit of the data.
+
+    Example:
+        >>> count_absolute_errors([1.0, 2.0], [1.5, 4.0]).value
+        1.25
+    """
+    x, y = _numbers(predictions, references)
+    return Counts(statistics=np.column_stack([np.abs(x - y), np.ones(len(x))]), compute=ratio)
 
 
 def count_rmse(predictions: Sequence[float], references: Sequence[float]) -> Counts:
@@ -88,6 +99,13 @@ SPEARMAN = Metric(
     label="Spearman correlation",
     label_in_text="Spearman correlation",
     scorer=lambda examples: score_spearman(*examples.require(*PAIRS)),
+)
+MEAN_ABSOLUTE_ERROR = Metric(
+    name="mean_absolute_error",
+    label="Mean absolute error",
+    counter=on_pairs(count_absolute_errors),
+    higher_is_better=False,
+    digits=None,
 )
 RMSE = Metric(name="rmse", label="RMSE", counter=on_pairs(count_rmse), higher_is_better=False, digits=None)
 R_SQUARED = Metric(name="r_squared", label="R squared", counter=on_pairs(count_r_squared))

@@ -1,9 +1,11 @@
-"""Metrics of generated text against references: exact match, BLEU and chrF.
+"""Metrics of generated text against references: exact match, BLEU, chrF, and error rates of words and characters.
 
-BLEU and chrF are sacrebleu's own, and so are the fields of their signatures.
+BLEU and chrF are sacrebleu's own, and so are the fields of their signatures. An error rate is the edit distance
+(Levenshtein, 1966) divided by the length of the reference; the distance is computed by the bit-parallel algorithm of
+Hyyrö, "A Bit-Vector Algorithm for Computing Levenshtein and Damerau Edit Distances" (2003).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Literal, get_args
 
@@ -61,7 +63,8 @@ def count_bleu(predictions: Sequence[str], references: References, *, tokenizer:
     """
     if tokenizer not in get_args(BleuTokenizer):
         raise ConfigError(f"tokenizer must be one of {', '.join(get_args(BleuTokenizer))}, got {tokenizer!r}")
-    return _count_with_sacrebleu(sacrebleu_bleu.BLEU(tokenize=tokenizer), predictions, references)
+    # Without `force`, sacrebleu logs advice on its own parameters where predictions look tokenized.
+    return _count_with_sacrebleu(sacrebleu_bleu.BLEU(tokenize=tokenizer, force=True), predictions, references)
 
 
 def count_chrf(predictions: Sequence[str], references: References) -> Counts:
@@ -81,6 +84,72 @@ def count_chrf(predictions: Sequence[str], references: References) -> Counts:
     return _count_with_sacrebleu(sacrebleu_chrf.CHRF(), predictions, references)
 
 
+def count_word_errors(predictions: Sequence[str], references: References) -> Counts:
+    """Count words that are inserted, deleted or replaced, and the words of the references: the word error rate.
+
+    Words are separated by white space, so that for pronunciations it is the phoneme error rate. It can exceed 1.
+
+    Example:
+        >>> count_word_errors(["K AE T S"], ["K AE T"]).value
+        0.3333333333333333
+    """
+    return _count_errors(predictions, references, str.split)
+
+
+def count_character_errors(predictions: Sequence[str], references: References) -> Counts:
+    """Count characters that are inserted, deleted or replaced, and those of the references: the character error rate.
+
+    Example:
+        >>> count_character_errors(["kitten"], ["sitting"]).value
+        0.42857142857142855
+    """
+    return _count_errors(predictions, references, list)
+
+
+def levenshtein_distance(first: Sequence[str], second: Sequence[str]) -> int:
+    """The smallest number of insertions, deletions and replacements that turn one sequence into the other.
+
+    Example:
+        >>> levenshtein_distance("kitten", "sitting")
+        3
+    """
+    if not first:
+        return len(second)
+    places: dict[str, int] = {}
+    for place, item in enumerate(first):
+        places[item] = places.get(item, 0) | 1 << place
+    everywhere, last = (1 << len(first)) - 1, 1 << (len(first) - 1)
+    # Bits of the places where the distance of the prefixes of `first` grows by one, or shrinks by one.
+    grows, shrinks, distance = everywhere, 0, len(first)
+    for item in second:
+        equal = places.get(item, 0)
+        vertical = equal | shrinks
+        horizontal = (((equal & grows) + grows) ^ grows) | equal
+        up, down = shrinks | (~(horizontal | grows) & everywhere), grows & horizontal
+        distance += bool(up & last) - bool(down & last)
+        up, down = (up << 1 | 1) & everywhere, (down << 1) & everywhere
+        grows, shrinks = down | (~(vertical | up) & everywhere), up & vertical
+    return distance
+
+
+def _count_errors(predictions: Sequence[str], references: References, split: Callable[[str], Sequence[str]]) -> Counts:
+    """Errors and lengths; of several references, that with the lowest error rate counts."""
+    check_equal_lengths(predictions, references)
+    accepted = _reference_lists(references)
+    rows = []
+    for prediction, lines in zip(predictions, accepted, strict=True):
+        parts = split(prediction)
+        pairs = [(levenshtein_distance(parts, split(line)), len(split(line))) for line in lines]
+        rows.append(min(pairs, key=lambda pair: pair[0] / max(1, pair[1])))
+    return Counts(
+        statistics=np.array(rows, np.int64), compute=_error_rate, settings={"nrefs": _num_references(accepted)}
+    )
+
+
+def _error_rate(sums: Float[np.ndarray, " statistics"]) -> float:
+    return float(sums[0] / max(1.0, sums[1]))
+
+
 def _only_smoothed(sums: Float[np.ndarray, " statistics"]) -> str | None:
     if sums[_MATCHING_4GRAMS]:
         return None
@@ -90,6 +159,15 @@ def _only_smoothed(sums: Float[np.ndarray, " statistics"]) -> str | None:
 EXACT_MATCH = Metric(name="exact_match", label="Exact match", counter=on_pairs(count_exact_match))
 BLEU = Metric(name="bleu", label="BLEU", counter=on_pairs(count_bleu), digits=2, find_artifact=_only_smoothed)
 CHRF = Metric(name="chrf", label="chrF", counter=on_pairs(count_chrf), digits=2)
+WORD_ERROR_RATE = Metric(
+    name="word_error_rate", label="Word error rate", counter=on_pairs(count_word_errors), higher_is_better=False
+)
+CHARACTER_ERROR_RATE = Metric(
+    name="character_error_rate",
+    label="Character error rate",
+    counter=on_pairs(count_character_errors),
+    higher_is_better=False,
+)
 
 
 def _count_with_sacrebleu(

@@ -11,7 +11,7 @@ from regard.data.sources import Rows
 from regard.experiments.compare.plan import Budget, ComparisonPlan, plan_comparison, read_candidates
 from regard.experiments.compare.results import comparison_table
 from regard.experiments.jobs import read_seeds, run_jobs
-from regard.experiments.manifest import default_folder, with_data, write_manifest
+from regard.experiments.manifest import default_folder, shared_values, with_data, write_manifest
 from regard.explanation.report.comparison import draw_curves, write_comparison
 from regard.files import write_atomically
 from regard.logging import log_info
@@ -45,6 +45,10 @@ def compare(
     seeds: int | Sequence[int] = 1,
     params: int | None = None,
     sizes: Sequence[int] = (),
+    task: str | None = None,
+    columns: Sequence[str] | None = None,
+    tokenizer: str | None = None,
+    device: str | None = None,
     settings: Mapping[str, Any] | None = None,
     beam_size: int | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -66,6 +70,10 @@ def compare(
         seeds: Their number, or a list of them; runs of one seed read the data in the same order.
         params: The number of parameters; the width of each model is chosen accordingly.
         sizes: Sizes of smaller training sets, in rows or documents, on which each model is trained too.
+        task: The name of a task; unset, it is detected from the data.
+        columns: The columns to use, by name or by position from 1.
+        tokenizer: bpe, unigram, characters, bytes, words, or the path of a tokenizer.json.
+        device: auto, cpu, cuda or cuda:N.
         settings: What all models share, nested as in `run.toml`.
         beam_size: The beam size for the test rows; not for text.
         out: The folder of the comparison. An interrupted comparison is continued.
@@ -79,7 +87,9 @@ def compare(
     """
     budget, chosen = Budget(minutes, steps, flops), read_seeds(seeds)
     folder = Path(out if out is not None else default_folder("compare", data))
-    shared = with_data(merge_tables(_DEFAULTS, settings or {}), data, folder, what="comparison", overwrite=overwrite)
+    given = shared_values(task=task, columns=columns, tokenizer=tokenizer, device=device)
+    values = merge_tables(merge_tables(_DEFAULTS, settings or {}), given)
+    shared = with_data(values, data, folder, what="comparison", overwrite=overwrite)
     plan = plan_comparison(
         ComparisonPlan(
             folder=folder,

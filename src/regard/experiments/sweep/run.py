@@ -19,7 +19,7 @@ from regard.data.sources import Rows
 from regard.errors import ConfigError, RunError, RunExistsError
 from regard.evaluation.registry import score_label
 from regard.experiments.jobs import Job, budget_fraction, run_jobs
-from regard.experiments.manifest import default_folder, read_manifest, with_data
+from regard.experiments.manifest import default_folder, read_manifest, shared_values, with_data
 from regard.experiments.processes import (
     ProcessPool,
     folder_lock,
@@ -50,7 +50,7 @@ from regard.runs.folder import RunFolder
 from regard.runs.train import flatten
 from regard.selection.ledger import Ledger, candidates_in
 from regard.selection.space import nested
-from regard.settings import to_toml
+from regard.settings import merge_tables, to_toml
 
 _FILES = ("study.db", "space.toml", "trials", "repeats", "ledger.jsonl", "ledger.head", "result.json", "sweep.html",
           "sweep.png", "logs", "sweep.json")  # fmt: skip
@@ -80,6 +80,10 @@ def sweep(
     minutes: float | None = None,
     steps: int | None = None,
     model: str | None = None,
+    task: str | None = None,
+    columns: Sequence[str] | None = None,
+    tokenizer: str | None = None,
+    device: str | None = None,
     settings: Mapping[str, Any] | None = None,
     repeats: int = 3,
     seed: int = 0,
@@ -101,6 +105,10 @@ def sweep(
         minutes: The budget of each trial. Trials by time differ from machine to machine.
         steps: The budget in steps instead. Unset: 160 on a CPU, 2,000 on a GPU.
         model: The name of a preset.
+        task: The name of a task; unset, it is detected from the data.
+        columns: The columns to use, by name or by position from 1.
+        tokenizer: bpe, unigram, characters, bytes, words, or the path of a tokenizer.json.
+        device: auto, cpu, cuda or cuda:N.
         settings: What all trials share, nested as in `run.toml`.
         repeats: With how many other seeds the winner's settings are trained again.
         seed: Of the sampler.
@@ -132,7 +140,8 @@ def sweep(
     )
     options.check()
     folder = Path(out if out is not None else default_folder("sweep", data))
-    given = dict(settings or {}) | ({} if model is None else {"preset": model})
+    options_given = shared_values(task=task, columns=columns, tokenizer=tokenizer, device=device)
+    given = merge_tables(settings or {}, options_given) | ({} if model is None else {"preset": model})
     plan = plan_sweep(folder, options, with_data(given, data, folder, what="sweep", overwrite=overwrite))
     plan = _write_request(plan, storage, overwrite=overwrite)
     num_parallel, _ = split_cores(plan.num_trials, plan.device, workers)

@@ -11,7 +11,7 @@ PAGES.attention = (root, examples) => {
   new AttentionViewer(section, examples);
 };
 
-const ATTENTION_LEAD = "Each row shows the attention weights of one query token over the key tokens in the columns; they sum to 1. Attention weights show what a layer reads from, not why the model makes a prediction.";
+const ATTENTION_LEAD = "Each row shows the attention weights of one query token over the key tokens in the columns; they sum to 1. Attention weights show what a layer reads from, not why the model makes a prediction. The tokens <s> and </s> mark the start and the end of a text.";
 
 const ATTENTION_KINDS = {
   encoder: { name: "Encoder", rows: "source_tokens", columns: "source_tokens", row: "Query", column: "Key" },

@@ -7,12 +7,14 @@ const MOST_TILES = 6;
 const MANY_POINTS = 60;
 
 PAGES.report = (root, data) => {
+  if (data.warning) root.append(make("p", { class: "warning" }, `${data.warning[0].toUpperCase()}${data.warning.slice(1)}.`));
   if (data.baseline && !data.baseline.is_beaten) root.append(makeWarning(data.baseline));
   if (data.scores.length) root.append(makeScores(data.scores, data.baseline));
   if (data.summary.length) root.append(makeTiles(data.summary));
   addSections(root, [
     ["learning", "Learning curves", data.curves.length, showLearning],
     ["confusion", "Confusion matrix", data.confusion, showConfusion],
+    ["labels", "Scores by label", data.labels?.length, showLabels],
     ["words", "Word attributions", data.highlights.length, showAttributions],
     ["samples", "Samples", data.samples.length, showSamples],
     ["attention", "Attention", data.attention.length, showAttention],
@@ -76,6 +78,11 @@ function showConfusion(section, { confusion: { labels, counts } }) {
     make("tbody", {}, ...counts.map((row, number) => make("tr", {}, make("th", { scope: "row" }, labels[number]),
       ...row.map((count, column) => cell(count, number, column)), make("td", { class: "total" }, String(totals[number]))))))));
 }
+
+/* A label that occurs rarely has scores of little precision: its support is beside them. */
+const showLabels = (section, { labels }) => section.append(
+  ...labels.map(({ columns, rows }) => makeTable({ columns, rows, left: [0], note: LABELS_NOTE })));
+const LABELS_NOTE = "precision: the share of a label's predictions that are right; recall: the share of its occurrences that are found; support: how often it occurs";
 
 const showAttention = (section, { attention }) => {
   section.append(make("p", { class: "lead" }, ATTENTION_LEAD));

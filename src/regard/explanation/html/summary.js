@@ -23,7 +23,7 @@ function makeTable({ name, columns, rows, note, left = null, bold = [] }) {
   const isText = columns.map((_, i) => left?.includes(i) ?? rows.every((row) => !/^[\d.\u221e-]/.test(row[i])));
   const cells = (tag, row) => row.map((cell, i) => make(tag, { class: isText[i] ? "text" : null }, cell));
   return make("div", { class: "numbers" },
-    make("h3", {}, name),
+    name ? make("h3", {}, name) : null,
     make("div", { class: "scroll" }, make("table", {},
       make("thead", {}, make("tr", {}, ...cells("th", columns))),
       make("tbody", {}, ...rows.map((row, i) => make("tr", { class: bold.includes(i) ? "bold" : null }, ...cells("td", row)))))),

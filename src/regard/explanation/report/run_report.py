@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.errors import ConfigError
 from regard.evaluation.registry import score_label
+from regard.evaluation.tables import LABEL_HEADER
 from regard.explanation.pages import page_data, write_page
 from regard.explanation.report.formatting import label_of
 from regard.explanation.report.summary import Summary
@@ -26,6 +27,10 @@ class Report:
     """Names and texts: model, parameters, rows, device, time."""
     scores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Metric to `value` and, where known, `interval` (95 %) and `signature`; the first one is shown large."""
+    warning: str = ""
+    """What a reader should know before anything else."""
+    labels: Sequence[Sequence[str]] = ()
+    """For each label, or type of entity, the cells of `LABEL_HEADER`."""
     evaluated_on: str = "Validation"
     """The set of the scores, which precedes the name of the first one."""
     num_rows: int | None = None
@@ -56,8 +61,10 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
     data = {
         "title": report.title,
         "summary": list(report.summary.items()),
+        "warning": report.warning,
         "scores": _scores(report),
         "baseline": report.baseline,
+        "labels": [{"columns": LABEL_HEADER, "rows": report.labels}] if report.labels else [],
         "curves": _merged(report.curves),
         "kept_step": report.kept_step,
         "score_label": next((label_of(line["valid_metric"]) for line in report.curves if "valid_metric" in line), None),

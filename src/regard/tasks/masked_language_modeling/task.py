@@ -113,6 +113,7 @@ class MaskedLanguageModeling(RunningTextTask[MaskedLanguageModelingSettings]):
 
     name = "masked-language-modeling"
     description = "masked language modeling"
+    other_names = ("mlm", "masked-lm", "fill-mask", "masked")
     Settings = MaskedLanguageModelingSettings
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec}
     metrics = ("masked_accuracy", "pseudo_perplexity")

@@ -109,6 +109,7 @@ class QuestionAnswering(TextTask[QuestionAnsweringSettings]):
 
     name = "question-answering"
     description = "question answering"
+    other_names = ("qa", "squad", "extractive-qa", "answering")
     Settings = QuestionAnsweringSettings
     roles = SPAN_ROLES
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec}

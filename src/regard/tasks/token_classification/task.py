@@ -12,6 +12,8 @@ Dimensions: `batch` sentences, `time` tokens, `words` of a sentence, `tags` clas
 """
 
 import json
+import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,14 +39,18 @@ from regard.data.settings import DataConfig
 from regard.data.sources import Rows, Source
 from regard.errors import ConfigError, DataError
 from regard.evaluation.examples import Examples
+from regard.evaluation.metrics.classes import LabelCounts
 from regard.evaluation.metrics.entities import (
     OUTSIDE,
     convert_tags,
+    count_entities,
     describe_faults,
     detect_scheme,
+    entities_of,
     find_faults,
     may_follow,
 )
+from regard.evaluation.registry import PAIRS
 from regard.logging import log_info, log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, PredictionHead, build_body, default_pooling
@@ -67,6 +73,7 @@ from regard.tasks.task import (
     Objective,
     Prediction,
     ServerSchema,
+    TaggedSpan,
     repeat_batch,
     symmetric_kl,
     to_device,
@@ -94,6 +101,8 @@ _BUCKETS, _MULTIPLIER, _FEATURE_DROPOUT = 1 << 17, 1_000_003, 0.2
 """The table of a linear model of features, which are hashed, and the share that a training step drops."""
 _CHARACTERS_PER_WORD = 100
 """The vocabulary has one word for each 100 characters of data: the others are rare, and known by their features."""
+_WORD = re.compile("[^ ]+")
+"""A word of an input, as in `words_of`."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +220,7 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
 
     name = "token-classification"
     description = "token classification"
+    other_names = ("ner", "tagging", "pos", "pos-tagging", "chunking", "named-entity-recognition", "slot-filling")
     Settings = TokenClassificationSettings
     roles = ("words", "tags")
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, "tags": TagCodec}
@@ -257,6 +267,9 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
 
     def unknown_labels(self, rows: Sequence[Sequence[str]], where: str) -> str | None:
         return describe_unknown(self.tag_codec.counts, map(self.tag_codec.tags_of, rows), where, "tag")
+
+    def target_of(self, row: Sequence[str]) -> str:
+        return " ".join(self.tag_codec.tags_of(row))
 
     def texts_of(self, row: Sequence[str]) -> Sequence[str]:
         return row[:1]
@@ -393,17 +406,33 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
             counts += ((batch.tags != IGNORED) & batch.is_word).sum(dim=1).tolist()
         return Likelihoods(losses, counts)
 
-    def outputs(self, model: "TokenClassifier", batch: SentenceBatch) -> list[list[int]]:
-        logits = _logits(model, batch)
-        if model.crf is not None:
-            return [path.tags for path in model.crf.viterbi(logits, batch.num_words)]
-        best = logits.argmax(dim=2).tolist()
-        return [tags[:length] for tags, length in zip(best, batch.num_words.tolist(), strict=True)]
+    def outputs(self, model: "TokenClassifier", batch: SentenceBatch) -> list["TagOutput"]:
+        logits, crf = _logits(model, batch), model.crf
+        if crf is None:
+            probabilities, tags = logits.softmax(dim=2).max(dim=2)
+            rows = zip(tags.tolist(), probabilities.tolist(), batch.num_words.tolist(), strict=True)
+            return [TagOutput(one[:n], some[:n], math.prod(some[:n])) for one, some, n in rows]
+        paths, total = crf.viterbi(logits, batch.num_words), crf.log_partition(logits, batch.num_words).tolist()
+        marginals = crf.marginals(logits, batch.num_words)
+        found = []
+        for row, path in enumerate(paths):
+            words = marginals[row, range(len(path.tags)), path.tags].tolist()
+            found.append(TagOutput(path.tags, words, min(1.0, math.exp(path.score - total[row]))))
+        return found
 
-    def prediction(self, text: str, output: list[int]) -> Prediction:
-        """As many tags as there are words between spaces."""
-        missing = len(words_of(text)) - len(output)
-        return Prediction(text, self.tag_codec.decode([[*output, *[0] * missing]])[0])
+    def prediction(self, text: str, output: "TagOutput") -> Prediction:
+        """As many tags as there are words between spaces; those that were not read have no probability."""
+        places = [match.span() for match in _WORD.finditer(text)]
+        missing = len(places) - len(output.tags)
+        (joined,) = self.tag_codec.decode([[*output.tags, *[0] * missing]])
+        tags, shares = words_of(joined), [*output.probabilities, *[None] * missing]
+        words = [TaggedSpan(text[start:end], tag, start, end, share)
+                 for (start, end), tag, share in zip(places, tags, shares, strict=True)]  # fmt: skip
+        spans = words
+        if self.tag_codec.has_entities:
+            spans = [_joined_words(text, entity.type, words[entity.start : entity.end]) for entity in entities_of(tags)]
+        together = None if missing else output.probability
+        return Prediction(text, joined, probability=together, words=words, spans=spans)
 
     def baseline(self, data: Prepared) -> Baseline:
         rows, codec = data.train_rows(), self.tag_codec
@@ -424,6 +453,11 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
             targets=targets,
             labels=None if self.tag_codec.has_entities else tuple(labels),
         )
+
+    def label_counts(self, examples: Examples) -> LabelCounts | None:
+        if not self.tag_codec.has_entities:
+            return super().label_counts(examples)
+        return count_entities(*examples.require(*PAIRS))
 
     def comparison_metrics(self, headline: str) -> tuple[str, ...]:
         return ("entity_f1", "entity_precision", "entity_recall") if self.tag_codec.has_entities else _TAG_METRICS
@@ -450,6 +484,17 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
         has_entities = all(may_follow(label, None, scheme=SCHEME) for label in imported.labels)
         tags = TagCodec(dict.fromkeys(imported.labels, 0), has_entities)
         return {**super().imported_codecs(imported), "tags": tags}
+
+
+@dataclass(frozen=True)
+class TagOutput:
+    """The most probable tags of the words of a sentence that were read."""
+
+    tags: list[int]
+    probabilities: list[float]
+    """Of each tag; with a CRF, its marginal probability."""
+    probability: float
+    """Of all tags together."""
 
 
 class TokenClassifier(nn.Module):
@@ -586,6 +631,13 @@ def _losses(
 
 def _may_follow(before: str | None, after: str | None) -> bool:
     return may_follow(before, after, scheme=SCHEME)
+
+
+def _joined_words(text: str, label: str, words: Sequence[TaggedSpan]) -> TaggedSpan:
+    """The span of an entity, whose probability is the smallest one of its words."""
+    start, end = words[0].start, words[-1].end
+    shares = [word.probability for word in words if word.probability is not None]
+    return TaggedSpan(text[start:end], label, start, end, min(shares, default=None))
 
 
 def _as_entities(tags: Sequence[str]) -> Sequence[str]:

@@ -1,0 +1,64 @@
+"""Every option of a command is an argument of the Python function, under the same name or a stated one."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import regard
+from regard.cli import compare, evaluate, finetune, predict, sweep, train
+from regard.errors import BadRowsError
+from regard.experiments.manifest import shared_values
+from regard.runs.run import Run
+
+PRINTED = {"json", "quiet", "set_", "run"}
+"""How results are printed; `--set` is the argument `settings`; the run is the object itself."""
+GENERATION = {"beam", "temperature", "top_k", "top_p", "min_p", "max_tokens", "seed", "device"}
+"""Options of generation are keyword arguments of `GenerationOptions`; the device is an argument of `regard.load`."""
+FEW_SHOT = {"shots", "shot_seeds", "jobs"}
+"""Arguments of `regard.few_shot`."""
+OTHER_NAMES = {
+    "no_auto_batch": "auto_batch", "lora": "method", "head": "method", "top": "top_layers", "given": "data",
+    "objective": "objectives", "beam": "beam_size", "file": "data", "texts": "data", "also": "data",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "function", "left_out"),
+    [
+        (train.train_command, regard.train, FEW_SHOT),
+        (finetune.finetune_command, regard.finetune, FEW_SHOT),
+        (compare.compare_command, regard.compare, set()),
+        (sweep.sweep_command, regard.sweep, set()),
+        (evaluate.evaluate_command, Run.evaluate, GENERATION),
+        (predict.predict_command, Run.predict_table, GENERATION),
+    ],
+)
+def test_options_of_commands_are_arguments(command: Callable[..., Any], function: Any, left_out: set[str]):
+    options = set(inspect.signature(command).parameters) - PRINTED - left_out
+    arguments = set(inspect.signature(function).parameters)
+    assert {name for name in options if OTHER_NAMES.get(name, name) not in arguments} == set()
+
+
+def test_the_package_shows_its_public_names_only():
+    assert not hasattr(regard, "Any")
+    assert not hasattr(regard, "import_module")
+
+
+def test_options_of_experiments_become_settings():
+    given = shared_values(task="seq2seq", columns=("a", "b"), tokenizer="bytes", device=None)
+    assert given == {"task": {"name": "seq2seq", "tokenizer": "bytes"}, "data": {"columns": ["a", "b"]}}
+
+
+def test_bad_rows_are_skipped_from_python(tmp_path: Path):
+    rows = [f"text {i}\t{'ab'[i % 2]}\n" for i in range(60)]
+    (tmp_path / "rows.tsv").write_text("".join([*rows, "one column\n"]))
+    shape = {"model": {"model_dim": 12, "num_heads": 1, "feedforward_dim": 17, "num_layers": 1}}
+    options: dict[str, Any] = {"steps": 1, "tokenizer": "bytes", "device": "cpu", "settings": shape}
+    with pytest.raises(BadRowsError):
+        regard.train(tmp_path / "rows.tsv", out=tmp_path / "run", **options)
+    run = regard.train(tmp_path / "rows.tsv", out=tmp_path / "run", skip_bad=True, auto_batch=False, **options)
+    assert run.settings.data.skip_bad
+    assert not run.settings.train.auto_batch
