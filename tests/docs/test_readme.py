@@ -1,6 +1,7 @@
 """The program, the commands and the errors of the README run as shown."""
 
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -51,4 +52,4 @@ def test_the_errors_are_those_that_are_shown(readme, workplace: Path, run):
 def table_under(text: str, heading: str) -> list[str]:
     """The rows of the first table under a heading."""
     lines = text.partition(f"{heading}\n")[2].lstrip("\n").splitlines()
-    return [line for line in lines[2:12] if line.startswith("| `")]
+    return list(takewhile(lambda line: line.startswith("| `"), lines[2:]))
