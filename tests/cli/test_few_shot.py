@@ -10,7 +10,18 @@ import torch
 from regard.experiments import few_shot as module
 from regard.experiments.jobs import Job, run_job
 
-SMALL = ["--set", "model.model_dim=16", "--set", "model.num_layers=1", "--tokenizer", "characters", "--device", "cpu"]
+SMALL = [
+    "--model",
+    "transformer",
+    "--set",
+    "model.model_dim=16",
+    "--set",
+    "model.num_layers=1",
+    "--tokenizer",
+    "characters",
+    "--device",
+    "cpu",
+]
 TUNED = ["--lora", "--rank", 2, "--device", "cpu", "--steps", 2, "--quiet"]
 
 

@@ -66,7 +66,7 @@ def test_a_model_that_is_not_better_is_the_first_thing_said_with_what_may_help(t
     assert after[0].levelno == logging.WARNING
     assert after[0].message.startswith("the model is significantly worse than the baseline, TF-IDF + logistic")
     assert "against 1.000 (p < 0.001); most likely to help: a larger train.max_steps than 1, fine-" in after[0].message
-    assert after[1].message.startswith("validation: accuracy")
+    assert after[1].message.startswith("validation accuracy")
     assert run.baseline.advice[2] == f"more training rows than {sum(run.task.label_codec.counts.values())}"
 
 
@@ -93,7 +93,7 @@ def test_a_model_that_is_better_is_said_after_its_score(tmp_path: Path, caplog: 
     assert run.baseline.verdict == "better"
     assert run.baseline.advice == ()
     assert messages[-2].startswith("the model is significantly better than the baseline, always +: accuracy")
-    assert messages[-3].startswith("validation: accuracy")
+    assert messages[-3].startswith("validation accuracy")
 
 
 def test_without_a_baseline_nothing_is_fitted_and_an_earlier_result_is_removed(trained, tmp_path: Path):

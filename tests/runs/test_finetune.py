@@ -22,7 +22,7 @@ TEXT = "".join(f"line {number} of {number % 7} and {number % 11}.\n" for number 
 TRAIN = {"max_steps": 6, "batch_tokens": 300, "evaluate_every": 3, "precision": "float32", "device": "cpu"}
 TINY = {
     "model": {"num_layers": 2, "model_dim": 12, "num_heads": 2, "feedforward_dim": 17, "dropout": 0.0},
-    "task": {"tokenizer": "characters"},
+    "task": {"tokenizer": "characters", "ngrams": 0},
     "train": TRAIN,
 }
 

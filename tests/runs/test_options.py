@@ -20,7 +20,8 @@ GENERATION = {"beam", "temperature", "top_k", "top_p", "min_p", "max_tokens", "s
 FEW_SHOT = {"shots", "shot_seeds", "jobs"}
 """Arguments of `regard.few_shot`."""
 OTHER_NAMES = {
-    "no_auto_batch": "auto_batch", "lora": "method", "head": "method", "top": "top_layers", "given": "data",
+    "no_auto_batch": "auto_batch", "no_baseline": "baseline",
+    "lora": "method", "head": "method", "top": "top_layers", "given": "data",
     "objective": "objectives", "beam": "beam_size", "file": "data", "texts": "data", "also": "data",
 }  # fmt: skip
 
@@ -48,7 +49,7 @@ def test_the_package_shows_its_public_names_only():
 
 
 def test_options_of_experiments_become_settings():
-    given = shared_values(task="seq2seq", columns=("a", "b"), tokenizer="bytes", device=None)
+    given = shared_values(task="seq2seq", columns=("a", "b"), encoding=None, tokenizer="bytes", device=None)
     assert given == {"task": {"name": "seq2seq", "tokenizer": "bytes"}, "data": {"columns": ["a", "b"]}}
 
 

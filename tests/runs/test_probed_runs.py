@@ -20,7 +20,7 @@ RATED = [(f"a {WORDS[number % 3]} film number {number}", str(number % 3 + number
 TRAIN = {"batch_tokens": 300, "precision": "float32", "device": "cpu"}
 TINY = {
     "model": {"num_layers": 2, "model_dim": 12, "num_heads": 2, "feedforward_dim": 17, "dropout": 0.0},
-    "task": {"tokenizer": "words"},
+    "task": {"tokenizer": "words", "ngrams": 0},
     "train": {**TRAIN, "max_steps": 4},
 }
 METHODS = ("all", "top", "lora")

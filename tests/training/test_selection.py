@@ -72,7 +72,7 @@ def opinions(cache: None) -> Any:
         label = rng.randrange(4)
         words = [f"w{label if rng.random() < 0.6 else rng.randrange(4)}{rng.randrange(4)}" for _ in range(3)]
         rows.append((f"{' '.join(words)} {number}", f"label{label}"))
-    return tiny("text-classification", rows, tokenizer="words", data={"splits": [0.4, 0.6, 0.0]},
+    return tiny("text-classification", rows, tokenizer="words", ngrams=0, data={"splits": [0.4, 0.6, 0.0]},
                 train={"max_steps": 60, "evaluate_every": 4, "learning_rate": 0.02, "batch_tokens": 150,
                        "ema_decay": 0.5, "patience": 0, "device": "cpu"})  # fmt: skip
 

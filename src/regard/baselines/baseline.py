@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-Row = TypeVar("Row")
+_Row = TypeVar("_Row")
 
 _SEED = 0
 """A baseline is part of no experiment over seeds: the same rows always give the same one."""
@@ -51,7 +51,7 @@ class Baseline:
         return f"{self.name} on {self.num_used:,} of {total:,} {self.unit}" if is_part else self.name
 
 
-def limit_rows(rows: Sequence[Row], most: int) -> list[Row]:
+def limit_rows(rows: Sequence[_Row], most: int) -> list[_Row]:
     """At most this many rows, drawn at random and in their order, so that a sorted file loses no label."""
     if len(rows) <= most:
         return list(rows)

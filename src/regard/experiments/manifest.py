@@ -33,12 +33,17 @@ def default_folder(kind: str, data: Any, suffix: str = "") -> Path:
 
 
 def shared_values(
-    *, task: str | None, columns: Sequence[str] | None, tokenizer: str | None, device: str | None
+    *,
+    task: str | None,
+    columns: Sequence[str] | None,
+    encoding: str | None,
+    tokenizer: str | None,
+    device: str | None,
 ) -> dict[str, Any]:
     """The options that the runs of an experiment share, as settings."""
     return given_values(
         task={"name": task, "tokenizer": tokenizer},
-        data={"columns": None if columns is None else list(columns)},
+        data={"columns": None if columns is None else list(columns), "encoding": encoding},
         train={"device": device},
     )
 

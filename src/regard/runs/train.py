@@ -21,10 +21,11 @@ from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import IN_MEMORY, Rows, Source, is_builtin
 from regard.data.stores.tokens import TokenStream
-from regard.errors import ConfigError, DeviceError, RunError, StoppedError
+from regard.errors import ConfigError, DataError, DeviceError, RunError, StoppedError
 from regard.evaluation.registry import find_metric, score_label
 from regard.logging import format_duration, log_info, log_warning
-from regard.models.presets import has_size
+from regard.models.family import find_family
+from regard.models.presets import find_preset, has_size
 from regard.runs.baseline import BaselineResult, advise, compare_with_baseline
 from regard.runs.folder import RunFolder
 from regard.runs.report import describe_failure, write_run_report
@@ -39,8 +40,8 @@ from regard.training.defaults import choose_size, draft, find_hardware, preset_o
 from regard.training.finetuning import adapt, base_weights, initialize_embeddings
 from regard.training.interruption import listen
 from regard.training.loop import Trainer
-from regard.training.precision import is_out_of_memory, keep_memory, threads
-from regard.training.settings import Provenance, ResolvedSettings
+from regard.training.precision import find_device, is_out_of_memory, keep_memory, threads
+from regard.training.settings import Provenance, ResolvedSettings, TrainConfig
 from regard.version import version
 
 OnEvaluation = Callable[[int, float], None]
@@ -208,24 +209,34 @@ def with_task(values: Mapping[str, Any], rows: Rows | None = None) -> dict[str, 
 
 def with_choices(values: Mapping[str, Any], rows: Rows | None = None) -> dict[str, Any]:
     """The settings with those that the task chooses for a sample of the data; the reasons are printed."""
-    settings = draft(values)
     given = find_task(values["task"]["name"]).Settings.draft(values["task"], section="task")
-    if not isinstance(given, TextSettings) or given.embeddings is not None or is_builtin(settings.data):
+    data = DataConfig.read(values.get("data", {}), section="data")
+    train = TrainConfig.draft(values.get("train", {}), section="train")
+    if not isinstance(given, TextSettings) or given.embeddings is not None or is_builtin(data):
         return dict(values)
-    source = make_task(settings.task).open(settings.data, rows)
+    source = make_task(given).open(data, rows)
     if not isinstance(source, Source):
         return dict(values)
-    sample, num_characters = _sample(readable_rows(source.train))
-    if not sample:
+    try:
+        sample, num_characters = _sample(readable_rows(source.train))
+    except DataError:  # which is raised again when the rows are prepared
         return dict(values)
-    device = "cuda" if find_hardware(settings).device.type == "cuda" else "cpu"
-    chosen = make_task(given).choose(ChoiceContext(sample, num_characters, device, settings.train.minutes))
-    is_model_given = bool(values.get("preset")) or "family" in values.get("model", {})
+    device = "cuda" if find_device(train.device).type == "cuda" else "cpu"
+    chosen = make_task(given).choose(ChoiceContext(sample, num_characters, device, train.minutes))
+    is_model_given = bool(values.get("preset")) or not _allows(values.get("model", {}), chosen.preset)
     for name, reason in chosen.reasons.items():
         if not (name == "model" and is_model_given):
             log_info(f"{name} {reason}")
     preset = {} if chosen.preset is None or is_model_given else {"preset": chosen.preset}
     return merge_tables({"task": dict(chosen.task), **preset}, values)
+
+
+def _allows(model: Mapping[str, Any], preset: str | None) -> bool:
+    """Whether values of the `[model]` section, none of which is the family, are settings of this preset."""
+    if preset is None:
+        return True
+    config = find_family(find_preset(preset)[1]["family"]).Config
+    return set(model) <= set(config.model_fields) - {"family"}
 
 
 def _sample(rows: Iterable[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], int]:

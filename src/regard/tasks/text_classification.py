@@ -208,6 +208,9 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         labels = LabelCodec.fit((row[-1] for row in data.rows()), separator=self.settings.label_separator)
         return {**super().fit_codecs(data), "label": labels}
 
+    def has_linear_head(self, head: HeadConfig) -> bool:
+        return super().has_linear_head(head) and not self.settings.ngrams
+
     def labels_of(self, row: Sequence[str]) -> Sequence[str]:
         return split_labels(row[-1], self.settings.label_separator)
 

@@ -47,6 +47,7 @@ def compare(
     sizes: Sequence[int] = (),
     task: str | None = None,
     columns: Sequence[str] | None = None,
+    encoding: str | None = None,
     tokenizer: str | None = None,
     device: str | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -72,6 +73,7 @@ def compare(
         sizes: Sizes of smaller training sets, in rows or documents, on which each model is trained too.
         task: The name of a task; unset, it is detected from the data.
         columns: The columns to use, by name or by position from 1.
+        encoding: The encoding of text files, such as windows-1252; unset, it is detected.
         tokenizer: bpe, unigram, characters, bytes, words, or the path of a tokenizer.json.
         device: auto, cpu, cuda or cuda:N.
         settings: What all models share, nested as in `run.toml`.
@@ -87,7 +89,7 @@ def compare(
     """
     budget, chosen = Budget(minutes, steps, flops), read_seeds(seeds)
     folder = Path(out if out is not None else default_folder("compare", data))
-    given = shared_values(task=task, columns=columns, tokenizer=tokenizer, device=device)
+    given = shared_values(task=task, columns=columns, encoding=encoding, tokenizer=tokenizer, device=device)
     values = merge_tables(merge_tables(_DEFAULTS, settings or {}), given)
     shared = with_data(values, data, folder, what="comparison", overwrite=overwrite)
     plan = plan_comparison(

@@ -82,6 +82,7 @@ def sweep(
     model: str | None = None,
     task: str | None = None,
     columns: Sequence[str] | None = None,
+    encoding: str | None = None,
     tokenizer: str | None = None,
     device: str | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -107,6 +108,7 @@ def sweep(
         model: The name of a preset.
         task: The name of a task; unset, it is detected from the data.
         columns: The columns to use, by name or by position from 1.
+        encoding: The encoding of text files, such as windows-1252; unset, it is detected.
         tokenizer: bpe, unigram, characters, bytes, words, or the path of a tokenizer.json.
         device: auto, cpu, cuda or cuda:N.
         settings: What all trials share, nested as in `run.toml`.
@@ -140,7 +142,7 @@ def sweep(
     )
     options.check()
     folder = Path(out if out is not None else default_folder("sweep", data))
-    options_given = shared_values(task=task, columns=columns, tokenizer=tokenizer, device=device)
+    options_given = shared_values(task=task, columns=columns, encoding=encoding, tokenizer=tokenizer, device=device)
     given = merge_tables(settings or {}, options_given) | ({} if model is None else {"preset": model})
     plan = plan_sweep(folder, options, with_data(given, data, folder, what="sweep", overwrite=overwrite))
     plan = _write_request(plan, storage, overwrite=overwrite)

@@ -387,7 +387,7 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
         return loss / 2 + objective.rdrop / 4 * (by_sentence * batch.weights.chunk(2)[0]).sum()
 
     def has_linear_head(self, head: HeadConfig) -> bool:
-        return not head.hidden_layer and not self.settings.crf
+        return not (head.hidden_layer or self.settings.crf or self.settings.features)
 
     def head_inputs(self, model: "TokenClassifier", batch: SentenceBatch) -> LabeledVectors:
         """Of the words of all sentences."""
