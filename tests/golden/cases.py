@@ -293,7 +293,7 @@ def _cases() -> Iterable[Case]:
     paper |= {"train.schedule": "inverse-sqrt", "train.accumulate": 2, "train.rdrop": 0.5}
     yield Case("pairs-post-norm-rdrop", "pairs", _PAIRS, "transformer", paper, (_REVERSED,))
     muon = {**_TRANSFORMER, "train.optimizer": "muon", "train.ema_decay": 0.0, "train.label_smoothing": 0.0}
-    muon |= {"train.max_steps": 16, "train.batch_tokens": 480}
+    muon |= {"train.max_steps": 16, "train.batch_tokens": 480, "task.tokenizer": "bpe"}
     yield Case("pairs-muon-bpe", "pairs", _PAIRS, "transformer", muon, (_REVERSED,))
     contrast = {**_TRANSFORMER, **_WORDS, "task.contrastive": 0.5, "task.balance": True, "head.pooling": "attention"}
     yield Case("labels-contrastive-balanced", "labels", _OPINIONS, "transformer", contrast, (_JUDGED,))
