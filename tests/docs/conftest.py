@@ -82,6 +82,7 @@ def workplace(tmp_path: Path) -> Path:
     _write(tmp_path / "test.tsv", rows[400:])
     (tmp_path / "space.toml").write_text("[train.learning_rate]\nlow = 1e-4\nhigh = 1e-2\nlog = true\n")
     (tmp_path / "inputs.txt").write_text("4 March 2025\nle 3 mai 1999\n", encoding="utf-8")
+    (tmp_path / "in.csv").write_text("id,date\n7,4 March 2025\n8,le 3 mai 1999\n", encoding="utf-8")
     paragraphs = [text for name in PAGES for text in Page(ROOT / "docs" / name).text.split("\n\n") if text.strip()]
     (tmp_path / "essays").mkdir()
     for name, text in {
