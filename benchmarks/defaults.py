@@ -192,11 +192,11 @@ def run_row(name: str, files: Files, train: dict[str, Any], settings: dict[str, 
         paths = write_files(name, files, Path(scratch))
         run = regard.train(
             paths["train"], valid=paths.get("valid"), test=paths.get("test"), out=f"{scratch}/run", **train,
-            settings=settings, show_progress=False,
+            settings=settings, baseline=False, show_progress=False,
         )  # fmt: skip
         evaluation = run.test()
         data = make_task(run.settings.task).prepare(run.settings.data)
-        found = compare_with_baseline(run.task, data, evaluation.rows, evaluation.examples, evaluation.headline)
+        found = compare_with_baseline(run.task, data, evaluation.rows, [evaluation.examples], evaluation.headline)
         trained = [line for line in run.folder.read_metrics() if "seconds" in line]
     score = evaluation.scores[evaluation.headline]
     return {

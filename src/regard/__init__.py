@@ -10,12 +10,7 @@ takes no time.
 """
 
 import importlib as _importlib
-import os as _os
 import typing as _typing
-
-# OpenMP reads this when torch is first imported. By default its threads wait for each other by spinning, and where
-# another program uses the cores, they use up the time in which the one that they wait for could run.
-_os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if _typing.TYPE_CHECKING:
     from regard.errors import RegardError

@@ -1,11 +1,6 @@
 """Choosing the number of threads, on simulated machines; and how threads wait."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-
-import pytest
 
 from regard.training.precision import ThreadChooser
 
@@ -46,14 +41,3 @@ def test_all_threads_are_used_again_after_the_other_program_ends():
 
 def test_a_machine_with_one_core_has_one_thread():
     assert simulate(lambda step, threads: 100.0, 500, most=1) == [1] * 500
-
-
-@pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "ACTIVE")])
-def test_threads_sleep_while_they_wait_unless_the_user_has_set_otherwise(given: dict[str, str], expected: str):
-    """As OpenMP itself reports it, when torch loads it after regard is imported."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-    found = subprocess.run(
-        [sys.executable, "-c", "import regard, os; os.environ['OMP_DISPLAY_ENV'] = 'true'; import torch"],
-        env={**env, **given}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert f"OMP_WAIT_POLICY = '{expected}'" in found.stderr

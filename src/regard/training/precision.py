@@ -124,11 +124,9 @@ def _cpu_has_bfloat16() -> bool:
 class ThreadChooser:
     """Measures each step, and sets the number of threads of the next ones: one per core, or one in total.
 
-    PyTorch's threads wait for each other after each operation. On a machine without
-    other load that is short; if another program uses a core, a wait lasts until that
-    program is descheduled. Threads that sleep while they wait (OMP_WAIT_POLICY, set
-    when regard is imported) bound the cost; threads that spin, where torch was imported
-    first, make a step ten to thirty times as long. A single thread is hardly affected.
+    PyTorch's threads wait for each other after each operation, by spinning. On a machine
+    without other load that is short; if other programs use the cores, a wait lasts until
+    they are descheduled. A single thread is hardly affected.
 
     It starts with one thread. After an aborted probe, the time until the next one
     is doubled.
