@@ -7,7 +7,8 @@ fitted on the same training rows, are scored on the same test rows, and their di
 are significant. `--quick` is half a minute for the rows on which settings were chosen.
 
 Settings were chosen on the validation rows of trec, mr, conll2000, conll2003, multi30k, scan-jump and lemmas; two
-families were also tried on scan-length, whose test rows were seen then. Runs on a CPU have one thread each. A row whose data is missing is not measured.
+families were also tried on scan-length, whose test rows were seen then. Runs on a CPU have one
+thread each. A row whose data is missing is not measured.
 """
 
 import functools
