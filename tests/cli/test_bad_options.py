@@ -87,8 +87,8 @@ def test_lines_that_are_not_utf8_are_told_where(regard, trained: Path):
     ("options", "parts"),
     [
         (["--kind", "sideways"], ["no attention of kind 'sideways'", "encoder, decoder, cross"]),
-        (["--layer", 2], ["--layer must lie in 1 to 1 for cross attention, got 2"]),
-        (["--head", 3], ["--head must lie in 1 to 1"]),
+        (["--layer", 2], ["--layer must be in 1 to 1 for cross attention, got 2"]),
+        (["--head", 3], ["--head must be in 1 to 1"]),
         (["--layer", 0], ["--layer"]),
         (["--out", "map.pdf"], [".html, .png, .svg or .json"]),
         (["--out", "none/map.svg"], ["cannot write none/map.svg", "No such file"]),

@@ -96,7 +96,7 @@ def test_the_bootstrap_refuses_a_single_example():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"confidence": 1.0}, r"confidence must lie in \(0, 1\), got 1.0"),
+        ({"confidence": 1.0}, r"confidence must be in \(0, 1\), got 1.0"),
         ({"num_resamples": 0}, "num_resamples=0"),
         ({"seed": -1}, "seed=-1"),
     ],

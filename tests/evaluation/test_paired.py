@@ -88,7 +88,7 @@ def test_holm_of_one_test_or_none_changes_nothing():
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan")])
 def test_holm_refuses_what_is_no_probability(wrong: float):
-    with pytest.raises(ConfigError, match=rf"must lie in \[0, 1\], got \[0.5, {wrong}\]"):
+    with pytest.raises(ConfigError, match=rf"must be in \[0, 1\], got \[0.5, {wrong}\]"):
         holm([0.5, wrong])
 
 

@@ -139,7 +139,7 @@ def test_the_interval_of_a_proportion_covers_the_truth_at_the_edge_too(rate: flo
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"confidence": 0.0}, r"confidence must lie in \(0, 1\), got 0.0"),
+        ({"confidence": 0.0}, r"confidence must be in \(0, 1\), got 0.0"),
         ({"num_resamples": 0}, "num_resamples=0"),
         ({"seed": -1}, "seed=-1"),
     ],

@@ -83,7 +83,7 @@ def test_a_row_of_the_decoder_reads_one_token_and_produces_one(maps: AttentionMa
 def test_a_weight_must_be_a_share(maps: AttentionMaps, wrong: float):
     weights = maps.weights["cross"].copy()
     weights[1, 0, 3, 2] = wrong
-    with pytest.raises(ConfigError, match="cross weights must lie in 0 to 1"):
+    with pytest.raises(ConfigError, match="cross weights must be in 0 to 1"):
         replace(maps, weights={"cross": weights})
 
 
@@ -91,9 +91,9 @@ def test_an_unknown_kind_layer_or_head_is_answered_with_what_there_is(maps: Atte
     without_decoder = replace(maps, weights={kind: maps.weights[kind] for kind in ("cross", "encoder")})
     with pytest.raises(ConfigError, match="no attention of kind 'decoder' was recorded; recorded: encoder, cross"):
         without_decoder.average("decoder")
-    with pytest.raises(ConfigError, match="layer must lie in 0 to 1 for cross attention, got 2"):
+    with pytest.raises(ConfigError, match="layer must be in 0 to 1 for cross attention, got 2"):
         maps.average("cross", layer=2)
-    with pytest.raises(ConfigError, match="head must lie in 0 to 2 for cross attention, got -1"):
+    with pytest.raises(ConfigError, match="head must be in 0 to 2 for cross attention, got -1"):
         maps.average("cross", head=-1)
     with pytest.raises(ConfigError, match="must be one of encoder, decoder, cross, got 'self'"):
         replace(maps, weights={"self": maps.weights["encoder"]})

@@ -69,5 +69,5 @@ def attention_command(
 def _index(name: str, number: int | None, count: int, kind: str) -> int | None:
     """Returns the index of a layer or head that is counted from 1."""
     if number is not None and number > count:
-        raise ConfigError(f"--{name} must lie in 1 to {count} for {kind} attention, got {number}")
+        raise ConfigError(f"--{name} must be in 1 to {count} for {kind} attention, got {number}")
     return None if number is None else number - 1

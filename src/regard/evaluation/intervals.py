@@ -191,4 +191,4 @@ def resampled_sums(
 
 def _check_confidence(confidence: float) -> None:
     if not 0.0 < confidence < 1.0:
-        raise ConfigError(f"confidence must lie in (0, 1), got {confidence}")
+        raise ConfigError(f"confidence must be in (0, 1), got {confidence}")

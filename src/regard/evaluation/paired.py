@@ -216,7 +216,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
         [0.03, 0.06, 0.06, 0.02]
     """
     if not all(0.0 <= p <= 1.0 for p in p_values):
-        raise ConfigError(f"p-values must lie in [0, 1], got {list(p_values)}")
+        raise ConfigError(f"p-values must be in [0, 1], got {list(p_values)}")
     corrected = [0.0] * len(p_values)
     largest = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):

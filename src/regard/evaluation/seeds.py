@@ -72,7 +72,7 @@ def score_over_seeds(
         return replace(score, settings={**score.settings, "seeds": 1})
     check_resampling(first, num_resamples, seed)
     if not 0.0 < confidence < 1.0:
-        raise ConfigError(f"confidence must lie in (0, 1), got {confidence}")
+        raise ConfigError(f"confidence must be in (0, 1), got {confidence}")
     interval = percentile_interval(bootstrapped_scores([counts], num_resamples, seed)[:, 0], confidence)
     made = "two-level-bootstrap"
     if first.is_proportion:

@@ -82,7 +82,7 @@ class _PortInUseError(DeviceError):
 
 def _listen_at(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65_535:
-        raise ConfigError(f"a port must lie in 0 to 65535, got {port}")
+        raise ConfigError(f"a port must be in 0 to 65535, got {port}")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address, family=family)

@@ -168,5 +168,5 @@ def test_without_rows_nothing_is_reported():
     assert find_near_duplicates([], {"valid": [(CAT,)]}).describe() == []
     assert find_near_duplicates([(CAT,)], {}).describe() == []
     assert find_near_duplicates([(CAT,), ("",)], {"valid": [("",), (" " * 30,)]}).overlaps["valid"].num_identical == 1
-    with pytest.raises(ConfigError, match=r"threshold must lie in \(0, 1\], got 1.5"):
+    with pytest.raises(ConfigError, match=r"threshold must be in \(0, 1\], got 1.5"):
         find_near_duplicates([], {}, threshold=1.5)

@@ -205,7 +205,7 @@ def test_what_does_not_fit_together_is_refused():
         score_label_sets([{"a"}], [{"a"}, {"b"}])
     with pytest.raises(DataError, match="labels must be among the 2 known ones, got 'c'"):
         count_classes(["a"], ["c"], labels=["a", "b"])
-    with pytest.raises(DataError, match=r"confidences must lie in \[0, 1\], got nan for row 1"):
+    with pytest.raises(DataError, match=r"confidences must be in \[0, 1\], got nan for row 1"):
         count_calibration_error([0.5, float("nan")], [True, True])
     with pytest.raises(DataError, match="confidences and is_right must have equal lengths"):
         count_calibration_error([0.5], [True, True])

@@ -279,7 +279,7 @@ def test_an_interval_needs_a_value():
         (lambda: pac_bayes(0.5, 10, divergence=-1.0), "divergence must be finite"),
         (lambda: kl_from_uniform([]), "at least one weight"),
         (lambda: ScoreSummary.from_mean(2.0, 10), "a bound from a mean alone needs"),
-        (lambda: ScoreSummary.from_values([0.5, 2.0], is_bounded=True), "must lie in .*, got 2"),
+        (lambda: ScoreSummary.from_values([0.5, 2.0], is_bounded=True), "must be in .*, got 2"),
         (lambda: bootstrap_estimate(np.ones(9), num_resamples=5), "num_resamples"),
         (lambda: bootstrap_estimate_of_all(np.ones((9, 3)), 3), "selected must be one of"),
     ],

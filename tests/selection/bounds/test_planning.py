@@ -98,7 +98,7 @@ def test_holm_names_one_that_bonferroni_misses():
 
 
 def test_p_values_outside_their_range_are_refused():
-    with pytest.raises(ConfigError, match="p-values must lie in"):
+    with pytest.raises(ConfigError, match="p-values must be in"):
         bonferroni([0.5, 1.5])
     with pytest.raises(ConfigError, match="0 <= baseline <= 1"):
         binomial_p_value(1, 2, baseline=1.5)

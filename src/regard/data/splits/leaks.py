@@ -150,7 +150,7 @@ def find_near_duplicates(
         (1, 0.98)
     """
     if not 0.0 < threshold <= 1.0:
-        raise ConfigError(f"threshold must lie in (0, 1], got {threshold}")
+        raise ConfigError(f"threshold must be in (0, 1], got {threshold}")
     rng = np.random.default_rng(seed)
     hashes = {split: [row_hash(row) for row in rows] for split, rows in held_out.items()}
     chosen: dict[str, list[int]] = {}

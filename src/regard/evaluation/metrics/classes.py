@@ -258,7 +258,7 @@ def count_calibration_error(confidences: Sequence[float], is_right: Sequence[boo
     probabilities = np.asarray(confidences, np.float64)
     if not ((probabilities >= 0) & (probabilities <= 1)).all():  # which is false for NaN
         row = int(np.flatnonzero(~((probabilities >= 0) & (probabilities <= 1)))[0])
-        raise DataError(f"confidences must lie in [0, 1], got {probabilities[row]:g} for row {row}")
+        raise DataError(f"confidences must be in [0, 1], got {probabilities[row]:g} for row {row}")
     bins = np.digitize(probabilities, np.linspace(0, 1, NUM_BINS + 1)[1:-1], right=True)
     gaps = np.eye(NUM_BINS)[bins] * (probabilities - np.asarray(is_right))[:, None]
     return Counts(

@@ -103,7 +103,7 @@ class AttentionMaps:
         for name, index, count in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
             if index is not None and not 0 <= index < count:
                 raise ConfigError(
-                    f"the index of a {name} must lie in 0 to {count - 1} for {kind} attention, got {index}"
+                    f"the index of a {name} must be in 0 to {count - 1} for {kind} attention, got {index}"
                 )
         layers = slice(None) if layer is None else slice(layer, layer + 1)
         heads = slice(None) if head is None else slice(head, head + 1)
@@ -209,7 +209,7 @@ class AttentionMaps:
         # A softmax in bfloat16 may exceed 1 by its rounding; NaN fails both comparisons.
         if not (weights.min() >= 0.0 and weights.max() <= 1.01):
             raise ConfigError(
-                f"{kind} weights must lie in 0 to 1, got a smallest of {weights.min()} and a largest of {weights.max()}"
+                f"{kind} weights must be in 0 to 1, got a smallest of {weights.min()} and a largest of {weights.max()}"
             )
 
 

@@ -153,7 +153,7 @@ def bonferroni(p_values: Sequence[float]) -> list[float]:
         [0.03, 0.12, 1.0]
     """
     if not all(0.0 <= p <= 1.0 for p in p_values):
-        raise ConfigError(f"p-values must lie in [0, 1], got {list(p_values)}")
+        raise ConfigError(f"p-values must be in [0, 1], got {list(p_values)}")
     return [min(1.0, len(p_values) * p) for p in p_values]
 
 

@@ -52,7 +52,7 @@ class ScoreSummary:
         seems_bounded = bool(((array >= 0) & (array <= 1)).all())
         if is_bounded and not seems_bounded:
             outside = array[(array < 0) | (array > 1)]
-            raise ConfigError(f"bounded scores must lie in [0, 1], got {outside[0]:g}")
+            raise ConfigError(f"bounded scores must be in [0, 1], got {outside[0]:g}")
         is_bounded = seems_bounded if is_bounded is None else is_bounded
         is_binary = is_bounded and bool(np.isin(array, (0.0, 1.0)).all())
         return cls(
