@@ -622,6 +622,30 @@ class Task(Generic[TaskSettingsT]):
         """What the linear head reads, and should predict, for a batch."""
         raise NotImplementedError
 
+    def solve(self, model: Any, data: Prepared, *, seconds: float | None = None) -> bool:
+        """Solve the parts of a new model that are not trained by steps, such as counts of n-grams.
+
+        They have no effect on a model in training mode, and are weighted by `blend` in one that is evaluated.
+
+        Args:
+            model: A new model.
+            data: The rows.
+            seconds: What solving may take, roughly.
+
+        Returns:
+            Whether the model has such parts; it is then evaluated before the first step.
+        """
+        return False
+
+    def blend(self, model: Any, batches: Iterator[Any], device: torch.device) -> None:
+        """Fit the weights of the network and of the solved parts in the model's output, before each evaluation.
+
+        Args:
+            model: A model in evaluation mode.
+            batches: The validation rows.
+            device: Where the model is.
+        """
+
     @property
     def carries_state(self) -> bool:
         """Whether training carries a recurrent state from each batch to the next: see `StatefulTask`."""

@@ -39,6 +39,8 @@ _CHECKPOINT_SECONDS = 300.0
 _TIMED_EVALUATIONS = 25
 """Evaluations under a time limit, unless these would take more than the share below."""
 _EVALUATION_SHARE = 0.1
+_SOLVING_SHARE = 0.15
+"""The share of a time limit that the parts of a model which are solved may take."""
 _NEAR_TIE = 2.0
 """Scores closer than this many rows' worth are equal, and the loss decides: a row or two change by chance."""
 
@@ -165,6 +167,9 @@ class Trainer:
             if is_stopped:
                 return Outcome(progress, "interrupted", is_finished=False)
             last_save = progress.seconds
+        elif self._is_new() and self.task.solve(self.model, self.data, seconds=self._solving_seconds()):
+            observe({**self._evaluate(save_best), "seconds": time.perf_counter() - clock})
+            progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
         reason = self._reason_to_stop()
         chooser = self._thread_chooser()
         while reason is None:
@@ -278,8 +283,15 @@ class Trainer:
         return {str(number): tensor for number, tensor in enumerate(self.updater.carried.get(0, []))}
 
     def _needs_probe(self) -> bool:
-        tuned, progress = self.settings.finetune, self.progress
-        return tuned is not None and tuned.probe and progress.step == 0 and progress.best_loss == math.inf
+        tuned = self.settings.finetune
+        return tuned is not None and tuned.probe and self._is_new()
+
+    def _is_new(self) -> bool:
+        """Whether nothing was computed yet, in this process or before it."""
+        return self.progress.step == 0 and self.progress.best_loss == math.inf
+
+    def _solving_seconds(self) -> float | None:
+        return None if self.config.minutes is None else _SOLVING_SHARE * 60 * self.config.minutes
 
     def _probe(
         self,
@@ -399,12 +411,18 @@ class Trainer:
 
     def _evaluate(self, save_best: Callable[["Trainer"], None]) -> dict[str, Any]:
         """Evaluate on the validation rows, and save the model if it is the best so far."""
+        self._blend()
         loss = self._finite(self.validate().mean, "validation loss")
         score = self.score()
         if self.progress.add_evaluation(loss, score):
             save_best(self)
         line = {"step": self.progress.step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
         return line if score is None else {**line, "valid_score": score.value, "valid_metric": score.metric}
+
+    def _blend(self) -> None:
+        self.model.eval()
+        with self.ema.applied(), self.hardware.autocast():
+            self.task.blend(self.model, self.task.validation_batches(self.data), self.hardware.device)
 
     def _finite(self, value: float, what: str) -> float:
         if not math.isfinite(value):
