@@ -116,6 +116,17 @@ def test_equal_targets_have_nothing_to_be_solved():
     assert not term.is_solved
 
 
+def test_in_little_time_some_of_the_texts_are_used():
+    texts, labels = make_rows(3_000)
+    rows = stored(texts)
+    whole, part = NgramTerm(2, VOCAB, CLASSES), NgramTerm(2, VOCAB, CLASSES)
+    assert whole.solve(rows, np.array(labels), [""] * VOCAB, "classes")
+    assert part.solve(rows, np.array(labels), [""] * VOCAB, "classes", seconds=len(rows.ids) / 3e6)
+    assert 0 < (part.keys > 0).sum() < (whole.keys > 0).sum()
+    right = (part(*padded(texts)).argmax(dim=1) == torch.tensor(labels)).double().mean()
+    assert right > 0.6
+
+
 def test_of_two_predictors_the_one_that_is_right_gets_the_weight():
     targets = torch.randint(CLASSES, (400,))
     right = 3 * torch.nn.functional.one_hot(targets, CLASSES).double() + torch.randn(400, CLASSES)

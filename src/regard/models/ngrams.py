@@ -17,6 +17,7 @@ rows. A model in training mode has $f$ alone.
 Dimensions: `batch` texts, `time` positions, `outputs` logits or numbers.
 """
 
+import math
 import time
 import warnings
 from collections.abc import Sequence
@@ -50,6 +51,8 @@ _MOST_SPELLED = 3_000_000
 """Texts with more characters than this have enough examples of each word."""
 _INVERSE_PENALTY = 3.0
 _MOST_ITERATIONS, _FEWEST_ITERATIONS = 100, 10
+_MOST_TOKENS, _TOKENS_PER_SECOND = 20_000_000, 300_000
+"""Of texts with more tokens, a part is used; the n-grams of so many can be counted in half of a second."""
 _NANOSECONDS = 4.0
 """What an iteration of the solver takes for each feature of a text and each output."""
 _NEVER = 5.0
@@ -67,6 +70,18 @@ class TokenRows:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    def take(self, numbers: Int[np.ndarray, " chosen"]) -> "TokenRows":
+        """The texts with these numbers.
+
+        Example:
+            >>> TokenRows(np.array([3, 4, 5, 6, 7, 8]), np.array([0, 1, 3, 5, 6])).take(np.array([0, 2])).ids.tolist()
+            [3, 6, 7]
+        """
+        lengths, starts = np.diff(self.offsets)[numbers], self.offsets[:-1][numbers]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return TokenRows(np.asarray(self.ids)[places], offsets)
 
     def numbers(self) -> Int[np.ndarray, " tokens"]:
         """The number of the text of each token."""
@@ -148,9 +163,14 @@ class NgramTerm(nn.Module):
             outputs: What targets are.
             seconds: What it may take, roughly; unset, as long as it needs.
         """
+        before = time.perf_counter()
+        most = _MOST_TOKENS if seconds is None else min(_MOST_TOKENS, max(1.0, seconds * _TOKENS_PER_SECOND))
+        if len(rows.ids) > most:
+            number = math.ceil(len(rows) * most / len(rows.ids))
+            kept = np.sort(np.random.default_rng(0).permutation(len(rows))[:number])
+            rows, targets = rows.take(kept), targets[kept]
         if len(rows) == 0 or (targets == targets[0]).all():
             return False
-        before = time.perf_counter()
         fewest = 2 if len(rows) >= _MANY_ROWS else 1
         keys, ngrams = self._ngrams(rows, fewest)
         spelled, characters = self._spellings(rows, spellings, fewest)
