@@ -1,6 +1,7 @@
 """Each command, end to end: results on stdout, talk on stderr, the exit code."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -241,11 +242,15 @@ def test_demo_trains_judges_and_shows(regard, jobs_inside, tmp_path: Path, monke
         again = regard("demo", "--out", tmp_path / "run", "--minutes", 0.001, "--json", "-q").succeeds()
     assert "test rows" in answer.out
     assert "exact_match|" in answer.out
+    assert re.search(r"better than the baseline, .*: exact match \d.\d+ against", answer.out)
     assert "other models" in answer.out
     assert f"regard predict {tmp_path / 'run'}" in answer.out
     found = last_object(again.out)
     check_scores(found)
-    assert set(found) == {*SCORES, "rows", "seconds", "report", "certificate", "comparison"}
+    assert set(found) == {*SCORES, "rows", "seconds", "baseline", "report", "certificate", "comparison"}
+    assert 0 <= found["baseline"]["scores"]["exact_match"]["value"] <= 1
+    assert found["baseline"]["model_score"] == found["exact_match"]["value"], "on the rows of the score"
+    assert "better than the baseline, " in (tmp_path / "run" / "report.html").read_text()
     assert [model["name"] for model in found["comparison"]["models"]] == ["lstm", "transformer"]
 
 
