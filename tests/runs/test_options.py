@@ -53,13 +53,19 @@ def test_options_of_experiments_become_settings():
     assert given == {"task": {"name": "seq2seq", "tokenizer": "bytes"}, "data": {"columns": ["a", "b"]}}
 
 
-def test_few_shot_experiments_take_the_options_of_data(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"encoding": "utf-17"}, "utf-17"),
+        ({"device": "tpu"}, "tpu"),
+        ({"columns": ["c"]}, r"\(c\)"),
+        ({"tokenizer": "char"}, "char"),
+    ],
+)
+def test_few_shot_experiments_take_the_options_of_data(tmp_path: Path, options: dict[str, Any], part: str):
     (tmp_path / "rows.tsv").write_text("".join(f"text {i}\t{'ab'[i % 2]}\n" for i in range(60)))
-    options: dict[str, Any] = {"out": tmp_path / "few", "shot_seeds": 1}
-    for wrong, known in (({"encoding": "utf-17"}, "utf-17"), ({"device": "tpu"}, "tpu"), ({"columns": ["c"]}, r"\(c\)"),
-                         ({"tokenizer": "char"}, "char")):  # fmt: skip
-        with pytest.raises(RegardError, match=known):
-            regard.few_shot(tmp_path / "rows.tsv", 3, **options, **wrong)
+    with pytest.raises(RegardError, match=part):
+        regard.few_shot(tmp_path / "rows.tsv", 3, out=tmp_path / "few", **options)
     assert not (tmp_path / "few").exists()
 
 
