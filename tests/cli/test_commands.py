@@ -48,6 +48,8 @@ def test_train_prints_the_run_and_talks_on_stderr(regard, tiny, dates: Path, tmp
     assert answer.out == f"{tmp_path / 'run'}\n"
     assert "270 for training" in answer.err
     assert "report:" in answer.err
+    assert f"next: regard predict {tmp_path / 'run'} TEXT" in answer.err
+    assert f"regard test {tmp_path / 'run'}\n" in answer.err
 
 
 def test_train_with_json_prints_one_object_and_quiet_says_nothing(regard, tiny, dates: Path, tmp_path: Path):
