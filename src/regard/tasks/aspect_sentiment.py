@@ -244,6 +244,15 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
         self._require_known(aspect.strip(), "")
         return text, aspect.strip()
 
+    def defaults(self, context: DefaultsContext) -> Defaults:
+        is_open = context.is_finetuned or any("aspect terms" in note for note in context.data.notes)
+        train = super().defaults(context).train
+        return Defaults(train, {"query": "text" if is_open else "both"}, {"pooling": default_pooling(context.model)})
+
+    def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Mapping[str, Any]) -> None:
+        for row in (row for rows in held_out.values() for row in rows):
+            self._require_known(row[1].strip(), " of a held-out row")
+
     def _require_known(self, aspect: str, where: str) -> None:
         """Raise for an aspect without a query: one that training did not see, where its words are not read."""
         known = self.aspect_codec.labels
@@ -254,15 +263,6 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
             f"unknown aspect {aspect!r}{where}; {meant}known: {format_names(known)}; with task.query=both the model "
             "reads the words of any aspect"
         )
-
-    def defaults(self, context: DefaultsContext) -> Defaults:
-        is_open = context.is_finetuned or any("aspect terms" in note for note in context.data.notes)
-        train = super().defaults(context).train
-        return Defaults(train, {"query": "text" if is_open else "both"}, {"pooling": default_pooling(context.model)})
-
-    def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Mapping[str, Any]) -> None:
-        for row in (row for rows in held_out.values() for row in rows):
-            self._require_known(row[1].strip(), " of a held-out row")
 
     def build(self, model: ModelConfig, head: HeadConfig) -> "AspectClassifier":
         return AspectClassifier(
