@@ -9,7 +9,6 @@ from torch import nn
 from regard.models.heads import (
     HeadConfig,
     MaskedHead,
-    NgramTerm,
     Pool,
     PredictionHead,
     SequenceClassifier,
@@ -84,28 +83,15 @@ def test_a_masked_head_shares_the_embedding_and_follows_bert():
     assert head.output.weight is embedding.weight
 
 
-def test_the_term_of_ngrams_is_the_sum_over_the_ngrams_of_each_text():
-    term = NgramTerm(3, 4).double().eval()
-    nn.init.normal_(term.table.weight)
-    source, lengths = torch.randint(50, (3, 6)), torch.tensor([6, 1, 4])
-    found = term(source, lengths)
-    for row, length in enumerate(lengths.tolist()):
-        tokens = source[row, :length].tolist()
-        keys = []
-        for n in range(1, 4):
-            for start in range(length - n + 1):
-                key = tokens[start]
-                for token in tokens[start + 1 : start + n]:
-                    key = key * 1_000_003 + token
-                keys.append((key + n) % term.table.num_embeddings)
-        expected = term.table.weight[keys].sum(dim=0) / len(keys) ** 0.5
-        torch.testing.assert_close(found[row], expected)
-
-
-def test_padding_and_other_rows_change_nothing_in_the_term_of_ngrams():
-    term = NgramTerm(2, 3).double().eval()
-    nn.init.normal_(term.table.weight)
-    source = torch.randint(50, (2, 7))
-    together = term(source, torch.tensor([4, 7]))
-    torch.testing.assert_close(together[0], term(source[:1, :4], None)[0])
-    torch.testing.assert_close(together[1], term(source[1:], None)[0])
+def test_a_model_in_training_mode_has_no_ngrams():
+    model = SequenceClassifier(BODIES["recurrent"], HeadConfig(pooling="mean"), VOCAB, OUTPUTS, ngrams=2).eval()
+    assert model.ngrams is not None
+    model.ngrams.bias.fill_(1.0)
+    model.ngrams.scales.fill_(0.5)
+    source = torch.randint(3, VOCAB, (3, 7))
+    evaluated = model(source)
+    network, own = model.parts(source)
+    assert own is not None
+    torch.testing.assert_close(evaluated, network / 2 + own / 2)
+    torch.testing.assert_close(own, torch.ones_like(own))
+    assert model.train().parts(source)[1] is None

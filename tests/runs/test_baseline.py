@@ -25,7 +25,7 @@ TINY: dict[str, Any] = {
     "model": {"num_layers": 1, "model_dim": 12, "num_heads": 2, "feedforward_dim": 17},
     "data": {"splits": [0.6, 0.3, 0.1]},
     "train": {"max_steps": 1, "batch_tokens": 300, "precision": "float32", "device": "cpu"},
-    "task": {"name": "text-classification", "tokenizer": "words"},
+    "task": {"name": "text-classification", "tokenizer": "words", "ngrams": 0},
 }
 
 

@@ -5,6 +5,7 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
+import torch
 
 import regard
 from regard.errors import ConfigError, RunError, RunExistsError
@@ -107,12 +108,16 @@ def test_the_score_of_each_evaluation_is_logged_recorded_and_reported(tmp_path: 
     run = train(ROWS, out=tmp_path / "run", settings=settings, show_progress=False)
     assert run.settings.train.select_by == "score"
     lines = [line for line in run.folder.read_metrics() if "valid_loss" in line]
-    assert [(line["step"], line["valid_metric"]) for line in lines] == [(3, "accuracy"), (6, "accuracy")]
+    assert [(line["step"], line["valid_metric"]) for line in lines] == [
+        (0, "accuracy"),
+        (3, "accuracy"),
+        (6, "accuracy"),
+    ]
     recorded = [line for line in run.folder.read_ledger() if line["event"] == "training"]
     assert [line["scores"] for line in recorded] == [
         {"loss": line["valid_loss"], "accuracy": line["valid_score"]} for line in lines
     ]
-    assert [line["candidate"] for line in recorded] == ["step 3", "step 6"]
+    assert [line["candidate"] for line in recorded] == ["step 0", "step 3", "step 6"]
     kept = int(run.candidate().removeprefix("step "))
     best = next(line for line in lines if line["step"] == kept)
     assert run.evaluate(log=False).scores["accuracy"].value == pytest.approx(best["valid_score"])
@@ -139,3 +144,28 @@ def test_the_expected_time_is_logged_once_by_the_first_steps(caplog):
     assert [record.message for record in caplog.records] == [
         "expected: at most about 8 min 20 s, at 1,234 tokens/s, measured over the first 50 steps"
     ]
+
+
+def test_a_classifier_is_never_below_its_linear_model(tmp_path: Path):
+    """One step of a network says nothing about the labels, which single words tell."""
+    settings = {**TINY, "train": {**TINY["train"], "max_steps": 1}}
+    words = {"good": "+", "great": "+", "bad": "-", "weak": "-"}
+    rows = [(f"a {word} film number {number}", label) for number in range(40) for word, label in words.items()]
+    run = train(rows, out=tmp_path / "run", settings=settings, show_progress=False)
+    assert run.evaluate(log=False).scores["accuracy"].value == 1.0
+    texts = [text for text, _ in rows[:9]]
+    assert regard.load(tmp_path / "run").predict_full(texts) == run.predict_full(texts)
+    alone = {**settings, "task": {**settings["task"], "ngrams": 0}}
+    network = train(rows, out=tmp_path / "alone", settings=alone, show_progress=False)
+    assert network.evaluate(log=False).scores["accuracy"].value < 1.0
+
+
+def test_a_resumed_classifier_has_the_linear_model_of_the_first_part(tmp_path: Path):
+    settings = {**TINY, "train": {**TINY["train"], "max_steps": 4, "evaluate_every": 2, "checkpoint_every": 2}}
+    whole = train(ROWS, out=tmp_path / "whole", settings=settings, show_progress=False)
+    half = {**settings, "train": {**settings["train"], "max_steps": 2}}
+    train(ROWS, out=tmp_path / "parts", settings=half, show_progress=False)
+    parts = train(ROWS, out=tmp_path / "parts", settings=settings, resume=True, show_progress=False)
+    assert parts.model.ngrams.is_solved
+    for name, buffer in whole.model.ngrams.named_buffers():
+        assert name == "scales" or torch.equal(buffer, parts.model.ngrams.get_buffer(name))

@@ -47,7 +47,10 @@ from regard.text.tokenizer import SPECIAL_TOKENS
 
 _LAYOUT = 6
 """Part of the cache key: raised when the layout of the cache changes."""
-_TEXT_VOCABULARIES = {"characters": sys.maxunicode, "words": 50_000 + len(SPECIAL_TOKENS)}
+_TEXT_VOCABULARIES = {
+    "characters": sys.maxunicode,
+    **dict.fromkeys(("words", "wordpunct"), 50_000 + len(SPECIAL_TOKENS)),
+}
 """Default vocabulary sizes for running text of the tokenizers that cover all of it; others go by the amount of text."""
 _SAMPLE_CHARACTERS = 1 << 26
 """Characters of running text that a tokenizer is trained on, where it need not see all of it."""

@@ -2,7 +2,7 @@
 
     Pool                 one vector from the hidden states of a text
     PredictionHead       logits, or numbers, from vectors
-    SequenceClassifier   a body, a pool and a head: logits for a text as a whole
+    SequenceClassifier   a body, a pool and a head, and n-grams beside them: logits for a text as a whole
     MaskedHead           logits for the token at each position
 
 The body is any model with an encoder, a decoder-only model, which reads causally, or an embedding table alone.
@@ -19,12 +19,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regard.models.family import ModelConfig, build_model
+from regard.models.ngrams import NgramTerm
 from regard.models.protocols import EncoderOutput
 from regard.nn.dropout import Dropout
 from regard.settings import Settings
 
-_BUCKETS, _MULTIPLIER, _NGRAM_DROPOUT = 1 << 16, 1_000_003, 0.3
-"""The table of n-grams, the hash of which is a polynomial in the tokens, and the share that a training step drops."""
 Pooling = Literal["mean", "first", "last", "max", "attention"]
 
 
@@ -103,37 +102,6 @@ class PredictionHead(nn.Module):
         return self.output(self.dropout(x))
 
 
-class NgramTerm(nn.Module):
-    """A linear model of hashed n-grams of tokens, whose logits are added to those of a network.
-
-    Cheng et al., "Wide & Deep Learning for Recommender Systems" (2016), https://arxiv.org/abs/1606.07792; for texts
-    Joulin et al., "Bag of Tricks for Efficient Text Classification" (2016), https://arxiv.org/abs/1607.01759.
-    From few rows a network learns less than such a model, which single words and phrases are enough for.
-    """
-
-    def __init__(self, longest: int, num_outputs: int) -> None:
-        super().__init__()
-        self.longest = longest
-        self.table = nn.Embedding(_BUCKETS, num_outputs)
-        self.dropout = Dropout(_NGRAM_DROPOUT)
-        nn.init.zeros_(self.table.weight)
-
-    def forward(
-        self, source: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"] | None
-    ) -> Float[Tensor, "batch outputs"]:
-        """The sum over the n-grams of each text, divided by the root of their number."""
-        places = torch.arange(source.size(1), device=source.device)
-        limits = torch.full_like(source[:, 0], source.size(1)) if lengths is None else lengths
-        key, terms, counts = source, [], []
-        for n in range(1, self.longest + 1):
-            if n > 1:
-                key = key[:, :-1] * _MULTIPLIER + source[:, n - 1 :]
-            is_inside = (places[: key.size(1)] <= limits[:, None] - n)[..., None]
-            terms.append((self.dropout(self.table((key + n) % _BUCKETS)) * is_inside).sum(dim=1))
-            counts.append(is_inside.sum(dim=1))
-        return torch.stack(terms).sum(dim=0) / torch.stack(counts).sum(dim=0).clamp(min=1).sqrt()
-
-
 class SequenceClassifier(nn.Module):
     """Token ids in, logits for each text out."""
 
@@ -141,7 +109,7 @@ class SequenceClassifier(nn.Module):
         self, config: ModelConfig, head: HeadConfig, vocab_size: int, num_outputs: int, *, ngrams: int = 0
     ) -> None:
         super().__init__()
-        self.ngrams = NgramTerm(ngrams, num_outputs) if ngrams else None
+        self.ngrams = NgramTerm(ngrams, vocab_size, num_outputs) if ngrams else None
         self.body = build_body(config, vocab_size)
         self.pooling = Pool(config.model_dim, head.pooling)
         self.head = PredictionHead(
@@ -154,17 +122,18 @@ class SequenceClassifier(nn.Module):
         lengths: Int[Tensor, " batch"] | None = None,
         segments: Int[Tensor, "batch time"] | None = None,
     ) -> Float[Tensor, "batch outputs"]:
-        return self.logits(self.embed(source, lengths, segments), source, lengths)
+        network, own = self.parts(source, lengths, segments)
+        return network if own is None or self.ngrams is None else self.ngrams.blend(network, own)
 
-    def logits(
+    def parts(
         self,
-        vectors: Float[Tensor, "batch model"],
         source: Int[Tensor, "batch time"],
-        lengths: Int[Tensor, " batch"] | None,
-    ) -> Float[Tensor, "batch outputs"]:
-        """The logits of texts with these embeddings."""
-        logits = self.head(vectors)
-        return logits if self.ngrams is None else logits + self.ngrams(source, lengths)
+        lengths: Int[Tensor, " batch"] | None = None,
+        segments: Int[Tensor, "batch time"] | None = None,
+    ) -> tuple[Float[Tensor, "batch outputs"], Float[Tensor, "batch outputs"] | None]:
+        """The logits of the network and those of the n-grams, which a model in training mode does not have."""
+        network = self.head(self.embed(source, lengths, segments))
+        return network, None if self.ngrams is None or self.training else self.ngrams(source, lengths)
 
     def embed(
         self,

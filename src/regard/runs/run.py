@@ -603,7 +603,7 @@ class Run:
                 raise DataError(f"input {number} is empty")
             if _LONE_SURROGATE.search(text):
                 raise DataError(f"input {number} is not UTF-8: {text!r}")
-        if self.task.tokenizer_kind in ("", "words"):  # a vocabulary of words never has all of them
+        if self.task.tokenizer_kind in ("", "words", "wordpunct"):  # a vocabulary of words never has all of them
             return
         if count := self.tokenizer.count_unknown(self.tokenizer.encode(inputs)):
             log_warning(f"{count:,} tokens of the input are not in the vocabulary")

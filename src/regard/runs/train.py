@@ -114,7 +114,7 @@ def train(
         encoding: The encoding of text files, such as windows-1252; unset, it is detected.
         valid: A file of validation rows; unset, part of the training rows.
         test: A file of test rows; unset, part of the training rows.
-        tokenizer: bpe, unigram, characters, bytes, words, or the path of a tokenizer.json.
+        tokenizer: bpe, unigram, characters, bytes, words, wordpunct, or the path of a tokenizer.json.
         minutes: The budget in minutes.
         steps: The budget in steps.
         epochs: The budget in passes over the training rows.

@@ -44,15 +44,15 @@ from regard.tasks.task import (
     Prediction,
     to_device,
 )
-from regard.tasks.text import TextBatch, TextSettings, make_text_batch
-from regard.tasks.text_classification import LabeledTextTask
+from regard.tasks.text import TextBatch, make_text_batch
+from regard.tasks.text_classification import LabeledTextSettings, LabeledTextTask
 
 _TARGET_NAMES = ("score", "rating", "stars", "similarity", "value", "price", "grade", "points", "target", "y", "label")
 _WRITTEN_OUT = 0.5
 """The correlation between the lengths of texts and the numbers of digits from which on the texts spell the numbers."""
 
 
-class RegressionSettings(TextSettings):
+class RegressionSettings(LabeledTextSettings):
     """Settings of regression."""
 
     name: str = "regression"
@@ -72,6 +72,7 @@ class Regression(LabeledTextTask[RegressionSettings]):
     supports_shots = True
     objectives = frozenset()
     head_kind = "number"
+    outputs_are = "numbers"
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
@@ -107,7 +108,12 @@ class Regression(LabeledTextTask[RegressionSettings]):
         return [0, 0, 0, 0]
 
     def build(self, model: ModelConfig, head: HeadConfig) -> SequenceClassifier:
-        return SequenceClassifier(model, head, self.tokenizer.vocab_size, 1)
+        return SequenceClassifier(model, head, self.tokenizer.vocab_size, 1, ngrams=self.settings.ngrams)
+
+    def stored_targets(self, data: Prepared) -> NDArray[Any]:
+        ids, offsets = data.train.column(1)
+        numbers = self.number_codec.numbers(np.split(ids.astype(np.int64), offsets[1:-1]))
+        return self.number_codec.standardize(numbers)
 
     def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> TextBatch:
         texts, numbers = columns

@@ -80,8 +80,8 @@ class Seq2SeqSettings(TextSettings):
 
     name: str = "seq2seq"
     target_tokenizer: str | None = None
-    """A tokenizer of its own for targets: bpe, unigram, characters, bytes, words, or the path of a tokenizer.json.
-    Unset: sources and targets share one, unless different kinds suit them."""
+    """A tokenizer of its own for targets: bpe, unigram, characters, bytes, words, wordpunct, or the path of a
+    tokenizer.json. Unset: sources and targets share one, unless different kinds suit them."""
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,9 @@ class TextSettings(TaskSettings):
     """Settings of tasks that read text."""
 
     tokenizer: str
-    """bpe, unigram, characters, bytes or words, trained on the training rows; or the path of a tokenizer.json. Unset:
-    characters for single words, words for a closed set of symbols, otherwise bpe; for short texts without spaces
-    between words characters."""
+    """bpe, unigram, characters, bytes, words (separated by spaces) or wordpunct (words and punctuation marks), trained
+    on the training rows; or the path of a tokenizer.json. Unset: characters for single words, words for a closed set of
+    symbols, otherwise bpe; for short texts without spaces between words characters."""
     vocab_size: int | None = Field(default=None, ge=5)
     """The largest vocabulary of a tokenizer that is trained. Unset: one token for each 400 characters of data, within
     512 to 32,000 (1,600 characters in runs of up to 15 minutes on a CPU); for running text all characters, or the

@@ -11,7 +11,7 @@ Dimensions: `batch` texts, `labels` classes.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from regard.evaluation.examples import Examples
 from regard.evaluation.metrics.classes import confusion
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, SequenceClassifier, default_pooling
+from regard.models.ngrams import Outputs, TokenRows
 from regard.nn.losses import IGNORED, contrastive_losses
 from regard.tasks.detection import LABEL_COLUMNS, PAIR_COLUMNS, DetectionSummary
 from regard.tasks.task import (
@@ -61,29 +62,44 @@ from regard.tasks.text import (
     SEPARATOR,
     TextBatch,
     TextSettings,
-    TextSettingsT,
     TextTask,
     encode_texts,
     make_text_batch,
     pad_text_batch,
 )
 from regard.text.statistics import TextStatistics, choose_tokenizer
+from regard.text.tokenizer import Tokenizer
 
 _CHARACTERS_PER_WORD = 50
 """The vocabulary has one word for each 50 characters of data: most words that occur more than once."""
-_LONG_WORDS = 60
-"""On a CPU, an LSTM takes too long to read texts with more words on average."""
+_LONG_WORDS, _LONG_TOKENS = 60, 4_096
+"""On a CPU, an LSTM takes too long to read texts with more words on average; a bag of words reads all of them."""
+_WORD_NGRAMS, _CHARACTER_NGRAMS = 2, 5
+"""Tokens of the longest n-grams beside the network."""
 MOST_CONFUSED = 30
 """A confusion matrix of more labels cannot be read."""
 _FEW_ROWS, _CONTRASTIVE_FOR_FEW = 1_000, 1.0
 """With fewer rows the contrastive term helps fine-tuning (docs/log.md)."""
 
 
-class LabeledTextTask(TextTask[TextSettingsT]):
+class LabeledTextSettings(TextSettings):
+    """Settings of tasks on texts with a target each."""
+
+    ngrams: int = Field(ge=0, le=5)
+    """Up to this length, n-grams of tokens are the features of a linear model beside the network, which is solved
+    before training and whose outputs are added to those of the trained network; 0 for none. Unset: 2, or 5 where
+    tokens are characters or bytes; 0 for fine-tuning."""
+
+
+LabeledTextSettingsT = TypeVar("LabeledTextSettingsT", bound=LabeledTextSettings)
+
+
+class LabeledTextTask(TextTask[LabeledTextSettingsT]):
     """A task on rows of one text or two and a target in the last column."""
 
     target_role = "label"
     store_columns = ("text", "label")
+    outputs_are: Outputs = "classes"
 
     def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
         roles = self.roles_of(config, rows)
@@ -125,10 +141,36 @@ class LabeledTextTask(TextTask[TextSettingsT]):
         return pad_text_batch(batch, num_rows, length, self.tokenizer.pad)
 
     def defaults(self, context: DefaultsContext) -> Defaults:
-        return Defaults(super().defaults(context).train, head={"pooling": default_pooling(context.model)})
+        longest = _CHARACTER_NGRAMS if self.settings.tokenizer in ("characters", "bytes") else _WORD_NGRAMS
+        values = {"ngrams": 0 if context.is_finetuned else longest}
+        return Defaults(super().defaults(context).train, values, {"pooling": default_pooling(context.model)})
+
+    def solve(self, model: SequenceClassifier, data: Prepared, *, seconds: float | None = None) -> bool:
+        if model.ngrams is None:
+            return False
+        rows = TokenRows(*data.train.column(0))
+        spellings = spellings_of(self.tokenizer, are_words=self.settings.tokenizer in ("words", "wordpunct"))
+        return model.ngrams.solve(rows, self.stored_targets(data), spellings, self.outputs_are, seconds=seconds)
+
+    @torch.no_grad()
+    def blend(self, model: SequenceClassifier, batches: Iterator[TextBatch], device: torch.device) -> None:
+        if model.ngrams is None or not model.ngrams.is_solved:
+            return
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        for batch in batches:
+            batch = to_device(batch, device)
+            network, own = model.parts(batch.source, batch.lengths, batch.segments)
+            assert own is not None, "a model in evaluation mode has both"
+            found.append((network.float(), own.float(), batch.targets))
+        network, own, targets = (torch.cat(part) for part in zip(*found, strict=True))
+        model.ngrams.fit_scales(network, own, targets, self.outputs_are)
+
+    def stored_targets(self, data: Prepared) -> NDArray[Any]:
+        """The targets of all training rows: class indices, rows of zeros and ones, or numbers."""
+        raise NotImplementedError
 
     def has_linear_head(self, head: HeadConfig) -> bool:
-        return head.is_linear
+        return head.is_linear and not self.settings.ngrams
 
     def head_inputs(self, model: SequenceClassifier, batch: TextBatch) -> LabeledVectors:
         vectors = model.embed(batch.source, batch.lengths, batch.segments)
@@ -139,12 +181,19 @@ class LabeledTextTask(TextTask[TextSettingsT]):
 
         return embed_texts(model, self.tokenizer, inputs, max_length=self.settings.max_length)
 
+    def export_spec(self) -> ExportSpec:
+        return replace(super().export_spec(), only_onnx=("task.ngrams",) if self.settings.ngrams else ())
+
+    @classmethod
+    def imported_settings(cls, *, max_length: int, window: int) -> dict[str, Any]:
+        return {**super().imported_settings(max_length=max_length, window=window), "ngrams": 0}
+
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         is_pair = bool(rows) and len(rows[0]) == 3
         return ServerSchema(inputs=("first text", "second text") if is_pair else ("text",), output="label")
 
 
-class TextClassificationSettings(TextSettings):
+class TextClassificationSettings(LabeledTextSettings):
     """Settings of text classification."""
 
     name: str = "text-classification"
@@ -153,9 +202,6 @@ class TextClassificationSettings(TextSettings):
     Unset: each row has one label."""
     balance: bool = False
     """Weight rows so that all labels have the same weight in the loss, however frequent they are."""
-    ngrams: int = Field(ge=0, le=5)
-    """Up to this length, n-grams of tokens are the features of a linear model whose logits are added to those of the
-    network; 0 for none. Unset: 2, but 0 for fine-tuning."""
     contrastive: float
     """Weight of a supervised contrastive term in the loss: embeddings of texts with the same label are pulled together.
     Unset: 0, but 1 where a pretrained model is fine-tuned on fewer than 1,000 rows with one label each."""
@@ -208,8 +254,15 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         labels = LabelCodec.fit((row[-1] for row in data.rows()), separator=self.settings.label_separator)
         return {**super().fit_codecs(data), "label": labels}
 
-    def has_linear_head(self, head: HeadConfig) -> bool:
-        return super().has_linear_head(head) and not self.settings.ngrams
+    @property
+    def outputs_are(self) -> Outputs:  # pyright: ignore[reportIncompatibleVariableOverride]  depends on the settings
+        return "labels" if self.is_multi_label else "classes"
+
+    def stored_targets(self, data: Prepared) -> NDArray[Any]:
+        ids, offsets = data.train.column(1)
+        if self.is_multi_label:
+            return multi_hot(np.split(ids.astype(np.int64), offsets[1:-1]), len(self.label_codec)).numpy()
+        return ids[offsets[:-1]].astype(np.int64)
 
     def labels_of(self, row: Sequence[str]) -> Sequence[str]:
         return split_labels(row[-1], self.settings.label_separator)
@@ -226,20 +279,21 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         is_long = statistics.mean_words > _LONG_WORDS
         preset, reason = ("bag", "long texts") if is_long else ("lstm", "it learns labels of short texts fastest")
         reasons = {"model": f"{preset}: {reason}"}
+        values: dict[str, Any] = {"max_length": _LONG_TOKENS} if is_long else {}
         if self.settings.tokenizer is not None:
-            return Choices(preset=preset, reasons=reasons)
+            return Choices(values, preset, reasons)
         kind, why = choose_tokenizer(statistics)
-        values: dict[str, Any] = {"tokenizer": kind, **self.vocabulary(kind, context)}
+        values |= {"tokenizer": kind, **self.vocabulary(kind, context)}
         if kind in ("bpe", "words"):
             size = max(FEWEST_TOKENS, min(MOST_TOKENS, context.num_characters // _CHARACTERS_PER_WORD))
-            kind, why = "words, lower-cased", "single words and phrases tell most about a label"
-            values = {"tokenizer": "words", "lowercase": True, "vocab_size": size}
+            kind, why = "wordpunct, lower-cased", "single words and phrases tell most about a label"
+            values |= {"tokenizer": "wordpunct", "lowercase": True, "vocab_size": size}
         return Choices(values, preset, {**reasons, "tokenizer": f"{kind}: {why}"})
 
     def defaults(self, context: DefaultsContext) -> Defaults:
         base = super().defaults(context)
         is_few = context.is_finetuned and context.num_rows < _FEW_ROWS and not self.is_multi_label
-        values = {"contrastive": _CONTRASTIVE_FOR_FEW if is_few else 0.0, "ngrams": 0 if context.is_finetuned else 2}
+        values = {**base.task, "contrastive": _CONTRASTIVE_FOR_FEW if is_few else 0.0}
         return Defaults(base.train, values, base.head)
 
     def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Any) -> None:
@@ -270,7 +324,7 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         if objective.rdrop:
             batch = repeat_batch(batch)
         vectors = model.embed(batch.source, batch.lengths, batch.segments)
-        logits = model.logits(vectors, batch.source, batch.lengths).float()
+        logits = model.head(vectors).float()
         loss = classification_loss(logits, batch.targets, batch.weights, objective)
         if not self.settings.contrastive:
             return loss
@@ -340,16 +394,23 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     def export_spec(self) -> ExportSpec:
         labels = tuple(self.label_codec.labels)
-        only_onnx = ("task.ngrams",) if self.settings.ngrams else ()
-        return replace(super().export_spec(), labels=labels, is_multi_label=self.is_multi_label, only_onnx=only_onnx)
+        return replace(super().export_spec(), labels=labels, is_multi_label=self.is_multi_label)
 
     @classmethod
     def imported_settings(cls, *, max_length: int, window: int) -> dict[str, Any]:
-        return {**super().imported_settings(max_length=max_length, window=window), "contrastive": 0.0, "ngrams": 0}
+        return {**super().imported_settings(max_length=max_length, window=window), "contrastive": 0.0}
 
     @classmethod
     def imported_codecs(cls, imported: ImportedCodecs) -> dict[str, Codec]:
         return {**super().imported_codecs(imported), "label": LabelCodec(dict.fromkeys(imported.labels, 0))}
+
+
+def spellings_of(tokenizer: Tokenizer, *, are_words: bool) -> list[str]:
+    """The characters of each token, words with a space on both sides; none for special tokens."""
+    ids = range(tokenizer.vocab_size)
+    pieces = zip(ids, tokenizer.pieces(ids), strict=True)
+    space = " " if are_words else ""
+    return ["" if number in tokenizer.specials else f"{space}{piece}{space}" for number, piece in pieces]
 
 
 def _is_label_first(summary: DetectionSummary) -> bool:

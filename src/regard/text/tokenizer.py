@@ -21,7 +21,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from regard.errors import ConfigError, DataError
 from regard.settings import nearest
 
-TokenizerKind = Literal["bpe", "unigram", "characters", "bytes", "words"]
+TokenizerKind = Literal["bpe", "unigram", "characters", "bytes", "words", "wordpunct"]
 TokenRole = Literal["pad", "start", "end", "mask"]
 TokenRoles = Mapping[TokenRole, str | Sequence[str]]
 """The token of each role. Several tokens may end a text; the first of them is the one that is written."""
@@ -290,7 +290,7 @@ def train_tokenizer(
         inner.add_special_tokens(list(SPECIAL_TOKENS))
         return Tokenizer(inner)
     try:
-        inner.train_from_iterator(map(_without_specials, texts) if kind == "words" else texts, trainer)
+        inner.train_from_iterator(map(_without_specials, texts) if kind in ("words", "wordpunct") else texts, trainer)
     except Exception as error:
         if "not large enough" not in str(error):  # the library raises bare Exception
             raise
@@ -336,6 +336,8 @@ def _untrained(kind: TokenizerKind, vocab_size: int) -> tuple[tokenizers.Tokeniz
     if kind == "characters":
         inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
         inner.decoder = decoders.Fuse()
+    elif kind == "wordpunct":
+        inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     else:
         inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return inner, trainers.WordLevelTrainer(**options)

@@ -28,7 +28,7 @@ UNLIKELY = 1e-6
 
 
 def trained(kind: TokenizerKind) -> Tokenizer:
-    sizes = {"bpe": 300, "unigram": 60, "characters": 100, "bytes": 300, "words": 100}
+    sizes = {"bpe": 300, "unigram": 60, "characters": 100, "bytes": 300, "words": 100, "wordpunct": 100}
     return with_mask(train_tokenizer([TEXT] * 3, kind, sizes[kind]))
 
 

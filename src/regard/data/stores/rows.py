@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,10 @@ class TokenStore:
         """The ids of one column of the given rows."""
         offsets, ids = self._offsets[column], self._ids[column]
         return [ids[offsets[row] : offsets[row + 1]].astype(np.int64) for row in rows]
+
+    def column(self, column: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """All ids of one column, and the offsets at which each row begins and the last one ends."""
+        return self._ids[column], self._offsets[column]
 
     def lengths(self, start: int = 0, end: int | None = None) -> NDArray[np.int64]:
         """The length of each row: that of its longest column."""

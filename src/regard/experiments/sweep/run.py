@@ -109,7 +109,7 @@ def sweep(
         task: The name of a task; unset, it is detected from the data.
         columns: The columns to use, by name or by position from 1.
         encoding: The encoding of text files, such as windows-1252; unset, it is detected.
-        tokenizer: bpe, unigram, characters, bytes, words, or the path of a tokenizer.json.
+        tokenizer: bpe, unigram, characters, bytes, words, wordpunct, or the path of a tokenizer.json.
         device: auto, cpu, cuda or cuda:N.
         settings: What all trials share, nested as in `run.toml`.
         repeats: With how many other seeds the winner's settings are trained again.
