@@ -75,7 +75,7 @@ def test_training_from_scratch_names_the_imported_encoder_and_its_command(pretra
     code, _, err = run_inside(f"{train} --out runs/scratch")
     (line,) = (line for line in err.splitlines() if "finetune 'a base'" in line)
     assert code == 0
-    assert "with 100 rows: fine-tuned MiniLM 0.77, LSTM from scratch 0.55" in line
+    assert "with 100 rows: fine-tuned MiniLM 0.77, an LSTM alone 0.55" in line
     command = line[line.rindex("regard finetune") :]
     assert command == "regard finetune 'a base' reviews.tsv --columns sentence,label"
     code, _, err = run_inside(f"{command} --head --out runs/tuned")

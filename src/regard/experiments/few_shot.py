@@ -77,7 +77,8 @@ def few_shot(
         task: The name of a task; unset, it is detected from the data.
         columns: The columns to use, by name or by position from 1.
         encoding: The encoding of text files, such as windows-1252; unset, it is detected.
-        tokenizer: Without a base: bpe, unigram, characters, bytes, words, or the path of a tokenizer.json.
+        tokenizer: Without a base: bpe, unigram, characters, bytes, words, wordpunct, or the path of a
+            tokenizer.json.
         device: auto, cpu, cuda or cuda:N.
         shot_seeds: The number of draws, or a list of their seeds. A shot seed is also the training seed of its run.
         settings: Any setting, nested as in `run.toml`.
