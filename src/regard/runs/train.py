@@ -68,7 +68,7 @@ _MAY_CHANGE = {
 }
 """What a resumed run may change; anything else would make it another run. Data may move: it is known by its hash."""
 _TUNED_SCORES = {16: (0.622, 0.527), 100: (0.771, 0.554), 1_000: (0.838, 0.651), 67_349: (0.904, 0.837)}
-"""By rows of SST-2: the accuracy of all-MiniLM-L6-v2 fine-tuned, and of an LSTM from scratch (benchmarks/RESULTS.md)."""
+"""By rows of SST-2: the accuracy of a fine-tuned MiniLM, and of an LSTM from scratch (benchmarks/RESULTS.md)."""
 _LONG_MINUTES = 7 * 24 * 60.0
 """A longer budget is used, but may be a mistake, such as seconds."""
 _PLAIN_SECONDS = 15.0
