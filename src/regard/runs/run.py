@@ -321,8 +321,8 @@ class Run:
         `spans`. A row whose input is empty has none of them. The file `out` is complete or not written at all.
 
         Args:
-            data: A CSV, TSV, JSON-lines or Parquet file, or rows in memory: dictionaries, lists of cells, or texts.
-            out: A file of any of these formats, or an open text file; unset, the rows are returned.
+            data: A CSV, TSV, JSON-lines, Parquet or Excel file, or rows in memory: dictionaries, lists of cells, or texts.
+            out: A file of any of these formats but Excel, or an open text file; unset, the rows are returned.
             columns: The columns of the input; unset, those of training where the table has them, else one of text.
             encoding: The encoding of a text file; unset, as in training, or detected.
             aspect: For aspect sentiment: the aspect; unset, a column of the table, or each aspect.
