@@ -321,7 +321,7 @@ class Run:
         `spans`. A row whose input is empty has none of them. The file `out` is complete or not written at all.
 
         Args:
-            data: A CSV, TSV, JSON-lines, Parquet or Excel file, or rows in memory: dictionaries, lists of cells, or texts.
+            data: A CSV, TSV, JSON-lines, Parquet or Excel file, or rows in memory: dictionaries, lists of cells, texts.
             out: A file of any of these formats but Excel, or an open text file; unset, the rows are returned.
             columns: The columns of the input; unset, those of training where the table has them, else one of text.
             encoding: The encoding of a text file; unset, as in training, or detected.
