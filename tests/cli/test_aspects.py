@@ -75,7 +75,8 @@ def test_words_are_highlighted_in_the_terminal_and_in_files(regard, run: Path, t
 
 
 def test_bad_input_is_told_in_one_line(regard, run: Path, trained: Path, tmp_path: Path):
-    regard("predict", run, "great soup", "--aspect", "decor").fails_with("unknown aspect 'decor'", "food")
+    found = regard("predict", run, "great soup", "--aspect", "decor").succeeds()
+    assert "no training row has 1 aspect of the input: decor" in found.err
     regard("predict", run, " ", "--aspect", "food").fails_with("input 1 is empty")
     regard("predict", trained, "4 March", "--aspect", "food").fails_with(
         "only a run for aspect sentiment takes an aspect"

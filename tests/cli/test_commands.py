@@ -1,6 +1,7 @@
 """Each command, end to end: results on stdout, talk on stderr, the exit code."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -47,6 +48,8 @@ def test_train_prints_the_run_and_talks_on_stderr(regard, tiny, dates: Path, tmp
     assert answer.out == f"{tmp_path / 'run'}\n"
     assert "270 for training" in answer.err
     assert "report:" in answer.err
+    assert f"next: regard predict {tmp_path / 'run'} TEXT" in answer.err
+    assert f"regard test {tmp_path / 'run'}\n" in answer.err
 
 
 def test_train_with_json_prints_one_object_and_quiet_says_nothing(regard, tiny, dates: Path, tmp_path: Path):
@@ -241,11 +244,15 @@ def test_demo_trains_judges_and_shows(regard, jobs_inside, tmp_path: Path, monke
         again = regard("demo", "--out", tmp_path / "run", "--minutes", 0.001, "--json", "-q").succeeds()
     assert "test rows" in answer.out
     assert "exact_match|" in answer.out
+    assert re.search(r"better than the baseline, .*: exact match \d.\d+ against", answer.out)
     assert "other models" in answer.out
     assert f"regard predict {tmp_path / 'run'}" in answer.out
     found = last_object(again.out)
     check_scores(found)
-    assert set(found) == {*SCORES, "rows", "seconds", "report", "certificate", "comparison"}
+    assert set(found) == {*SCORES, "rows", "seconds", "baseline", "report", "certificate", "comparison"}
+    assert 0 <= found["baseline"]["scores"]["exact_match"]["value"] <= 1
+    assert found["baseline"]["model_score"] == found["exact_match"]["value"], "on the rows of the score"
+    assert "better than the baseline, " in (tmp_path / "run" / "report.html").read_text()
     assert [model["name"] for model in found["comparison"]["models"]] == ["lstm", "transformer"]
 
 

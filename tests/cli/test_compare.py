@@ -103,6 +103,16 @@ def test_a_damaged_manifest_is_an_error(compared, regard, dates: Path, tmp_path:
     regard("compare", dates, *options).fails_with("manifest.json is damaged", "name another folder")
 
 
+def test_a_folder_with_files_of_others_is_left_alone(regard, dates: Path, tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("mine")
+    options = ["--models", "gru,tiny", "--steps", 3, "--out", tmp_path, "--quiet", *SMALL]
+    for more in ([], ["--overwrite"]):
+        regard("compare", dates, *options, *more).fails_with(
+            "neither empty nor a comparison, it has notes.txt: name another folder"
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
 def test_other_settings_do_not_go_into_the_same_folder(compared, regard, dates: Path):
     folder, _ = compared
     models = ["--models", "lstm-attention,transformer", "--steps", 5, "--seeds", 2]

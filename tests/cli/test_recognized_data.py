@@ -41,7 +41,7 @@ def test_a_spreadsheet_of_ratings_is_regression(regard, tiny, ratings: Path, tmp
     wrong.fails_with("ratings.csv is not UTF-8", "--encoding names another encoding")
 
 
-def test_an_encoding_is_given_to_every_command_that_trains(regard, tiny, tmp_path: Path):
+def test_an_encoding_is_given_to_every_command_that_reads_data(regard, tiny, tmp_path: Path):
     path = tmp_path / "data.tsv"
     lines = [f"всегда хорошие книги {place}\t{'нет' if place % 2 else 'да'}\n" for place in range(60)]
     path.write_bytes("".join(lines).encode("cp1251"))
@@ -52,6 +52,22 @@ def test_an_encoding_is_given_to_every_command_that_trains(regard, tiny, tmp_pat
     assert "2 labels: да (" in regard("train", path, "--out", run, "--steps", 1, *tiny, *encoding).succeeds().err
     # Evaluation reads files as training did.
     assert json.loads(regard("evaluate", run, path, "--json").succeeds().out)["rows"] == 57
+    # So does prediction; another suffix is detected, and cannot be here.
+    by_training = regard("predict", run, "--file", path, "--columns", 1).succeeds().out
+    assert by_training.startswith("всегда хорошие книги 0\t")
+    other = path.rename(tmp_path / "data.csv")
+    table = ["predict", run, "--file", other, "--columns", 1]
+    regard(*table, "--quiet").fails_with("data.csv is not UTF-8", "--encoding names another encoding")
+    regard(*table, "--quiet", "--encoding", "windos-1251").fails_with("did you mean 'windows-1251'?")
+    rows = library.load(run).predict_table(other, columns=["1"], encoding="windows-1251")
+    assert len(rows) == 60
+    assert regard(*table, *encoding).succeeds().out.count("всегда") == 60
+    objects = tmp_path / "data.jsonl"
+    objects.write_bytes('{"text": "книги"}\n'.encode("cp1251"))
+    assert library.load(run).predict_table(objects, encoding="windows-1251")[0]["text"] == "книги"
+    regard("predict", run, "x", *encoding).fails_with("--encoding needs --file")
+    regard("evaluate", run, *encoding, "--quiet").fails_with("encoding is for a file or rows")
+    path = other.rename(path)
     options = ["--steps", 1, "--out", tmp_path / "other", "--quiet"]
     for command in (["finetune", run, path], ["compare", path, "--models", "gru,lstm"],
                     ["sweep", path, tmp_path / "space.toml"]):  # fmt: skip

@@ -74,10 +74,12 @@ def test_a_password_is_not_shown(regard, dates: Path, tiny: list[str], space: Pa
 
 
 def test_a_folder_of_something_else_is_left_alone(regard, dates: Path, tiny: list[str], space: Path):
-    (space.parent / "trials").mkdir()
-    regard("sweep", dates, space, "--quiet", *tiny, "--out", space.parent).fails_with(
-        "not a sweep: name another folder"
-    )
+    before = sorted(space.parent.iterdir())
+    for more in ([], ["--overwrite"]):
+        regard("sweep", dates, space, "--quiet", *tiny, "--out", space.parent, *more).fails_with(
+            f"neither empty nor a sweep, it has {space.name}: name another folder"
+        )
+    assert sorted(space.parent.iterdir()) == before
 
 
 @pytest.mark.slow

@@ -43,6 +43,19 @@ def read_csv(text: str, delimiter: str = ",") -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text), delimiter=delimiter))
 
 
+def test_a_workbook_is_read_and_not_written(regard, colors, tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (("id", "utterance"), (7, "a red thing"), (8, "a blue thing")):
+        book.active.append(row)
+    book.save(tmp_path / "in.xlsx")
+    rows = read_csv(regard("predict", colors, "--file", tmp_path / "in.xlsx").succeeds().out)
+    assert [(row["id"], row["utterance"]) for row in rows] == [("7", "a red thing"), ("8", "a blue thing")]
+    assert [row["prediction"] for row in rows] == load(colors).predict(["a red thing", "a blue thing"])
+    out = tmp_path / "out.xlsx"
+    regard("predict", colors, "--file", tmp_path / "in.xlsx", "--out", out).fails_with("must end in .csv, .tsv")
+
+
 def test_the_output_has_the_input_columns_and_the_predictions_in_order(regard, colors, tmp_path):
     given, out = tmp_path / "in.csv", tmp_path / "out.csv"
     given.write_text('id,utterance,note\n7,"a red, warm thing",x\n3,,empty\n5,"two\nlines",""\n')

@@ -76,6 +76,15 @@ def test_the_map_names_every_module():
     assert [str(path.relative_to(ROOT)) for path in missing] == []
 
 
+def test_the_map_names_only_modules_that_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    layout = next(block for block in re.findall(r"```text\n(.*?)```", text, flags=re.DOTALL) if "src/regard/" in block)
+    names = {path.name for path in (ROOT / "src" / "regard").rglob("*.py")}
+    named = re.findall(r"[\w*]+\.py\b", layout)
+    assert len(named) > 100
+    assert [name for name in named if name not in names] == []
+
+
 def parse(group: Any, command: str) -> None:
     """Read a command line as the program would, without running it."""
     command = re.split(r" > | && ", command[command.index("regard ") :])[0]

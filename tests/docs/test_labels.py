@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.meals import meals
 
+import regard
+
 SMALL = "--set model.num_layers=1 --set model.model_dim=32"
 
 
@@ -61,6 +63,30 @@ def test_the_commands_and_the_program_run_in_the_order_they_stand_in(
     answer = json.loads(run_inside('regard predict runs/reviews "a film to remember" --json')[1])
     served = asked_while_served(labels_page, reviews, environment)
     assert served["predictions"][0]["output"] == answer["predictions"][0]["output"]
+
+
+@pytest.mark.slow
+def test_training_from_scratch_names_the_imported_encoder_and_its_command(pretrained, run_inside, capsys):
+    train = "regard train reviews.tsv --columns sentence,label --steps 1"
+    assert "regard finetune" not in run_inside(f"{train} --out runs/before --no-baseline")[2]
+    run_inside("regard import all-MiniLM-L6-v2 'a base'")
+    (pretrained / "broken").mkdir()
+    (pretrained / "broken" / "run.toml").write_text('hardware = "none: imported"')
+    code, _, err = run_inside(f"{train} --out runs/scratch")
+    (line,) = (line for line in err.splitlines() if "finetune 'a base'" in line)
+    assert code == 0
+    assert "with 100 rows: fine-tuned MiniLM 0.77, an LSTM alone 0.55" in line
+    command = line[line.rindex("regard finetune") :]
+    assert command == "regard finetune 'a base' reviews.tsv --columns sentence,label"
+    code, _, err = run_inside(f"{command} --head --out runs/tuned")
+    assert code == 0, err
+    for other in (f"{train} --model lstm", "regard train pairs.tsv --steps 1"):
+        code, _, err = run_inside(f"{other} --out runs/other --overwrite")
+        assert code == 0
+        assert "regard finetune 'a base'" not in err
+    rows = [(f"{word} film {n}", word) for n in range(30) for word in ("good", "bad")]
+    regard.train(rows, steps=1, out="runs/rows", show_progress=False)
+    assert "regard.finetune('a base', rows)" in capsys.readouterr().err
 
 
 def asked_while_served(page, workplace: Path, environment: dict[str, str]) -> dict:

@@ -1,5 +1,6 @@
 """The program, the commands and the errors of the README run as shown."""
 
+import importlib
 import sys
 from itertools import takewhile
 from pathlib import Path
@@ -11,6 +12,15 @@ MOST_LINES = 10
 
 def test_the_program_is_short(readme):
     assert len(readme.blocks("python")[0].splitlines()) <= MOST_LINES
+
+
+def test_the_table_of_defaults_has_the_figures_of_the_benchmark(readme, monkeypatch):
+    root = readme.path.parent
+    monkeypatch.syspath_prepend(str(root / "benchmarks"))
+    tables = importlib.import_module("common.readme")
+    shown = readme.text.partition(tables.BEGIN)[2].partition(tables.END)[0]
+    wanted = tables.summarize((root / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8"))
+    assert shown.strip() == wanted.strip(), "python benchmarks/common/readme.py writes it"
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 import regard
 from regard.cli import compare, evaluate, finetune, predict, sweep, train
-from regard.errors import BadRowsError
+from regard.errors import BadRowsError, RegardError
 from regard.experiments.manifest import shared_values
 from regard.runs.run import Run
 
@@ -51,6 +51,22 @@ def test_the_package_shows_its_public_names_only():
 def test_options_of_experiments_become_settings():
     given = shared_values(task="seq2seq", columns=("a", "b"), encoding=None, tokenizer="bytes", device=None)
     assert given == {"task": {"name": "seq2seq", "tokenizer": "bytes"}, "data": {"columns": ["a", "b"]}}
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"encoding": "utf-17"}, "utf-17"),
+        ({"device": "tpu"}, "tpu"),
+        ({"columns": ["c"]}, r"\(c\)"),
+        ({"tokenizer": "char"}, "char"),
+    ],
+)
+def test_few_shot_experiments_take_the_options_of_data(tmp_path: Path, options: dict[str, Any], part: str):
+    (tmp_path / "rows.tsv").write_text("".join(f"text {i}\t{'ab'[i % 2]}\n" for i in range(60)))
+    with pytest.raises(RegardError, match=part):
+        regard.few_shot(tmp_path / "rows.tsv", 3, out=tmp_path / "few", **options)
+    assert not (tmp_path / "few").exists()
 
 
 def test_bad_rows_are_skipped_from_python(tmp_path: Path):

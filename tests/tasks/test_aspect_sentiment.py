@@ -124,8 +124,10 @@ def test_the_aspect_decides_and_its_words_have_the_largest_weights(learned):
 @pytest.mark.slow
 def test_invalid_inputs_are_errors(learned):
     torch.set_default_dtype(torch.float32)
-    with pytest.raises(DataError, match=r"'decor'.*food"):
+    with pytest.raises(DataError, match=r"'decor'; known: .*food"):
         learned.predict("great soup", aspect="decor")
+    with pytest.raises(DataError, match=r"'prise'; did you mean 'price'\? known: .*food"):
+        learned.evaluate([("good bill", "prise", "positive")], log=False)
     with pytest.raises(DataError, match="input 1 is empty"):
         learned.predict(" ", aspect="food")
     with pytest.raises(DataError, match="tab"):
@@ -138,10 +140,38 @@ def test_rows_that_cannot_be_trained_on_are_errors(tmp_path):
         trained([(text, aspect, "positive") for text, aspect, _ in meals(30)], tmp_path / "one")
     (tmp_path / "valid.tsv").write_text("text\taspect\tlabel\nnice walls\tdecor\tpositive\n")
     settings = {**BAG, "data": {"valid": [str(tmp_path / "valid.tsv")]}}
-    with pytest.raises(DataError, match="'decor'"):
-        trained(meals(30), tmp_path / "two", settings=settings)
-    run = trained(meals(30), tmp_path / "three", settings=settings, query="text")
-    assert run.predict("nice walls", aspect="decor") in ("positive", "negative")
+    with pytest.raises(DataError, match="'decor' of a held-out row"):
+        trained(meals(30), tmp_path / "two", settings=settings, query="learned")
+
+
+@pytest.mark.parametrize("query", ["text", "both"])
+def test_an_aspect_that_training_did_not_see_is_read_as_text_with_a_warning(tmp_path, query: str, caplog):
+    torch.set_default_dtype(torch.float32)
+    (tmp_path / "valid.tsv").write_text("text\taspect\tlabel\nnice walls\tdecor\tpositive\n")
+    settings = {**BAG, "data": {"valid": [str(tmp_path / "valid.tsv")]}}
+    run = trained(meals(30), tmp_path / "run", settings=settings, query=query)
+    warning = "no training row has 1 aspect of the input: decor;"
+    for use in (
+        lambda: run.predict("nice walls", aspect="decor") in ("positive", "negative"),
+        lambda: run.evaluate([("nice walls", "decor", "positive")], log=False).scores["accuracy"].value in (0, 1),
+        lambda: len(run.predict_table([("nice walls", "decor")] * 300, columns=["1", "2"])) == 300,
+    ):
+        caplog.clear()
+        assert use()
+        assert caplog.text.count(warning) == 1
+    caplog.clear()
+    run.predict("good soup", aspect="food")
+    assert "no training row" not in caplog.text
+
+
+def test_the_words_of_an_unseen_aspect_decide_where_its_learned_query_is_zero():
+    made = tiny("aspect-sentiment", meals(60), tokenizer="words", query="both")
+    model = made.build(std=0.5)
+    unseen, known = made.predict(model, ["good soup but rude waiter\tsoup", "good soup but rude waiter\tfood"])
+    assert unseen.weights != known.weights
+    torch.nn.init.zeros_(model.pooling.queries.weight)
+    again, _ = made.predict(model, ["good soup but rude waiter\tsoup", "good soup but rude waiter\tfood"])
+    assert again.weights == unseen.weights
 
 
 def test_an_aspect_is_for_aspect_sentiment_only(tmp_path):

@@ -24,6 +24,22 @@ def test_an_invalid_device_name_is_an_error(name: str):
         find_device(name)
 
 
+def test_the_error_names_the_devices_of_the_machine(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    with pytest.raises(
+        ConfigError, match=r"got 'mps'; this machine has cpu \(mps is not supported\), and auto is cpu$"
+    ):
+        find_device("mps")
+    with pytest.raises(DeviceError, match="device cuda does not exist: this machine has cpu "):
+        find_device("cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(
+        DeviceError, match=r"cuda:2 does not exist: this machine has cpu and cuda:0 to cuda:1 .* auto is cuda$"
+    ):
+        find_device("cuda:2")
+
+
 def test_a_precision_that_is_set_is_used_and_a_choice_has_a_reason():
     hardware = choose_hardware("cpu", "bfloat16", 22)
     assert hardware.precision == "bfloat16"

@@ -39,6 +39,7 @@ def demo_command(
             {
                 **result.evaluation.to_json(),
                 "seconds": round(result.seconds, 1),
+                "baseline": None if result.baseline is None else result.baseline.to_json(),
                 "report": str(result.report),
                 "certificate": result.run.certificate().to_json(),
                 "comparison": {key: table[key] for key in ("metric", "budget", "models", "pairs")},
@@ -69,6 +70,8 @@ def _print(result: "Demo", console: "Console") -> None:
     console.print()
     for score in result.evaluation.scores.values():
         console.print(str(score), markup=False, highlight=False, soft_wrap=True)
+    if result.baseline is not None:
+        console.print(result.baseline.sentence, markup=False, highlight=False, soft_wrap=True)
     console.print()
     console.print(certificate_summary(result.run.certificate()), highlight=False)
     console.print("\nother models, trained for a few seconds each:\n")

@@ -1,5 +1,6 @@
 """Options of the commands that train, the settings they stand for, and advice on errors."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ import typer
 
 from regard.cli.output import option, print_json
 from regard.errors import BadRowsError, EncodingError, RegardError, RunExistsError, StoppedError, UnknownTaskError
+from regard.logging import log_info
 
 if TYPE_CHECKING:
     from regard.runs.run import Run
@@ -73,9 +75,18 @@ def remedies(own: Mapping[type[RegardError], str] | None = None) -> Iterator[Non
 def print_run(run: "Run", *, json: bool) -> None:
     """Print the path of a run that was trained, or its scores as JSON."""
     if not json:
+        log_info(_next_commands(run))
         print(run.path)
         return
     report = run.last_report()
     scores = {} if report is None else report["scores"]
     baseline = {} if run.baseline is None else {"baseline": run.baseline.to_json()}
     print_json({"run": str(run.path), "report": str(run.folder.report_path), **scores, **baseline})
+
+
+def _next_commands(run: "Run") -> str:
+    """What can be done with a run, for its task."""
+    schema, path = run.task.server_schema([]), shlex.quote(str(run.path))
+    verb = "generate" if schema.streams else "embed" if schema.output == "vector" else "predict"
+    use = f"next: regard {verb} {path} {'IMAGE' if schema.reads_files else 'TEXT'}, regard evaluate {path} FILE"
+    return f"{use}; once, when all choices are made: regard test {path}" if run.folder.has_test else use

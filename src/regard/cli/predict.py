@@ -7,7 +7,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from regard.cli.options import split_names
+from regard.cli.options import Encoding, remedies, split_names
 from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
 from regard.errors import ConfigError, DataError
 
@@ -20,9 +20,10 @@ _LINES_AT_ONCE = 256
 def predict_command(
     run: RunPath,
     texts: Annotated[list[str] | None, argument("[TEXT]...", "Inputs, or paths of images; unset: stdin.")] = None,
-    file: Annotated[str | None, option("A table of inputs: .csv, .tsv, .jsonl, .parquet.")] = None,
+    file: Annotated[str | None, option("A table of inputs: .csv, .tsv, .jsonl, .parquet, .xlsx.")] = None,
     out: Annotated[str | None, option("With --file: the table to write, by its suffix. Unset or -: stdout.")] = None,
     columns: Annotated[str | None, option("With --file: the column(s) of the input. Unset: as in training.")] = None,
+    encoding: Encoding = None,
     also: Annotated[list[str] | None, option("A further run with LoRA on the same base.")] = None,
     aspect: Annotated[str | None, option("For aspect sentiment: the aspect; unset, each aspect.")] = None,
     beam: Beam = None,
@@ -68,10 +69,13 @@ def predict_command(
     if file is not None:
         if texts or also:
             raise ConfigError(f"--file cannot be combined with {'texts' if texts else '--also'}")
-        _predict_file(load(run, device=device), file, out, columns, {**options, "aspect": aspect}, json=json)
+        table_options = {**options, "aspect": aspect, "columns": split_names(columns), "encoding": encoding}
+        with remedies():
+            _predict_file(load(run, device=device), file, out, table_options, json=json)
         return
-    if out is not None or columns is not None:
-        raise ConfigError(f"{'--columns' if out is None else '--out'} needs --file")
+    for name, value in {"--out": out, "--columns": columns, "--encoding": encoding}.items():
+        if value is not None:
+            raise ConfigError(f"{name} needs --file")
     loaded = load_adapters([run, *also], device=device) if also else {"": load(run, device=device)}
     for each in loaded.values():
         each.generation(**options)  # so that a wrong option is reported before anything is read
@@ -88,18 +92,15 @@ def predict_command(
         print(named + judged + " ".join(answer["output"].splitlines()), flush=True)
 
 
-def _predict_file(
-    run: "Run", file: str, out: str | None, columns: str | None, options: dict[str, Any], *, json: bool
-) -> None:
+def _predict_file(run: "Run", file: str, out: str | None, options: dict[str, Any], *, json: bool) -> None:
     """Predict for the rows of a table; with --json, print the rows, or where they were written."""
-    names = split_names(columns)
     if out is None or out == "-":
         if json:
-            print_json({"file": file, "rows": run.predict_table(file, columns=names, **options)})
+            print_json({"file": file, "rows": run.predict_table(file, **options)})
         else:
-            run.predict_table(file, out=sys.stdout, columns=names, **options)
+            run.predict_table(file, out=sys.stdout, **options)
         return
-    run.predict_table(file, out=out, columns=names, **options)
+    run.predict_table(file, out=out, **options)
     print_json({"file": file, "out": out}) if json else print(out)
 
 

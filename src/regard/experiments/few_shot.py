@@ -19,7 +19,7 @@ from regard.evaluation.registry import find_metric
 from regard.evaluation.seeds import score_over_seeds
 from regard.experiments.compare.results import aligned_examples
 from regard.experiments.jobs import Job, read_seeds, run_jobs
-from regard.experiments.manifest import default_folder, with_data, write_manifest
+from regard.experiments.manifest import default_folder, shared_values, with_data, write_manifest
 from regard.experiments.processes import split_cores
 from regard.explanation.report.few_shot import draw_few_curve
 from regard.files import write_atomically
@@ -55,6 +55,10 @@ def few_shot(
     method: Method = "all",
     model: str | None = None,
     task: str | None = None,
+    columns: Sequence[str] | None = None,
+    encoding: str | None = None,
+    tokenizer: str | None = None,
+    device: str | None = None,
     shot_seeds: int | Sequence[int] = 5,
     settings: Mapping[str, Any] | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -70,7 +74,12 @@ def few_shot(
         base: The run folder to fine-tune; unset, models are trained from scratch.
         method: Which parameters of the base are trained: all, head, top or lora.
         model: Without a base, the name of a preset.
-        task: Unset, it is inferred from the data.
+        task: The name of a task; unset, it is detected from the data.
+        columns: The columns to use, by name or by position from 1.
+        encoding: The encoding of text files, such as windows-1252; unset, it is detected.
+        tokenizer: Without a base: bpe, unigram, characters, bytes, words, wordpunct, or the path of a
+            tokenizer.json.
+        device: auto, cpu, cuda or cuda:N.
         shot_seeds: The number of draws, or a list of their seeds. A shot seed is also the training seed of its run.
         settings: Any setting, nested as in `run.toml`.
         out: The folder of the experiment. An interrupted experiment is continued.
@@ -87,8 +96,8 @@ def few_shot(
         raise ConfigError(f"shots must be at least 1, got {shots}")
     suffix = f"-{'scratch' if base is None else Path(base).absolute().name}"
     folder = Path(out if out is not None else default_folder("few-shot", data, suffix))
-    given: dict[str, Any] = {} if model is None else {"preset": model}
-    given |= {} if task is None else {"task": {"name": task}}
+    given = shared_values(task=task, columns=columns, encoding=encoding, tokenizer=tokenizer, device=device)
+    given |= {} if model is None else {"preset": model}
     given = with_data(
         merge_tables(settings or {}, given), data, folder, what=_WHAT, overwrite=overwrite, is_tuned=base is not None
     )

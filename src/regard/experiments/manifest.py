@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from regard.data.formats.messages import format_names
 from regard.data.prepare import Prepared
 from regard.data.sources import NamedRows, Rows
 from regard.errors import DataError, RunError, RunExistsError
@@ -21,6 +22,8 @@ from regard.runs.run import split_paths_and_rows
 from regard.runs.train import given_values, with_choices, with_task
 from regard.settings import merge_tables
 
+MANIFEST = "manifest.json"
+_ROWS = "rows.jsonl"
 _COLUMNS = {1: ("text",), 2: ("source", "target"), 3: ("text1", "text2", "label")}
 """The names of the columns of rows in memory once they are in a file, by their number."""
 
@@ -55,13 +58,15 @@ def with_data(
     *,
     what: str,
     overwrite: bool,
+    mark: str = MANIFEST,
     is_tuned: bool = False,
 ) -> dict[str, Any]:
     """The settings with the paths of the data, its task, and what the task chooses for it.
 
     Rows in memory become a file that every run can read. A model that is fine-tuned has a tokenizer, and `is_tuned`.
+    A folder that is not empty must have the file `mark` of an earlier experiment.
     """
-    require_writable(folder)
+    _require_vacant(folder, what, mark)
     paths, rows = split_paths_and_rows(data)
     if not paths and not rows:
         raise DataError("no data: name a file, a folder or a built-in data set, or pass rows")
@@ -77,7 +82,7 @@ def with_data(
             )
     found = with_task(settings, rows)
     found = found if is_tuned else with_choices(found, rows)
-    path = folder / "rows.jsonl"
+    path = folder / _ROWS
     lines = "".join(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
     if path.exists() and path.read_bytes() != lines.encode() and not overwrite:
         raise RunExistsError(f"{folder} contains a {what} on other rows: overwrite it, or name another folder")
@@ -95,7 +100,7 @@ def write_manifest(
     `what` names the experiment in messages. With `shares_tokenizer`, all runs on the whole training set have one
     tokenizer, which is checked too.
     """
-    path = folder / "manifest.json"
+    path = folder / MANIFEST
     wanted: dict[str, Any] = {Path(job.path).name: [job.settings, job.generation] for job in jobs}
     wanted = json.loads(json.dumps(wanted))  # as it will be read
     before = read_manifest(path)
@@ -111,13 +116,20 @@ def write_manifest(
             )
         _check_same_data(jobs, data, what=what, shares_tokenizer=shares_tokenizer)
         wanted = {**before, **wanted}
-    elif folder.is_dir() and any((folder / name).exists() for name in wanted):
-        raise RunError(f"{folder} contains something that is not a {what}: name another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(wanted, ensure_ascii=False).encode())
     except OSError as error:
         raise RunError(f"cannot write a {what} to {folder}: {error.strerror or error}") from None
+
+
+def _require_vacant(folder: Path, what: str, mark: str) -> None:
+    """Raise if the folder has files of others; what an interrupted command left is no obstacle."""
+    if folder.is_dir() and not (folder / mark).exists():
+        found = sorted(path.name for path in folder.iterdir() if path.name != _ROWS and not path.name.startswith("."))
+        if found:
+            raise RunError(f"{folder} is neither empty nor a {what}, it has {format_names(found)}: name another folder")
+    require_writable(folder)
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:

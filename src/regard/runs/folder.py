@@ -17,13 +17,14 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from regard.data.codecs.codec import Codec, read_codecs, write_codecs
 from regard.data.formats.messages import format_names
-from regard.errors import ConfigError, DeviceError, RunError, RunExistsError
+from regard.errors import ConfigError, DeviceError, RegardError, RunError, RunExistsError
 from regard.files import partial_path, require_writable, write_atomically
 from regard.runs.baseline import BaselineResult
 from regard.selection.bounds import DELTA
@@ -50,6 +51,11 @@ from regard.selection.siblings import read_ledgers, siblings_folder
 from regard.settings import read_toml, to_toml
 from regard.tasks.registry import make_task
 from regard.training.settings import Provenance, ResolvedSettings
+
+IMPORTED = "none: imported"
+"""The hardware of a run that was imported, in its provenance."""
+_MOST_SEARCHED = 1_000
+"""Entries of a folder that are searched for imported runs."""
 
 
 class RunFolder:
@@ -363,6 +369,17 @@ def _append(path: Path, line: Mapping[str, Any]) -> None:
             file.write(json.dumps(line).encode() + b"\n")
     except OSError as error:
         raise DeviceError(f"cannot write {path}: {error.strerror or error}; the existing file is unchanged") from None
+
+
+def imported_runs() -> Iterator[RunFolder]:
+    """The imported models in the current folder and in `runs/` that can be read."""
+    for place in filter(os.path.isdir, (".", "runs")):
+        for entry in islice(sorted(os.listdir(place)), _MOST_SEARCHED):
+            folder = RunFolder(Path(place) / entry)
+            with suppress(RegardError, OSError):
+                if IMPORTED in folder.settings_path.read_text(encoding="utf-8", errors="replace"):
+                    folder.read_settings()
+                    yield folder
 
 
 def _json_lines(path: Path) -> list[Any]:

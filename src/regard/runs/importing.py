@@ -26,7 +26,7 @@ from regard.interop.peft import fit_adapter, load_adapter
 from regard.logging import log_info
 from regard.models.transformer import TransformerConfig
 from regard.runs.export import exportable_model
-from regard.runs.folder import RunFolder
+from regard.runs.folder import IMPORTED, RunFolder
 from regard.runs.run import Run
 from regard.tasks.registry import make_task, task_for_head
 from regard.tasks.task import ImportedCodecs
@@ -199,7 +199,7 @@ def _provenance(notes: list[str], content_hash: str, num_parameters: int) -> Pro
         data_hash=content_hash,
         num_parameters=num_parameters,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        hardware="none: imported",
+        hardware=IMPORTED,
         notes=notes,
     )
 

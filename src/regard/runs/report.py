@@ -15,6 +15,7 @@ from regard.explanation.attention import (
 )
 from regard.explanation.report import Report, certificate_summary, write_report
 from regard.logging import format_duration
+from regard.runs.baseline import BaselineResult
 from regard.runs.run import Evaluation, Run, highlights_of
 from regard.tasks.task import EvaluationData, ReportContent
 from regard.training.checkpoints import note_of
@@ -78,8 +79,10 @@ def describe_failure(run: Run, evaluation: Evaluation) -> str:
     )
 
 
-def write_run_report(run: Run, evaluation: Evaluation, *, evaluated_on: str = "Validation") -> Path:
-    """Write `report.html`; `evaluated_on` is the name of the evaluated set."""
+def write_run_report(
+    run: Run, evaluation: Evaluation, *, evaluated_on: str = "Validation", baseline: BaselineResult | None = None
+) -> Path:
+    """Write `report.html`; `evaluated_on` is the name of the evaluated set, `baseline` another one than the run's."""
     counts = evaluation.label_counts
     shown = [score.name for score in main_scores(evaluation.scores, has_labels=counts is not None)]
     order = [evaluation.headline, *(name for name in shown if name != evaluation.headline)]
@@ -94,7 +97,7 @@ def write_run_report(run: Run, evaluation: Evaluation, *, evaluated_on: str = "V
         labels=[] if counts is None else label_cells(counts),
         evaluated_on=evaluated_on,
         num_rows=len(evaluation.rows) if run.task.has_targets else None,
-        baseline=_baseline(run, evaluation),
+        baseline=_baseline(baseline or run.baseline, evaluation),
         curves=[] if run.settings.is_probe_alone else run.folder.read_metrics(),
         kept_step=note_of(run.folder.model_path).get("step"),
         settings=run.folder.settings_path.read_text(encoding="utf-8"),
@@ -109,9 +112,8 @@ def write_run_report(run: Run, evaluation: Evaluation, *, evaluated_on: str = "V
     return run.folder.report_path
 
 
-def _baseline(run: Run, evaluation: Evaluation) -> dict[str, Any] | None:
+def _baseline(found: BaselineResult | None, evaluation: Evaluation) -> dict[str, Any] | None:
     """What the page shows of the baseline, where it was scored by the same metric."""
-    found = run.baseline
     if found is None or found.headline != evaluation.headline:
         return None
     return {

@@ -17,8 +17,9 @@ from torch import nn
 
 from regard.adapters.lora import merge_lora
 from regard.data.codecs.text import TextCodec
+from regard.data.formats.encodings import check_encoding
 from regard.data.formats.files import uncompressed_name
-from regard.data.formats.messages import format_count
+from regard.data.formats.messages import format_count, format_names
 from regard.data.formats.records import (
     RecordTable,
     cell,
@@ -275,7 +276,10 @@ class Run:
         """The predictions of each input: one, or one for each aspect."""
         config = self.generation(**options)
         self._check_inputs(inputs)
-        return self._predict_expanded(inputs, aspect, config, has_bar=True)
+        expanded = [self.task.expand_input(text, aspect) for text in inputs]
+        found = self._predict_expanded(expanded, config, has_bar=True)
+        _warn_of_unseen(self.task.unseen_in(text for some in expanded for text in some))
+        return found
 
     @overload
     def predict_table(
@@ -284,6 +288,7 @@ class Run:
         *,
         out: None = None,
         columns: Sequence[str] | None = None,
+        encoding: str | None = None,
         aspect: str | None = None,
         **options: Unpack[GenerationOptions],
     ) -> list[dict[str, Any]]: ...
@@ -295,6 +300,7 @@ class Run:
         *,
         out: str | os.PathLike[str] | TextIO,
         columns: Sequence[str] | None = None,
+        encoding: str | None = None,
         aspect: str | None = None,
         **options: Unpack[GenerationOptions],
     ) -> None: ...
@@ -305,6 +311,7 @@ class Run:
         *,
         out: str | os.PathLike[str] | TextIO | None = None,
         columns: Sequence[str] | None = None,
+        encoding: str | None = None,
         aspect: str | None = None,
         **options: Unpack[GenerationOptions],
     ) -> list[dict[str, Any]] | None:
@@ -314,9 +321,10 @@ class Run:
         `spans`. A row whose input is empty has none of them. The file `out` is complete or not written at all.
 
         Args:
-            data: A CSV, TSV, JSON-lines or Parquet file, or rows in memory: dictionaries, lists of cells, or texts.
-            out: A file of any of these formats, or an open text file; unset, the rows are returned.
+            data: A CSV, TSV, JSON-lines, Parquet or Excel file, or rows in memory: dictionaries, lists of cells, texts.
+            out: A file of any of these formats but Excel, or an open text file; unset, the rows are returned.
             columns: The columns of the input; unset, those of training where the table has them, else one of text.
+            encoding: The encoding of a text file; unset, as in training, or detected.
             aspect: For aspect sentiment: the aspect; unset, a column of the table, or each aspect.
             options: Options of generation.
         """
@@ -327,7 +335,9 @@ class Run:
             written_format(out)
             if not isinstance(data, Sequence) or isinstance(data, str):
                 require_other_file(out, data)
-        table = open_records(data, wanted=columns, own=own[: len(parts)])
+        if isinstance(data, str | os.PathLike):
+            encoding = self._encoding_of([str(data)], encoding)
+        table = open_records(data, wanted=columns, own=own[: len(parts)], encoding=encoding)
         table.check()
         added = {"prediction": "text", "probability": "number"} | (
             {"spans": "spans"} if schema.output == "tags" else {}
@@ -353,6 +363,7 @@ class Run:
         folder: Path | None,
     ) -> Iterator[dict[str, Any]]:
         num_empty = num_unknown = 0
+        unseen: dict[str, None] = {}
         rows = progress_bar(table, "predicting", total=table.num_rows)
         while chunk := list(islice(rows, _ROWS_AT_ONCE)):
             inputs = [_input_of(row, columns, folder) for row in chunk]
@@ -360,7 +371,9 @@ class Run:
             num_empty += len(inputs) - len(full)
             if self.task.tokenizer_kind:
                 num_unknown += self.tokenizer.count_unknown(self.tokenizer.encode(full))
-            found = iter(self._predict_expanded(full, aspect, config))
+            expanded = [self.task.expand_input(text, aspect) for text in full]
+            found = iter(self._predict_expanded(expanded, config))
+            unseen.update(dict.fromkeys(self.task.unseen_in(text for some in expanded for text in some)))
             for row, text in zip(chunk, inputs, strict=True):
                 answer = _answer_of(next(found)) if text else {}
                 yield {**row, **{name: answer.get(name) for name in added}}
@@ -368,11 +381,11 @@ class Run:
             log_warning(f"{format_count(num_empty, 'row')} without an input: no prediction is made for them")
         if num_unknown:
             log_warning(f"{num_unknown:,} tokens of the input are not in the vocabulary")
+        _warn_of_unseen(list(unseen))
 
     def _predict_expanded(
-        self, inputs: Sequence[str], aspect: str | None, config: GenerationConfig, *, has_bar: bool = False
+        self, expanded: Sequence[Sequence[str]], config: GenerationConfig, *, has_bar: bool = False
     ) -> list[list[Prediction]]:
-        expanded = [self.task.expand_input(text, aspect) for text in inputs]
         found = iter(self._predict([text for some in expanded for text in some], config, has_bar=has_bar))
         return [list(islice(found, len(some))) for some in expanded]
 
@@ -413,7 +426,7 @@ class Run:
             options: Options of generation.
         """
         if data is None:
-            given = {"columns": columns, "skip_bad": skip_bad, "all_rows": all_rows}
+            given = {"columns": columns, "encoding": encoding, "skip_bad": skip_bad, "all_rows": all_rows}
             if wrong := [name for name, value in given.items() if value]:
                 raise ConfigError(f"{wrong[0]} is for a file or rows, and the validation rows are evaluated")
             rows, name = self.folder.read_held_out("valid"), "valid" if log else None
@@ -623,15 +636,13 @@ class Run:
         skip_bad: bool,
     ) -> tuple[list[tuple[str, ...]], str]:
         """The rows to evaluate on, and what a reader of the scores should know if the run has seen them."""
-        own = self.settings.data
-        suffixes = {Path(uncompressed_name(Path(name))).suffix for name in (*paths[:1], *own.train[:1])}
-        is_alike = bool(paths and own.train) and len(suffixes) == 1
+        own, is_alike = self.settings.data, self._is_like_training(paths)
         config = DataConfig(
             train=paths,
             columns=own.columns if columns is None else list(columns),
             format=own.format if is_alike else None,
             header=own.header if is_alike else None,
-            encoding=encoding or (own.encoding if is_alike else None),
+            encoding=self._encoding_of(paths, encoding),
             skip_bad=skip_bad,
             split_seed=own.split_seed + 1,  # of a built-in data set, rows that were not trained on
         )
@@ -643,6 +654,18 @@ class Run:
         by_them = "by which its weights were selected: scores on them are better than on new rows"
         note = f"{number:,} of {len(found):,} rows are validation rows of this run, {by_them}" if number else ""
         return found, note
+
+    def _is_like_training(self, paths: Sequence[str]) -> bool:
+        """Whether files have the suffix of the training file."""
+        own = self.settings.data.train
+        suffixes = {Path(uncompressed_name(Path(name))).suffix for name in (*paths[:1], *own[:1])}
+        return bool(paths and own) and len(suffixes) == 1
+
+    def _encoding_of(self, paths: Sequence[str], given: str | None) -> str | None:
+        """The encoding of files: the given one, or that of training for files of its kind; None to detect it."""
+        if given is not None:
+            return check_encoding(given)
+        return self.settings.data.encoding if self._is_like_training(paths) else None
 
     def _warn_of_unknown(self, rows: Sequence[Sequence[str]], where: str) -> None:
         if (warning := self.task.unknown_labels(rows, where)) is not None:
@@ -728,6 +751,14 @@ def highlights_of(predictions: Sequence[Prediction], target: str | None = None) 
         for each in predictions
     ]
     return Highlights(predictions[0].input, attributions)
+
+
+def _warn_of_unseen(aspects: Sequence[str]) -> None:
+    if aspects:
+        log_warning(
+            f"no training row has {format_count(len(aspects), 'aspect')} of the input: {format_names(aspects)}; only "
+            "the words of such an aspect are read, and predictions for it are less reliable"
+        )
 
 
 def _names_of(paths: Sequence[str]) -> str:

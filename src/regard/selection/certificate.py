@@ -168,7 +168,7 @@ class Certificate:
             return ["No test rows were set aside, so every score here is on rows that were available before."]
         if self.is_sealed:
             known = (
-                "no readable ledger here records an opening" if self.siblings.unreadable else "nothing has read it yet"
+                "no readable ledger here records an opening" if self.siblings.unreadable else "it has not been used yet"
             )
             return [
                 f"The test set of {self.num_test:,} rows is still sealed: {known}. "

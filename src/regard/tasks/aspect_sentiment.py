@@ -17,8 +17,9 @@ Dimensions: `batch` rows, `time` positions, `model` width, `labels` classes.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from itertools import islice
 from typing import Any, Literal
@@ -230,6 +231,9 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
         texts = encode_texts(pairs, self.tokenizer, self.settings.max_length)
         return [texts, [[0, aspect] for aspect in self._aspect_indices(pairs)]]
 
+    def unseen_in(self, inputs: Iterable[str]) -> list[str]:
+        return self.aspect_codec.unknown(text.rpartition(SEPARATOR)[2] for text in inputs)
+
     def _aspect_indices(self, rows: Sequence[Sequence[str]]) -> list[int]:
         return [index for (index,) in self.aspect_codec.encode([row[1] for row in rows])]
 
@@ -237,8 +241,7 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
         text, _, aspect = text.rpartition(SEPARATOR)
         if not text.strip() or not aspect.strip():
             raise DataError(f"input {number} must be a text, a tab and an aspect")
-        if self.settings.query != "text" and aspect.strip() not in self.aspect_codec.counts:
-            raise DataError(f"unknown aspect {aspect.strip()!r}; known: {format_names(self.aspect_codec.labels)}")
+        self._require_known(aspect.strip(), "")
         return text, aspect.strip()
 
     def defaults(self, context: DefaultsContext) -> Defaults:
@@ -247,14 +250,19 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
         return Defaults(train, {"query": "text" if is_open else "both"}, {"pooling": default_pooling(context.model)})
 
     def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Mapping[str, Any]) -> None:
-        if self.settings.query == "text":
-            return
         for row in (row for rows in held_out.values() for row in rows):
-            if row[1].strip() not in self.aspect_codec.counts:
-                raise DataError(
-                    f"the aspect {row[1].strip()!r} of a held-out row does not occur among the training rows, which "
-                    f"have {format_names(self.aspect_codec.labels)}; task.query=text needs no list of aspects"
-                )
+            self._require_known(row[1].strip(), " of a held-out row")
+
+    def _require_known(self, aspect: str, where: str) -> None:
+        """Raise for an aspect without a query: one that training did not see, where its words are not read."""
+        known = self.aspect_codec.labels
+        if self.settings.query != "learned" or aspect in known:
+            return
+        meant = "".join(f"did you mean {name!r}? " for name in get_close_matches(aspect, known, n=1))
+        raise DataError(
+            f"unknown aspect {aspect!r}{where}; {meant}known: {format_names(known)}; with task.query=both the model "
+            "reads the words of any aspect"
+        )
 
     def build(self, model: ModelConfig, head: HeadConfig) -> "AspectClassifier":
         return AspectClassifier(
@@ -399,7 +407,8 @@ class AspectAttention(nn.Module):
     """What the query for an aspect retrieves from the words of a text.
 
     The query is a learned vector for each aspect, the mean hidden state of the aspect's words, or their sum. Learned
-    vectors are initialized to zero, for which all words have the same weight.
+    vectors are initialized to zero, for which all words have the same weight. The vector of an aspect that training did
+    not see, whose index is the number of aspects, is zero.
     """
 
     def __init__(self, config: ModelConfig, num_aspects: int, *, query: Query, has_projections: bool) -> None:
@@ -425,7 +434,8 @@ class AspectAttention(nn.Module):
     ) -> Float[Tensor, "batch model"]:
         q = torch.zeros_like(hidden_states[:, 0])
         if self.queries is not None:
-            q = q + self.queries(aspects).to(q.dtype)
+            is_known = aspects < self.queries.num_embeddings
+            q = q + (self.queries(aspects * is_known) * is_known[:, None]).to(q.dtype)
         if self.query is not None:
             share = is_aspect.to(hidden_states.dtype) / is_aspect.sum(dim=1, keepdim=True).clamp(min=1)
             q = q + self.query(torch.einsum("btm,bt->bm", hidden_states, share.to(hidden_states.dtype)))

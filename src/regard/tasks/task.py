@@ -14,7 +14,7 @@ Dimensions: `batch` rows.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
@@ -660,6 +660,10 @@ class Task(Generic[TaskSettingsT]):
     def predictor(self, model: Any, config: GenerationConfig) -> Predictor:
         """An object that predicts with this model."""
         return BatchPredictor(self, model)
+
+    def unseen_in(self, inputs: Iterable[str]) -> list[str]:
+        """The aspects of inputs that no training row has, for a warning; none where inputs have no aspect."""
+        return []
 
     def encode_inputs(self, inputs: Sequence[str]) -> list[list[list[int]]]:
         """Inputs encoded as rows are, with placeholders for targets."""

@@ -286,7 +286,7 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         values |= {"tokenizer": kind, **self.vocabulary(kind, context)}
         if kind in ("bpe", "words"):
             size = max(FEWEST_TOKENS, min(MOST_TOKENS, context.num_characters // _CHARACTERS_PER_WORD))
-            kind, why = "wordpunct, lower-cased", "single words and phrases tell most about a label"
+            kind, why = "wordpunct, lower-cased", "labels depend mostly on single words and phrases"
             values |= {"tokenizer": "wordpunct", "lowercase": True, "vocab_size": size}
         return Choices(values, preset, {**reasons, "tokenizer": f"{kind}: {why}"})
 

@@ -5,6 +5,7 @@
     characters  one token for each character
     bytes       one token for each byte
     words       one token for each whitespace-separated word
+    wordpunct   one token for each word and each punctuation mark
 
 They are implemented by Hugging Face's `tokenizers`, so any public `tokenizer.json` can be loaded.
 """

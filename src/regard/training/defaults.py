@@ -13,6 +13,7 @@ from typing import Any
 
 from regard.data.builtin import find_builtin
 from regard.data.codecs.text import TextCodec
+from regard.data.formats.messages import format_count
 from regard.data.prepare import Prepared
 from regard.data.sources import is_builtin
 from regard.data.stores.tokens import TokenStream
@@ -266,7 +267,7 @@ def _report(settings: ResolvedSettings) -> None:
     window = getattr(settings.task, "window", None)
     log_info(
         f"{train.optimizer}, learning rate {train.learning_rate:g} after "
-        f"{'at most ' if train.minutes else ''}{train.warmup_steps:,} warmup steps, "
+        f"{'at most ' if train.minutes else ''}{format_count(train.warmup_steps, 'warmup step')}, "
         f"{train.batch_tokens:,} tokens a batch" + (f" in windows of {window:,}" if window else "")
     )
 

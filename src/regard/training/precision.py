@@ -31,8 +31,16 @@ _SLOW = 3.0
 
 def _is_device(name: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
-        raise ConfigError(f"a device is auto, cpu, cuda or cuda:N, got {name!r}")
+        raise ConfigError(f"a device is auto, cpu, cuda or cuda:N, got {name!r}; {_describe_devices()}")
     return name
+
+
+def _describe_devices() -> str:
+    """The devices of this machine, and which one is used by default; PyTorch's `mps` is not supported here."""
+    count = torch.cuda.device_count()
+    devices = {0: "cpu", 1: "cpu and cuda"}.get(count, f"cpu and cuda:0 to cuda:{count - 1}")
+    metal = " (mps is not supported)" if torch.backends.mps.is_available() else ""
+    return f"this machine has {devices}{metal}, and auto is {'cuda' if count else 'cpu'}"
 
 
 DeviceName = Annotated[str, AfterValidator(_is_device)]
@@ -84,8 +92,8 @@ def find_device(name: str) -> torch.device:
     if _is_device(name) == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, index = name.partition(":")
-    if kind == "cuda" and int(index or 0) >= (count := torch.cuda.device_count()):
-        raise DeviceError(f"device {name} does not exist: this machine has {count or 'no'} CUDA device(s)")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise DeviceError(f"device {name} does not exist: {_describe_devices()}")
     return torch.device(name)
 
 

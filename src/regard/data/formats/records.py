@@ -80,11 +80,16 @@ class RecordTable:
 
 
 def open_records(
-    data: AnyPath | Iterable[Any], *, wanted: Sequence[str] | None = None, own: Sequence[str] = ()
+    data: AnyPath | Iterable[Any],
+    *,
+    wanted: Sequence[str] | None = None,
+    own: Sequence[str] = (),
+    encoding: str | None = None,
 ) -> RecordTable:
     """Open a file, or rows in memory: dictionaries, sequences of cells, or single texts.
 
-    A first row of CSV or TSV with one of the columns that are `wanted`, or that are the run's `own`, is a header.
+    A first row of CSV or TSV with one of the columns that are `wanted`, or that are the run's `own`, is a header. The
+    encoding of text is detected unless it is given.
     """
     if not isinstance(data, str | os.PathLike):
         rows = [_as_row(row, number) for number, row in enumerate(data, start=1)]
@@ -94,13 +99,13 @@ def open_records(
         raise DataError(f"{path.name} is not a table with a row for each input: use {_suffixes()}")
     kind = WRITTEN_FORMATS.get(format_suffix(path))
     if kind == "jsonl":
-        return RecordTable(name=path.name, format=kind, read=partial(_read_json_lines, path))
+        return RecordTable(name=path.name, format=kind, read=partial(_read_json_lines, path, encoding))
     if kind == "parquet":
         schema = parquet_schema(path)
         return RecordTable(
             name=path.name, format=kind, read=partial(_read_parquet, path), names=tuple(schema.names), schema=schema
         )
-    return _open_cells(path, wanted, own)
+    return _open_cells(path, wanted, own, encoding)
 
 
 def choose_inputs(
@@ -265,9 +270,9 @@ def _write_parquet(part: Path, rows: Iterator[Row], table: RecordTable, added: M
         raise DataError(f"the rows of {table.name} cannot be written as Parquet, JSON lines can: {reason}") from error
 
 
-def _open_cells(path: Path, wanted: Sequence[str] | None, own: Sequence[str]) -> RecordTable:
+def _open_cells(path: Path, wanted: Sequence[str] | None, own: Sequence[str], encoding: str | None) -> RecordTable:
     """A table of text: CSV, TSV, plain lines, or another format that a layout exists for."""
-    layout = _layout(path, wanted, own)
+    layout = _layout(path, wanted, own, encoding)
     names = ("text",) if layout.format == "lines" else layout.names
     if twice := [name for name in names if names.count(name) > 1]:
         raise DataError(f"{path.name} has two columns with the name {twice[0]!r}")
@@ -286,17 +291,17 @@ def _open_cells(path: Path, wanted: Sequence[str] | None, own: Sequence[str]) ->
     )
 
 
-def _layout(path: Path, wanted: Sequence[str] | None, own: Sequence[str]) -> Layout:
+def _layout(path: Path, wanted: Sequence[str] | None, own: Sequence[str], encoding: str | None) -> Layout:
     if wanted is not None:
-        return file_layout(path, ReadOptions(roles=tuple(wanted), columns=tuple(wanted)))
+        return file_layout(path, ReadOptions(roles=tuple(wanted), columns=tuple(wanted), encoding=encoding))
     if own:
         with suppress(DataError):  # the first row is not a header with these names
-            return file_layout(path, ReadOptions(roles=tuple(own), columns=tuple(own)))
-    return file_layout(path, ReadOptions(roles=("text",)))
+            return file_layout(path, ReadOptions(roles=tuple(own), columns=tuple(own), encoding=encoding))
+    return file_layout(path, ReadOptions(roles=("text",), encoding=encoding))
 
 
-def _read_json_lines(path: Path) -> Records:
-    for number, line in enumerate(iter_lines(path), 1):
+def _read_json_lines(path: Path, encoding: str | None) -> Records:
+    for number, line in enumerate(iter_lines(path, encoding=encoding), 1):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):

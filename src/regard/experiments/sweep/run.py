@@ -144,7 +144,8 @@ def sweep(
     folder = Path(out if out is not None else default_folder("sweep", data))
     options_given = shared_values(task=task, columns=columns, encoding=encoding, tokenizer=tokenizer, device=device)
     given = merge_tables(settings or {}, options_given) | ({} if model is None else {"preset": model})
-    plan = plan_sweep(folder, options, with_data(given, data, folder, what="sweep", overwrite=overwrite))
+    values = with_data(given, data, folder, what="sweep", overwrite=overwrite, mark=_FILES[-1])
+    plan = plan_sweep(folder, options, values)
     plan = _write_request(plan, storage, overwrite=overwrite)
     num_parallel, _ = split_cores(plan.num_trials, plan.device, workers)
     return _run(plan, num_workers=num_parallel, show_progress=show_progress)
@@ -178,7 +179,7 @@ def _run(plan: SweepPlan, *, num_workers: int, show_progress: bool) -> Sweep:
 
 def _write_request(plan: SweepPlan, storage: str | None, *, overwrite: bool) -> SweepPlan:
     """Write what the folder contains, or raise if it contains something else; more trials may be added."""
-    folder, path = plan.path, plan.path / "sweep.json"
+    folder, path = plan.path, plan.path / _FILES[-1]
     before = read_manifest(path)
     identity = {**plan.identity, "storage": None if storage is None else without_password(storage)}
     if before is not None and not overwrite:
@@ -188,8 +189,6 @@ def _write_request(plan: SweepPlan, storage: str | None, *, overwrite: bool) -> 
             raise ConfigError(
                 f"{folder} has {before['trials']} trials, so trials must be at least that, got {plan.num_trials}"
             )
-    elif before is None and any((folder / name).exists() for name in _FILES):
-        raise RunError(f"{folder} contains something that is not a sweep: name another folder")
     if storage is not None:
         open_storage(storage)  # raises, before anything is written, if it cannot be reached
     owner = before["owner"] if before is not None and not overwrite else uuid.uuid4().hex
