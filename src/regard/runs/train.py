@@ -214,7 +214,7 @@ def with_choices(values: Mapping[str, Any], rows: Rows | None = None) -> dict[st
     given = find_task(values["task"]["name"]).Settings.draft(values["task"], section="task")
     data = DataConfig.read(values.get("data", {}), section="data")
     train = TrainConfig.draft(values.get("train", {}), section="train")
-    if not isinstance(given, TextSettings) or given.embeddings is not None or is_builtin(data):
+    if not isinstance(given, TextSettings) or is_builtin(data):
         return dict(values)
     source = make_task(given).open(data, rows)
     try:
@@ -229,6 +229,9 @@ def with_choices(values: Mapping[str, Any], rows: Rows | None = None) -> dict[st
         return dict(values)
     device = "cuda" if find_device(train.device).type == "cuda" else "cpu"
     chosen = make_task(given).choose(ChoiceContext(sample, num_characters, device, train.minutes))
+    if given.embeddings is not None:  # which have a tokenizer
+        reasons = {name: reason for name, reason in chosen.reasons.items() if name == "model"}
+        chosen = replace(chosen, task={}, reasons=reasons)
     is_model_given = bool(values.get("preset")) or not _allows(values.get("model", {}), chosen.preset)
     for name, reason in chosen.reasons.items():
         if not (name == "model" and is_model_given):
