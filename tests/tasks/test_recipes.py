@@ -26,8 +26,8 @@ ASPECTS = [(f"the {word} was {'good' if n % 2 else 'bad'}", "food", "yes" if n %
 def defaults(rows: Any, preset: str, device: Any, *, task: dict[str, Any], **budget: Any) -> Defaults:
     """What a task chooses for these rows, or this file, on a device that need not be there."""
     settings = draft({"task": task, "preset": preset})
-    bound, files = make_task(settings.task), [str(rows)] if isinstance(rows, Path) else []
-    data = bound.prepare(DataConfig(train=files), None if files else rows)
+    bound, is_file = make_task(settings.task), isinstance(rows, Path)
+    data = bound.prepare(DataConfig(train=[str(rows)])) if is_file else bound.prepare(DataConfig(), rows)
     return bound.defaults(DefaultsContext(data, settings.model, device, **budget))
 
 

@@ -54,7 +54,7 @@ _FINETUNING_STEPS, _MOST_EPOCHS, _FEWEST_EPOCHS = 300, 30.0, 3.0
 _FINETUNING_WARMUP = 0.06
 _FEW_LABELS, _RATE_FOR_FEW = 1_000, 1 / 3
 """A run on fewer rows has few steps, in which the usual peak forgets more than it learns: a third of it."""
-_EVALUATIONS, _FEWEST_VALIDATION_ROWS = 12, 200
+_EVALUATIONS, _FEWEST_VALIDATION_ROWS = 12, 100
 """Fewer validation rows cannot select a checkpoint: such a run is evaluated once, at its end."""
 
 
@@ -123,8 +123,14 @@ def with_model_defaults(values: Mapping[str, Any], data: Prepared, *, size: Size
     preset = preset_of(values, type(task))
     kept = find_preset(preset)[1] if has_size(preset) else {}
     known = type(settings.model).model_fields.keys() - kept.keys()
+    if any(map(_is_shape, values.get("model", {}))):  # widths and numbers must fit together
+        known = {name for name in known if not _is_shape(name)}
     chosen = {name: value for name, value in chosen.items() if name in known}
     return merge_tables({"model": chosen}, values) if chosen else dict(values)
+
+
+def _is_shape(name: str) -> bool:
+    return name.startswith("num_") or name.endswith("_dim")
 
 
 def _context(settings: DraftSettings, data: Prepared, device: Literal["cpu", "cuda"]) -> DefaultsContext:
@@ -179,9 +185,8 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
     }
     head = HeadConfig.read(_filled(settings.head, {"pooling": "mean", **defaults.head}), section="head")
     if tuned is not None:
-        tuned = tuned.changed(
-            **{**_filled(tuned, defaults.finetune), "probe": tuned.probe and task.has_linear_head(head)}
-        )
+        rates = defaults.finetune if train["optimizer"] != "muon" else {}
+        tuned = tuned.changed(**{**_filled(tuned, rates), "probe": tuned.probe and task.has_linear_head(head)})
     if train["optimizer"] != values["optimizer"] and "learning_rate" not in is_set:
         train.pop("learning_rate", None)  # that of the task is for another optimizer
     train = {**train, **_budget(train, task, data, tuned)}
