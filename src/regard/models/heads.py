@@ -36,7 +36,8 @@ class HeadConfig(Settings):
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """On the vectors that logits are computed from."""
     hidden_layer: bool = False
-    """Whether a hidden layer with tanh precedes the output layer."""
+    """Whether a hidden layer with tanh precedes the output layer. Unset: for taggers that are fine-tuned on 1,000
+    sentences or more on a GPU."""
 
     @property
     def is_linear(self) -> bool:

@@ -23,6 +23,7 @@ from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import IN_MEMORY, Rows, Source, is_builtin
 from regard.data.stores.tokens import TokenStream
+from regard.data.text_sources import TextSource
 from regard.errors import ConfigError, DataError, DeviceError, RunError, StoppedError
 from regard.evaluation.registry import find_metric, score_label
 from regard.logging import format_duration, log_info, log_warning
@@ -38,7 +39,7 @@ from regard.tasks.registry import detect_task, find_task, make_task
 from regard.tasks.task import ChoiceContext, Task
 from regard.tasks.text import TextSettings
 from regard.training.checkpoints import load_checkpoint, save_checkpoint, trained_weights, weights_of, write_tensors
-from regard.training.defaults import choose_size, draft, find_hardware, preset_of, resolve
+from regard.training.defaults import choose_size, draft, find_hardware, preset_of, resolve, with_model_defaults
 from regard.training.finetuning import adapt, base_weights, initialize_embeddings
 from regard.training.interruption import listen
 from regard.training.loop import Trainer
@@ -51,6 +52,8 @@ Data = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Rows | Sequen
 
 _SAMPLE_ROWS, _MOST_SAMPLED = 2_500, 200_000
 """Settings are chosen by at least so many rows, if there are as many, at equal distances in the first 200,000."""
+_SAMPLE_PIECES = 8
+"""Of running text, its first pieces."""
 REPORT_ROWS = 1_000
 """Validation rows that the report's scores are computed on."""
 _MAY_CHANGE = {
@@ -186,10 +189,9 @@ def set_up(values: Mapping[str, Any], rows: Rows | None = None) -> tuple[Prepare
     settings = draft(values)
     hardware, task = find_hardware(settings), make_task(settings.task)
     data = task.prepare(settings.data, rows)
-    preset = preset_of(values, type(task))
+    preset, size = preset_of(values, type(task)), choose_size(data, has_gpu=hardware.device.type == "cuda")
+    settings = draft(with_model_defaults(values, data, size=size), size=size)
     if not has_size(preset):
-        size = choose_size(data, has_gpu=hardware.device.type == "cuda")
-        settings = draft(values, size=size)
         unit = "tokens" if isinstance(data.train, TokenStream) else "rows"
         log_info(f"model {settings.preset}, chosen for {len(data.train):,} {unit} on {hardware.device.type}")
     resolved = resolve(settings, data)
@@ -218,17 +220,24 @@ def with_choices(values: Mapping[str, Any], rows: Rows | None = None) -> dict[st
     given = find_task(values["task"]["name"]).Settings.draft(values["task"], section="task")
     data = DataConfig.read(values.get("data", {}), section="data")
     train = TrainConfig.draft(values.get("train", {}), section="train")
-    if not isinstance(given, TextSettings) or given.embeddings is not None or is_builtin(data):
+    if not isinstance(given, TextSettings) or is_builtin(data):
         return dict(values)
     source = make_task(given).open(data, rows)
-    if not isinstance(source, Source):
-        return dict(values)
     try:
-        sample, num_characters = _sample(readable_rows(source.train))
+        if isinstance(source, TextSource):
+            sample = [(piece.text,) for piece in islice(source.train, _SAMPLE_PIECES)]
+            num_characters = sum(len(text) for (text,) in sample)
+        elif isinstance(source, Source):
+            sample, num_characters = _sample(readable_rows(source.train))
+        else:
+            return dict(values)
     except DataError:  # which is raised again when the rows are prepared
         return dict(values)
     device = "cuda" if find_device(train.device).type == "cuda" else "cpu"
     chosen = make_task(given).choose(ChoiceContext(sample, num_characters, device, train.minutes))
+    if given.embeddings is not None:  # which have a tokenizer
+        reasons = {name: reason for name, reason in chosen.reasons.items() if name == "model"}
+        chosen = replace(chosen, task={}, reasons=reasons)
     is_model_given = bool(values.get("preset")) or not _allows(values.get("model", {}), chosen.preset)
     for name, reason in chosen.reasons.items():
         if not (name == "model" and is_model_given):

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -48,9 +49,12 @@ from regard.evaluation.examples import Examples
 from regard.models.family import ModelConfig, make_lookup
 from regard.models.heads import HeadConfig, PredictionHead, build_body, default_pooling
 from regard.nn.similarity import DotProduct
+from regard.settings import read_toml
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.task import (
     PLAIN,
+    ChoiceContext,
+    Choices,
     Defaults,
     DefaultsContext,
     Detection,
@@ -72,6 +76,7 @@ from regard.tasks.text import (
     make_text_batch,
     pad_rows,
     pad_text_batch,
+    regularized_tuning,
     segments_of,
 )
 from regard.tasks.text_classification import (
@@ -93,6 +98,11 @@ _MOST_ASPECTS = 50
 """A text is not judged for more aspects than these at once."""
 _ROWS_SCANNED = 10_000
 """Rows that are scanned for ignored labels, to be reported."""
+_FEW_ROWS, _HEAD_DROPOUT, _SMOOTHING = 20_000, 0.5, 0.1
+_ONE_LAYER = {"num_layers": 1, "dropout": 0.4, "token_dropout": 0.2}
+"""With given embeddings and few rows. SemEval's restaurants: accuracy 0.81, with embeddings of width 128 0.79."""
+_WIDEST, _WIDTHS = 512, 64
+"""The model is as wide as its embeddings where that is at most the first, and a multiple of the second."""
 _NUM_HIGHLIGHTED = 24
 """Texts whose words a report shades."""
 _TEXT_COLUMNS = ("text", "sentence", "review")
@@ -244,10 +254,29 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
         self._require_known(aspect.strip(), "")
         return text, aspect.strip()
 
+    def choose(self, context: ChoiceContext) -> Choices:
+        chosen = super().choose(context)
+        reason = "lstm: it learns labels of short texts fastest"
+        return replace(chosen, preset="lstm", reasons={"model": reason, **chosen.reasons})
+
     def defaults(self, context: DefaultsContext) -> Defaults:
         is_open = context.is_finetuned or any("aspect terms" in note for note in context.data.notes)
         train = super().defaults(context).train
-        return Defaults(train, {"query": "text" if is_open else "both"}, {"pooling": default_pooling(context.model)})
+        task, head = {"query": "text" if is_open else "both"}, {"pooling": default_pooling(context.model)}
+        if context.is_finetuned:
+            return replace(regularized_tuning(context) or Defaults(), train=train, task=task, head=head)
+        if self.settings.embeddings is None or context.num_rows >= _FEW_ROWS:
+            return Defaults(train, task, head)
+        width = read_toml(Path(self.settings.embeddings) / "run.toml")["model"]["model_dim"]
+        return Defaults(
+            {**train, "label_smoothing": _SMOOTHING},
+            task,
+            {**head, "dropout": _HEAD_DROPOUT},
+            model={**_ONE_LAYER, **({"model_dim": width} if width <= _WIDEST and width % _WIDTHS == 0 else {})},
+            reasons={
+                "model.num_layers": "1: with given embeddings and few rows, as wide as these and with more dropout"
+            },
+        )
 
     def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Mapping[str, Any]) -> None:
         for row in (row for rows in held_out.values() for row in rows):

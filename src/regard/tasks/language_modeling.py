@@ -16,6 +16,7 @@ Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).
 Dimensions: `batch` windows, `time` positions, `model` width.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeVar
@@ -51,6 +52,8 @@ from regard.nn.losses import IGNORED, linear_log_likelihoods
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.task import (
     PLAIN,
+    ChoiceContext,
+    Choices,
     ComparedRun,
     Defaults,
     DefaultsContext,
@@ -87,6 +90,37 @@ _TRAIN_DEFAULTS = {
     "ema_decay": 0.98,
 }
 """What learns fastest by the experiments in docs/log.md."""
+_VERY_SHORT_MINUTES, _VERY_SHORT_RATE = 0.5, 0.1
+_VERY_SHORT = Defaults(model={"num_layers": 2}, task={"window": 64}, train={"warmup_steps": 10})
+"""For so short a run of a small Transformer on a CPU: two layers reach 1.92 in 15 s, four 2.12 (docs/log.md)."""
+_UNKNOWN_WORD, _UNKNOWN_SHARE, _WORD_MINUTES = "<unk>", 0.001, 5.0
+"""How texts that are cut into words mark rare ones, and the share of such marks in them; a GPU needs these minutes."""
+_RDROP_EPOCHS, _RDROP_TOKENS_PER_SECOND, _LEAST_TOKENS = 40.0, 130_000, 200_000
+"""From so many epochs on, at a rough speed of a GPU, a model of so many words or more is regularized strongly."""
+_GPT_RECIPE = Defaults(
+    model={
+        "model_dim": 512, "num_heads": 8, "feedforward_dim": 2048, "dropout": 0.55, "token_dropout": 0.15,
+        "attention_dropout": 0.1,
+    },
+    task={"window": 256, "stride": 64},
+    train={"rdrop": 4.0, "weight_decay": 0.5, "ema_decay": 0.995, "patience": 0},
+)  # fmt: skip
+"""Penn Treebank, 8.6 minutes on a GPU: test perplexity 62.4 (docs/log.md)."""
+_LSTM_RECIPE = Defaults(
+    model={
+        "num_layers": 3, "model_dim": 384, "hidden_dim": 1024, "locked_dropout": True, "weight_dropout": 0.5,
+        "token_dropout": 0.1, "dropout": 0.4, "input_dropout": 0.4, "layer_dropout": 0.25,
+    },
+    task={
+        "window": 70, "carry_state": True, "window_jitter": 0.1, "activation_penalty": 2.0, "change_penalty": 0.6,
+    },
+    train={
+        "clip_norm": 0.25, "batch_tokens": 4480, "learning_rate": 0.002, "schedule": "cosine", "warmup_steps": 300,
+        "beta2": 0.99, "weight_decay": 0.02, "ema_decay": 0.999, "rdrop": 1.0, "patience": 0,
+    },
+)  # fmt: skip
+"""As in Merity et al. (2017), but for AdamW with a decaying learning rate in place of averaged gradient descent. Penn
+Treebank, 8.8 minutes on a GPU: test perplexity 62.6."""
 _NUM_PROMPTS, _PROMPT_CHARACTERS = 8, 60
 """Prompts that a report has the model continue, and their length."""
 _NGRAM_ORDERS, _OTHER_ORDER = {"characters": 5, "bytes": 5}, 3
@@ -176,6 +210,10 @@ class RunningTextTask(TextTask[RunningTextSettingsT]):
         """A stream of tokens serves every task on running text, whatever the limit of a row."""
         return {**super().cache_key(), "task": "running text", "max_length": None}
 
+    def choose(self, context: ChoiceContext) -> Choices:
+        """Nothing: running text has a byte-level BPE."""
+        return Choices()
+
     def running_defaults(self, context: DefaultsContext) -> dict[str, Any]:
         """The window, and whether documents are isolated."""
         return {"window": default_window(context), "isolate": context.data.is_isolated}
@@ -233,6 +271,12 @@ class RunningTextTask(TextTask[RunningTextSettingsT]):
         for encoded in self.tokenizer.encode([row[0] for row in rows]):
             ids += [*encoded, self.tokenizer.end]
         return np.array(ids)
+
+
+def _is_very_short(context: DefaultsContext) -> bool:
+    """Whether a small Transformer is trained on a CPU for half a minute at most."""
+    is_short = context.minutes is not None and context.minutes <= _VERY_SHORT_MINUTES
+    return context.device == "cpu" and is_short and context.model.can_use_muon
 
 
 def default_window(context: DefaultsContext) -> int:
@@ -336,13 +380,62 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
             return Detection(f"a column of text ({name}){unused}", confidence=0.4)
         return None
 
+    def choose(self, context: ChoiceContext) -> Choices:
+        """Words, where a text was cut into words before, and rare ones were replaced; on a GPU with some minutes."""
+        if self.settings.tokenizer is not None or context.device != "cuda" or (context.minutes or 0.0) < _WORD_MINUTES:
+            return super().choose(context)
+        words = [word for row in context.rows for word in row[0].split()]
+        if words.count(_UNKNOWN_WORD) < _UNKNOWN_SHARE * max(1, len(words)):
+            return super().choose(context)
+        reason = f"words: rare ones are {_UNKNOWN_WORD} in this text, so that the others are a closed set"
+        return Choices({"tokenizer": "words"}, reasons={"tokenizer": reason})
+
     def defaults(self, context: DefaultsContext) -> Defaults:
         train = {
             **_TRAIN_DEFAULTS,
             "optimizer": "muon" if context.model.can_use_muon else "adamw",
             "batch_tokens": _BATCH_TOKENS[context.device],
         }
-        return Defaults(train=train, task=self.running_defaults(context))
+        found = Defaults(train=train, task=self.running_defaults(context))
+        if context.is_finetuned:
+            return found
+        if _is_very_short(context):
+            rate = _VERY_SHORT_RATE / math.sqrt(context.model.model_dim) * context.model.lr_scale
+            short = replace(_VERY_SHORT, train={**_VERY_SHORT.train, "learning_rate": float(f"{rate:.2g}")})
+            return self._with(found, short, {"model.num_layers": "2: fewer layers learn more in half a minute"})
+        recipe, epochs = self._recipe(context)
+        if recipe is None:
+            return found
+        why = f"the budget allows about {epochs:,.0f} epochs of this text, so it has to regularize"
+        values = {"model.dropout": recipe.model["dropout"], "train.rdrop": recipe.train["rdrop"]}
+        reasons = {name: f"{value:g}: {why}" for name, value in values.items()}
+        width = f"{recipe.model['model_dim']}: wider, for so much dropout"
+        return self._with(found, recipe, {"model.model_dim": width, **reasons})
+
+    def _recipe(self, context: DefaultsContext) -> tuple[Defaults | None, float]:
+        """What regularizes a model of words, where a GPU has time for many epochs, and their number."""
+        epochs = context.num_epochs(tokens_per_second=_RDROP_TOKENS_PER_SECOND, batch_tokens=_BATCH_TOKENS["cuda"])
+        is_small = context.device == "cuda" and epochs is not None and epochs >= _RDROP_EPOCHS
+        if epochs is None or not is_small or self.settings.tokenizer != "words" or context.num_rows < _LEAST_TOKENS:
+            return None, 0.0
+        if context.model.can_carry_state:
+            return None if context.data.is_isolated else _LSTM_RECIPE, epochs
+        return _GPT_RECIPE if context.model.can_use_muon else None, epochs
+
+    def _with(self, defaults: Defaults, recipe: Defaults, reasons: Mapping[str, str]) -> Defaults:
+        """The defaults, with the values of a recipe that the user's own allow."""
+        task = dict(recipe.task)
+        task["window"] = min(task["window"], defaults.task["window"])
+        if "stride" in task:
+            task["stride"] = min(task["stride"], self.settings.window or task["window"])
+        if "carry_state" in self.settings.model_fields_set and not self.settings.carry_state:
+            task.pop("window_jitter", None)
+        return Defaults(
+            train={**defaults.train, **recipe.train},
+            task={**defaults.task, **task},
+            model=recipe.model,
+            reasons=reasons,
+        )
 
     def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Any) -> None:
         super().check(model=model, is_finetuned=is_finetuned, held_out=held_out)

@@ -32,6 +32,7 @@ from regard.data.prepare import FitData, Prepared, prepare_rows
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows
 from regard.data.stores.rows import TokenStore
+from regard.data.stores.tokens import TokenStream
 from regard.errors import ConfigError, RunError
 from regard.evaluation.examples import Examples
 from regard.evaluation.metrics.classes import LabelCounts, count_labels
@@ -268,10 +269,32 @@ class DefaultsContext:
     model: ModelConfig
     device: Literal["cpu", "cuda"]
     is_finetuned: bool = False
+    method: str | None = None
+    """Which weights are fine-tuned: `finetune.method`."""
+    minutes: float | None = None
+    """The budget as far as it is set, with `max_steps` and `max_epochs`."""
+    max_steps: int | None = None
+    max_epochs: float | None = None
 
     @property
     def num_rows(self) -> int:
         return len(self.data.train)
+
+    def num_epochs(self, *, tokens_per_second: float, batch_tokens: int) -> float | None:
+        """Roughly how many passes over the training data the budget allows; None without a budget.
+
+        Args:
+            tokens_per_second: The rough speed of training on this device, with the terms of the loss in question.
+            batch_tokens: The size of a batch.
+        """
+        store: Any = self.data.train
+        num_tokens = len(store) if isinstance(store, TokenStream) else int(store.lengths().sum())
+        found = [
+            None if self.minutes is None else 60 * self.minutes * tokens_per_second / max(1, num_tokens),
+            None if self.max_steps is None else self.max_steps * batch_tokens / max(1, num_tokens),
+            self.max_epochs,
+        ]
+        return min((each for each in found if each is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -279,8 +302,16 @@ class Defaults:
     """Values for settings that the user left unset, by section."""
 
     train: Mapping[str, Any] = field(default_factory=dict)
+    """A learning rate is used only with the optimizer beside it."""
     task: Mapping[str, Any] = field(default_factory=dict)
     head: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """In place of values of the preset, except those of a size that the user has named."""
+    finetune: Mapping[str, Any] = field(default_factory=dict)
+    finetune_train: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the `[train]` section for fine-tuning, in place of those that all tasks share."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """For each setting that is printed, its value and why: `train.rdrop` -> `5: the budget allows many epochs`."""
 
 
 @dataclass(frozen=True)

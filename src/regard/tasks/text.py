@@ -23,7 +23,19 @@ from regard.data.codecs.text import FEWEST_TOKENS, TextCodec
 from regard.data.prepare import FitData
 from regard.models.protocols import Decoder
 from regard.nn.losses import IGNORED, linear_cross_entropy, linear_log_likelihoods, rdrop_cross_entropy
-from regard.tasks.task import PLAIN, ChoiceContext, Choices, ExportSpec, ImportedCodecs, Objective, Task, TaskSettings
+from regard.tasks.task import (
+    BATCH_TOKENS,
+    PLAIN,
+    ChoiceContext,
+    Choices,
+    Defaults,
+    DefaultsContext,
+    ExportSpec,
+    ImportedCodecs,
+    Objective,
+    Task,
+    TaskSettings,
+)
 from regard.text.statistics import TextStatistics, choose_tokenizer
 from regard.text.tokenizer import Tokenizer
 
@@ -34,6 +46,11 @@ _QUICK_CHARACTERS_PER_TOKEN = 1_600
 _QUICK_TOKENS_PER_MINUTE = 1_000
 """The output layer takes time in proportion to its tokens: Tatoeba in two minutes, BLEU 9.6 with 2,000 of them and 6.9
 with 7,000."""
+_TUNED_ROWS, _TUNED_EPOCHS, _TUNED_TOKENS_PER_SECOND = 1_000, 2.0, 100_000
+"""Fine-tuning on so many rows or more is regularized where a GPU, at roughly this speed, has time for such epochs."""
+_AVERAGED_SHARE, _LONGEST_AVERAGE, _FEWEST_STEPS = 0.4, 500, 200
+"""The moving average of fine-tuned weights is over this share of the steps, at most so many; shorter runs have none."""
+_STEPS_WITHOUT_BUDGET, _EPOCHS_WITHOUT_BUDGET = 300, 3.0
 _TILE = 8
 """The width of a matrix is padded to a multiple of this, as tensor cores need it."""
 
@@ -125,6 +142,49 @@ class TextTask(Task[TextSettingsT], ABC):
     def facts(self) -> dict[str, str]:
         kind = Path(self.settings.tokenizer).name
         return {"vocabulary": f"{self.tokenizer.vocab_size:,} tokens ({kind})"}
+
+
+def regularized_tuning(
+    context: DefaultsContext,
+    *,
+    rdrop: float = 0.0,
+    layer_decay: float = 1.0,
+    averages: bool = True,
+    batch_tokens: int | None = None,
+) -> Defaults | None:
+    """Regularization for fine-tuning: R-Drop, smaller rates for lower layers, an average of the weights.
+
+    None where there are too few rows, or no GPU that has time for two passes over them.
+
+    Args:
+        context: What defaults may depend on.
+        rdrop: The weight of the R-Drop term.
+        layer_decay: The learning rate of a layer, as a share of that of the layer above it.
+        averages: Whether the weights are averaged.
+        batch_tokens: The size of a batch, if not that of all tasks.
+    """
+    if context.method in (None, "head") or context.device != "cuda" or context.num_rows < _TUNED_ROWS:
+        return None
+    size = batch_tokens or BATCH_TOKENS["cuda"]
+    epochs = context.num_epochs(tokens_per_second=_TUNED_TOKENS_PER_SECOND, batch_tokens=size)
+    if epochs is not None and epochs < _TUNED_EPOCHS:
+        return None
+    store: Any = context.data.train
+    per_epoch = int(store.lengths().sum()) / size
+    steps = max(_STEPS_WITHOUT_BUDGET, _EPOCHS_WITHOUT_BUDGET * per_epoch) if epochs is None else epochs * per_epoch
+    train: dict[str, Any] = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
+    tuned: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    if rdrop:
+        train["rdrop"] = rdrop
+        reasons["train.rdrop"] = f"{rdrop:g}: a GPU has time for two passes over each of {context.num_rows:,} rows"
+    if averages and steps >= _FEWEST_STEPS:
+        train["ema_decay"] = round(1 - 1 / min(_LONGEST_AVERAGE, _AVERAGED_SHARE * steps), 4)
+        reasons["train.ema_decay"] = f"{train['ema_decay']:g}: an average over a part of about {steps:,.0f} steps"
+    if layer_decay != 1.0 and context.method in ("all", "top"):
+        tuned["layer_decay"] = layer_decay
+        reasons["finetune.layer_decay"] = f"{layer_decay:g}: lower layers need smaller changes"
+    return Defaults(finetune=tuned, finetune_train=train, reasons=reasons)
 
 
 def fit_tokenizer(texts: Any, settings: TextSettings, data: FitData, *, kind: str | None = None) -> TextCodec:

@@ -66,6 +66,7 @@ from regard.tasks.text import (
     encode_texts,
     make_text_batch,
     pad_text_batch,
+    regularized_tuning,
 )
 from regard.text.statistics import TextStatistics, choose_tokenizer
 from regard.text.tokenizer import Tokenizer
@@ -80,6 +81,8 @@ MOST_CONFUSED = 30
 """A confusion matrix of more labels cannot be read."""
 _FEW_ROWS, _CONTRASTIVE_FOR_FEW = 1_000, 1.0
 """With fewer rows the contrastive term helps fine-tuning (docs/log.md)."""
+_TUNED_RDROP, _TUNED_LAYER_DECAY = 4.0, 0.85
+"""SST-2, fine-tuned on a GPU: accuracy 0.904 with both and an average of the weights, 0.894 without (docs/log.md)."""
 
 
 class LabeledTextSettings(TextSettings):
@@ -294,7 +297,8 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         base = super().defaults(context)
         is_few = context.is_finetuned and context.num_rows < _FEW_ROWS and not self.is_multi_label
         values = {**base.task, "contrastive": _CONTRASTIVE_FOR_FEW if is_few else 0.0}
-        return Defaults(base.train, values, base.head)
+        tuned = regularized_tuning(context, rdrop=_TUNED_RDROP, layer_decay=_TUNED_LAYER_DECAY) or Defaults()
+        return replace(tuned, train=base.train, task=values, head=base.head)
 
     def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Any) -> None:
         if self.settings.contrastive and self.is_multi_label:

@@ -9,7 +9,7 @@ its reason.
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from regard.data.builtin import find_builtin
 from regard.data.codecs.text import TextCodec
@@ -21,11 +21,11 @@ from regard.errors import ConfigError
 from regard.logging import log_info, log_warning
 from regard.models.family import ModelConfig, find_family
 from regard.models.heads import HeadConfig
-from regard.models.presets import Size, find_preset, preset_names
+from regard.models.presets import Size, find_preset, has_size, preset_names
 from regard.nn.precision import fits_float8, has_float8
 from regard.settings import merge_tables, require_table
 from regard.tasks.registry import find_task, make_task
-from regard.tasks.task import DefaultsContext, Task
+from regard.tasks.task import Defaults, DefaultsContext, Task
 from regard.tasks.text import TextSettings
 from regard.training.finetuning import FinetuneConfig, default_learning_rate
 from regard.training.precision import Hardware, choose_hardware
@@ -104,7 +104,7 @@ def _with_tokenizer(settings: DraftSettings) -> DraftSettings:
         kind = str(Path(task.embeddings) / "codecs" / "text.json")
     else:
         kind = find_builtin(settings.data.train[0]).tokenizer if is_builtin(settings.data) else "bpe"
-    return settings.model_copy(update={"task": task.changed(tokenizer=kind)})
+    return settings.model_copy(update={"task": task.model_copy(update={"tokenizer": kind})})
 
 
 def choose_size(data: Prepared, *, has_gpu: bool) -> Size:
@@ -113,6 +113,52 @@ def choose_size(data: Prepared, *, has_gpu: bool) -> Size:
     if len(data.train) < few or not has_gpu:
         return "tiny"
     return "small" if len(data.train) < many else "base"
+
+
+def with_model_defaults(values: Mapping[str, Any], data: Prepared, *, size: Size = "tiny") -> dict[str, Any]:
+    """The user's values, with what the task changes of the preset for this data and budget."""
+    settings = draft(values, size=size)
+    task = make_task(settings.task)
+    device = "cuda" if find_hardware(settings).device.type == "cuda" else "cpu"
+    chosen = dict(task.defaults(_context(settings, data, device)).model)
+    preset = preset_of(values, type(task))
+    kept = find_preset(preset)[1] if has_size(preset) else {}
+    known = type(settings.model).model_fields.keys() - kept.keys()
+    if any(map(_is_shape, values.get("model", {}))):  # widths and numbers must fit together
+        known = {name for name in known if not _is_shape(name)}
+    chosen = {name: value for name, value in chosen.items() if name in known}
+    return merge_tables({"model": chosen}, values) if chosen else dict(values)
+
+
+def _is_shape(name: str) -> bool:
+    return name.startswith("num_") or name.endswith("_dim")
+
+
+def _context(settings: DraftSettings, data: Prepared, device: Literal["cpu", "cuda"]) -> DefaultsContext:
+    train, tuned = settings.train, settings.finetune
+    return DefaultsContext(
+        data,
+        settings.model,
+        device,
+        is_finetuned=tuned is not None,
+        method=None if tuned is None else tuned.method,
+        minutes=train.minutes,
+        max_steps=train.max_steps,
+        max_epochs=train.max_epochs,
+    )
+
+
+def _explain(settings: DraftSettings, defaults: Defaults) -> None:
+    """Log why defaults have been chosen, except where the user has set something else."""
+    for name, reason in defaults.reasons.items():
+        section, _, field = name.partition(".")
+        values = getattr(settings, section)
+        if section == "model":  # has the values of the preset, and those that were chosen
+            is_used = getattr(values, field, None) == defaults.model[field]
+        else:
+            is_used = field not in values.model_fields_set
+        if is_used:
+            log_info(f"{name} {reason}")
 
 
 def find_hardware(settings: DraftSettings | ResolvedSettings) -> Hardware:
@@ -126,21 +172,24 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
     hardware, tuned = find_hardware(settings), settings.finetune
     device = "cuda" if hardware.device.type == "cuda" else "cpu"
     unbound = make_task(settings.task)
-    context = DefaultsContext(data, settings.model, device, is_finetuned=tuned is not None)
-    defaults = unbound.defaults(context)
+    defaults = unbound.defaults(_context(settings, data, device))
+    _explain(settings, defaults)
     task_settings = type(unbound).Settings.read(_filled(settings.task, defaults.task), section="task")
     task = make_task(task_settings, data.codecs)
     task.check(model=settings.model, is_finetuned=tuned is not None, held_out=data.held_out)
     given = {name: value for name, value in settings.train.model_dump().items() if value is not None}
     is_set = settings.train.model_fields_set
-    values = {**defaults.train, **(_FINETUNING if tuned else {})}
+    values = {**defaults.train, **({**_FINETUNING, **defaults.finetune_train} if tuned else {})}
     train = {
         **given,
         **{name: value for name, value in values.items() if name not in is_set or given.get(name) is None},
     }
     head = HeadConfig.read(_filled(settings.head, {"pooling": "mean", **defaults.head}), section="head")
     if tuned is not None:
-        tuned = tuned.changed(probe=tuned.probe and task.has_linear_head(head))
+        rates = defaults.finetune if train["optimizer"] != "muon" else {}
+        tuned = tuned.changed(**{**_filled(tuned, rates), "probe": tuned.probe and task.has_linear_head(head)})
+    if train["optimizer"] != values["optimizer"] and "learning_rate" not in is_set:
+        train.pop("learning_rate", None)  # that of the task is for another optimizer
     train = {**train, **_budget(train, task, data, tuned)}
     train = {**train, **_schedule(train, is_set, settings.model, data, tuned, task)}
     if train["compile"] == "auto":
@@ -164,9 +213,10 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
 
 
 def _filled(settings: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a draft, with defaults in the place of None where there are some."""
-    values = settings.model_dump()
-    return {**values, **{name: value for name, value in defaults.items() if values.get(name) is None}}
+    """The values of a draft, with defaults in the place of those that the user has not set."""
+    values, is_set = settings.model_dump(), settings.model_fields_set
+    unset = {name: value for name, value in defaults.items() if name not in is_set or values.get(name) is None}
+    return {**values, **unset}
 
 
 def _budget(train: Mapping[str, Any], task: Task[Any], data: Prepared, tuned: FinetuneConfig | None) -> dict[str, Any]:
@@ -215,7 +265,7 @@ def _schedule(
         is_blind = not isinstance(data.train, TokenStream) and num_valid < _FEWEST_VALIDATION_ROWS
         if "evaluate_every" not in is_set and (is_blind or not train.get("minutes")):
             values["evaluate_every"] = steps if is_blind else between
-    if "learning_rate" not in is_set:
+    if "learning_rate" not in is_set and train.get("learning_rate") is None:
         values["learning_rate"] = float(f"{rate:.2g}")
     if "warmup_steps" not in is_set:
         values["warmup_steps"] = warmup

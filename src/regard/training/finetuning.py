@@ -51,7 +51,8 @@ class FinetuneConfig(Settings):
     """Solve a new linear head exactly on the vectors of the base before training, which starts from there; the method
     head without train.max_steps or train.max_epochs is this solution alone. No effect on heads that are not linear."""
     layer_decay: float = Field(default=1.0, gt=0.0, le=1.0)
-    """The learning rate of a layer, as a share of that of the layer above it."""
+    """The learning rate of a layer, as a share of that of the layer above it. Unset: 1, but 0.85 for labels and tags
+    of 1,000 texts or more on a GPU."""
     gradual: bool = False
     """Unfreeze the layers one after the other, from the top, over the first half of the run."""
     lora: LoraConfig = Field(default_factory=LoraConfig)

@@ -35,26 +35,27 @@ class TrainConfig(Settings):
     patience: int = Field(default=10, ge=0)
     """Early stopping: after this many evaluations in which neither the validation loss nor, with select_by = score,
     the score has improved, the learning rate decays to 0 within a fifth of the steps, or of the time, so far, and
-    training ends; 0 disables it."""
+    training ends; 0 disables it. Unset: 10, but 0 for fine-tuning, and for Transformers of pairs on a GPU with a budget
+    of at most about 300 epochs."""
     select_by: SelectBy = "auto"
     """Which evaluated weights are kept. score: those with the best headline score on validation rows, and among nearly
     equal ones (closer than 2 / rows of the score) those with the lowest loss; loss: those with the lowest validation
     loss. auto: score for tasks whose predictions are compared with targets, on a GPU except for generated ones;
     otherwise loss."""
     batch_tokens: int = Field(ge=1)
-    """The largest batch: rows times the tokens of the longest one. Unset: 1,024 on a CPU and 4,096 on a GPU; for
-    language models 1,024 and 8,192."""
+    """The largest batch: rows times the tokens of the longest one. Unset: 1,024 on a CPU and 4,096 on a GPU; on a
+    GPU 8,192 for language models and for 20,000 pairs or more, 2,048 for fine-tuned taggers."""
     accumulate: int = Field(default=1, ge=1)
     """Batches of one step; the loss is normalized by the targets of all of them."""
     optimizer: OptimizerName
     """adamw, adam or muon (for matrices; adamw for the rest). Unset: adamw, but muon for language models that are
-    Transformers."""
+    Transformers, and for those of pairs on a GPU."""
     learning_rate: float = Field(gt=0)
-    """The peak of the schedule. Unset: 0.03 / sqrt(model_dim), or 0.2 / sqrt(model_dim) for muon; half of it for
-    post-norm Transformers and for the recurrent cell rnn. For fine-tuning: by width and method."""
+    """The peak of the schedule. Unset: 0.03 / sqrt(model_dim), or 0.2 / sqrt(model_dim) for muon (0.064 for pairs);
+    half of it for post-norm Transformers and for the recurrent cell rnn. For fine-tuning: by width and method."""
     schedule: ScheduleName
     """How the learning rate decays: inverse-sqrt, cosine, linear, trapezoid or constant. Unset: cosine, but trapezoid
-    for language models and linear for fine-tuning."""
+    for language models and for muon, and linear for fine-tuning."""
     warmup_steps: int = Field(ge=0)
     """Steps of linear warmup. Unset: 200 (running text: 40, post-norm Transformers: 4,000), at most a tenth of
     max_steps; for fine-tuning 6 % of all steps. Under a time limit the warmup ends with a tenth of the time at the
@@ -74,7 +75,8 @@ class TrainConfig(Settings):
     models, otherwise 0."""
     rdrop: float = Field(default=0.0, ge=0.0)
     """Weight of the R-Drop term: the divergence between two forward passes with different dropout. A step takes twice
-    as long."""
+    as long. Unset: 0, but on a GPU 5 for translation with time for about 20 epochs, 4 for models of words with time for
+    about 40, and 4 or 1 for fine-tuning on 1,000 texts or questions or more."""
     float8: bool = False
     """On a GPU with float8 support, compute products with the vocabulary in float8; its size must be a multiple of
     16."""
@@ -82,7 +84,8 @@ class TrainConfig(Settings):
     """The largest norm of the gradient; 0 disables clipping."""
     ema_decay: float = Field(ge=0.0, lt=1.0)
     """Decay of the exponential moving average of the weights, which is evaluated and saved; 0 keeps the last weights.
-    Unset: 0.998 for sequence-to-sequence models, 0.98 for language models, 0.99 for others, 0 for fine-tuning."""
+    Unset: 0.998 for sequence-to-sequence models, 0.98 for language models, 0.99 for others; for fine-tuning 0, but
+    on a GPU with 1,000 rows or more an average over 0.4 of the steps, at most 500."""
     seed: int = 0
     evaluate_every: int | None = Field(default=None, ge=1)
     """Steps between evaluations on the validation rows. Unset: 200; for fine-tuning a twelfth of all steps; under a
