@@ -125,8 +125,11 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
     hardware, tuned = find_hardware(settings), settings.finetune
     device = "cuda" if hardware.device.type == "cuda" else "cpu"
     unbound = make_task(settings.task)
-    context = DefaultsContext(data, settings.model, device, is_finetuned=tuned is not None)
+    minutes = settings.train.minutes
+    context = DefaultsContext(data, settings.model, device, is_finetuned=tuned is not None, minutes=minutes)
     defaults = unbound.defaults(context)
+    for name, reason in defaults.reasons.items():
+        log_info(f"{name} {reason}")
     task_settings = type(unbound).Settings.read(_filled(settings.task, defaults.task), section="task")
     task = make_task(task_settings, data.codecs)
     task.check(model=settings.model, is_finetuned=tuned is not None, held_out=data.held_out)

@@ -24,7 +24,7 @@ from regard.data.prepare import Prepared
 from regard.errors import CheckpointError, RunError
 from regard.logging import log_info
 from regard.tasks.task import Batch, Batches, Likelihoods, SelectionScore, Task
-from regard.training.checkpoints import copy_weights, trained_weights
+from regard.training.checkpoints import copy_weights, resize_buffers, trained_weights
 from regard.training.ema import WeightAverage
 from regard.training.finetuning import lr_multipliers
 from regard.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
@@ -244,6 +244,7 @@ class Trainer:
             if part not in parts:
                 raise CheckpointError(f"not a checkpoint of a training run: it has {name}")
             parts[part][rest] = tensor
+        resize_buffers(self.model, parts["model"])
         copy_weights(trained_weights(self.model), parts["model"])
         self.ema.restore(parts["ema"])
         restore_optimizer(self.optimizer, self.model, parts["optimizer"])
