@@ -501,6 +501,8 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
         how: dict[str, str | int | float] = {"window": settings.window, "stride": settings.stride or settings.window}
         if data.likelihoods.carries_state:
             how["state"] = "carried"
+        if settings.ngrams:
+            how["ngrams"] = settings.ngrams
         return Examples(
             losses=data.likelihoods.losses,
             num_tokens=data.likelihoods.counts,
