@@ -14,7 +14,7 @@ from regard.training.checkpoints import load_checkpoint, save_checkpoint
 from regard.training.loop import Trainer
 from regard.training.precision import choose_hardware
 
-WORDS = "the cat and dog see hear a red big mat on under".split()
+WORDS = ["the", "cat", "and", "dog", "see", "hear", "a", "red", "big", "mat", "on", "under"]
 TEXT = " ".join(random.Random(0).choices(WORDS, weights=range(1, len(WORDS) + 1), k=900))
 TRAIN = {"max_steps": 12, "learning_rate": 0.01, "warmup_steps": 2, "batch_tokens": 120, "evaluate_every": 4}
 
