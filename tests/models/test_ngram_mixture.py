@@ -150,6 +150,10 @@ def test_the_best_weight_is_that_of_a_fine_grid():
     assert best_weight(one, other) == pytest.approx(float(grid[likelihoods.argmax()]), abs=1e-4)
     assert best_weight(one, one - 1) == pytest.approx(1.0)
     assert best_weight(one - 1, one) == pytest.approx(0.0)
+    model = mixture()
+    for network, expected in ((one, best_weight(one, other)), (other - 5, 0.0)):
+        model.fit_weight(network, other)
+        assert float(model.network_weight) == expected
 
 
 def test_saved_weights_are_loaded_into_tables_of_another_size(tmp_path: Path):

@@ -28,6 +28,8 @@ from regard.nn.ngrams import NO_TOKEN, NgramTables
 
 _ROWS_AT_ONCE = 256
 """Rows whose probabilities of all tokens are computed together."""
+_LEAST_WEIGHT = 0.01
+"""A smaller weight of the network is taken for 0: it adds next to nothing, and need not be computed."""
 _HALVINGS = 40
 """Of the interval from 0 to 1 that contains the best weight."""
 
@@ -188,7 +190,8 @@ class NgramMixture(nn.Module, Decoder):
 
     def fit_weight(self, network: Float[Tensor, " targets"], ngrams: Float[Tensor, " targets"]) -> None:
         """Set the weight of the network to the best one for targets with these log-probabilities."""
-        self.network_weight.fill_(best_weight(network, ngrams))
+        weight = best_weight(network, ngrams)
+        self.network_weight.fill_(weight if weight >= _LEAST_WEIGHT else 0.0)
 
     def _mixed(
         self, logits: Float[Tensor, "batch time vocab"], contexts: Sequence[Int[Tensor, "batch time"]]

@@ -100,7 +100,7 @@ _NGRAM_TOKENS = 4_000_000
 """The last tokens of the training text, from which the n-grams of the baseline are counted in seconds."""
 _NGRAM_TOKENS_PER_SECOND = 500_000
 """Tokens from which 3-grams are counted in a second, on one core."""
-_BLENDED_TOKENS = 32_768
+_BLENDED_TOKENS = 16_384
 """Validation tokens on which the weight of the network is fitted: one number needs no more."""
 _FEW_SPANS = 50
 """Bootstrap intervals from fewer spans are too narrow."""
@@ -406,7 +406,7 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
             return
         network: list[Tensor] = []
         ngrams: list[Tensor] = []
-        for found in _log_likelihoods(model, batches, device):
+        for found in _log_likelihoods(model, batches, device, is_weighted=False):
             assert found.ngrams is not None, "a mixture has n-grams"
             counts = found.targets != IGNORED
             network.append(found.network[counts])
@@ -547,7 +547,7 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
         notes = [f"scores are on the {first.role} text, {format_count(num_bytes, 'byte')}"]
         if len(spans) < _FEW_SPANS:
             notes.append(f"{len(spans)} spans of text are few: the intervals are too narrow")
-        return [*notes, *_notes_on_context(runs), *_notes_on_vocabularies(runs)]
+        return [*notes, *_notes_on_ngrams(runs), *_notes_on_context(runs), *_notes_on_vocabularies(runs)]
 
     def report(self, model: Any, data: EvaluationData) -> ReportContent:
         text = " ".join(data.rows[0][0][: 2 * _PROMPT_CHARACTERS].split())[:_PROMPT_CHARACTERS]
@@ -714,18 +714,25 @@ class _LogLikelihoods:
 
 
 @torch.no_grad()
-def _log_likelihoods(model: Any, batches: Iterator[WindowBatch], device: torch.device) -> Iterator[_LogLikelihoods]:
-    """Of each batch; in text that is one, n-grams and recurrent networks read on from batch to batch."""
+def _log_likelihoods(
+    model: Any, batches: Iterator[WindowBatch], device: torch.device, *, is_weighted: bool = True
+) -> Iterator[_LogLikelihoods]:
+    """Of each batch; in text that is one, n-grams and recurrent networks read on from batch to batch.
+
+    With `is_weighted`, those by a network whose weight is 0, before its training, are not computed, but 0.
+    """
     network, state, recent = _network_of(model), None, None
+    is_used = not (is_weighted and isinstance(model, NgramMixture) and float(model.network_weight) == 0.0)
     for batch in batches:
         batch = to_device(batch, device)
         reads_on = batch.is_one_text and isinstance(network, StatefulDecoder)
-        if reads_on:
-            hidden_states, state = _read_on(network, batch, state)
-        else:
-            hidden_states = network.hidden_states(batch.tokens, documents=_documents_for(network, batch))
-        found = target_log_likelihoods(network, hidden_states, batch.targets)
-        ngrams = None
+        found, ngrams = torch.zeros(batch.targets.shape, device=device), None
+        if is_used:
+            if reads_on:
+                hidden_states, state = _read_on(network, batch, state)
+            else:
+                hidden_states = network.hidden_states(batch.tokens, documents=_documents_for(network, batch))
+            found = target_log_likelihoods(network, hidden_states, batch.targets)
         if isinstance(model, NgramMixture):
             ngrams, recent = _ngram_log_likelihoods(model, batch, recent)
         yield _LogLikelihoods(batch.targets, found, ngrams, reads_on)
@@ -785,6 +792,14 @@ def _require_spans(tasks: Sequence[RunningTextTask[Any]], data: Prepared) -> Non
             f"{num_tokens - 1:,} held-out tokens have {num_shared} for windows of {lengths}: "
             "give more text, or a smaller task.window for all"
         )
+
+
+def _notes_on_ngrams(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    """Which models are mixtures, whose networks differ more than they do."""
+    orders = {run.name: run.task.settings.ngrams for run in runs if run.task.settings.ngrams}
+    if orders:
+        mixed = ", ".join(f"{name} with {order}-grams" for name, order in orders.items())
+        yield f"scores are of mixtures ({mixed}); task.ngrams=0 compares the networks alone"
 
 
 def _notes_on_context(runs: Sequence[ComparedRun]) -> Iterator[str]:
