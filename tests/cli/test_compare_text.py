@@ -198,3 +198,12 @@ def test_sizes_must_be_those_of_the_training_set(regard, tmp_path: Path, monkeyp
     regard("compare", "posts.jsonl", *options, "--sizes", 999).fails_with("1 to 72 documents, got 999")
     few = [*options, "--set", "task.window=70", "--sizes", 1]
     regard("compare", "posts.jsonl", *few).fails_with("too few for one window of 70")
+
+
+def test_a_comparison_of_mixtures_with_ngrams_says_so(regard, jobs_inside, text: Path, tmp_path: Path):
+    options = ["--models", "gpt,lstm", "--steps", 2, *SMALL, "--set", "task.ngrams=2", "--json"]
+    with jobs_inside():
+        table = table_of(regard("compare", text, *options, "--out", tmp_path / "c"))
+    note = "scores are of mixtures (gpt with 2-grams, lstm with 2-grams); task.ngrams=0 compares the networks alone"
+    assert note in table["notes"]
+    assert "ngrams:2" in table["pairs"][0]["signature"]

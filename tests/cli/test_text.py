@@ -183,3 +183,14 @@ def test_words_have_a_space_between_prompt_and_continuation(regard, text: Path, 
     out = tmp_path / "run"
     regard("train", text, "--tokenizer", "words", "--out", out, *SMALL, "--quiet").succeeds()
     assert regard("generate", out, "the", "--max-tokens", 3, "--temperature", 0, "--quiet").succeeds().out[3] in " \n"
+
+
+def test_ngrams_are_mixed_in_by_a_setting(regard, text: Path, tmp_path: Path):
+    given = ["train", text, "--tokenizer", "words", *SMALL, "--out"]
+    regard(*given, tmp_path / "run", "--set", "task.ngrams=2").succeeds()
+    assert {"tables.keys_2", "network_weight"} <= _weights(tmp_path / "run").keys()
+    assert json.loads(regard("evaluate", tmp_path / "run", "--json").succeeds().out)["perplexity"]["value"] < 10
+    assert regard("generate", tmp_path / "run", "the cat", "--max-tokens", 4).succeeds().out.strip()
+    refused = regard("export", tmp_path / "run", "--out", tmp_path / "out", "--to", "hf")
+    refused.fails_with("task.ngrams must be 0 to export a model, got 2")
+    regard(*given, tmp_path / "other", "--quiet", "--set", "task.ngrams=6").fails_with("task.ngrams", "5")

@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from regard.generation import BeamSearch, Engine, GenerationConfig, Request, sample
 from regard.generation.sampling import choose_tokens
 from regard.models.family import build_model, read_model_config
+from regard.models.ngram_mixture import NgramMixture
 from regard.models.presets import SIZES, find_preset, preset_names
 from regard.models.protocols import EncoderOutput
+from regard.nn.ngrams import NgramTables, estimate_kneser_ney
 
 VOCAB, START, END, LIMIT = 23, 1, 2, 9
 SHRUNK = {"model_dim": 20, "num_layers": 2, "dropout": 0.0}
@@ -45,10 +47,20 @@ def decoders() -> dict[str, dict[str, Any]]:
 
 
 KINDS = decoders()
+MIXED = {f"{kind} with {order}-grams": (kind, order) for kind, order in (("gpt", 3), ("gpt2", 4), ("llama", 2))}
+"""Decoder-only models whose output is mixed with n-grams."""
 
 
 @cache
 def model_of(kind: str) -> Any:
+    if kind in MIXED:
+        name, order = MIXED[kind]
+        tables = NgramTables(VOCAB, order)
+        text = torch.randint(VOCAB, (200,), generator=torch.Generator().manual_seed(6)).numpy()
+        tables.fill(estimate_kneser_ney(text, vocab_size=VOCAB, order=order))
+        mixture = NgramMixture(model_of(name), tables, start=START, end=END, isolates=False).eval()
+        mixture.network_weight.fill_(0.4)
+        return mixture
     torch.manual_seed(4)
     model = build_model(read_model_config(KINDS[kind]), VOCAB).eval()
     for name, parameter in model.named_parameters():  # so that the next token is hard to guess
@@ -56,7 +68,7 @@ def model_of(kind: str) -> Any:
     return model
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, *MIXED])
 def model(request: pytest.FixtureRequest) -> Any:
     return model_of(request.param)
 

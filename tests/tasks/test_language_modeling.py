@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.tiny import tiny
 from torch import nn
 
+from regard.baselines import KneserNey
 from regard.data.codecs import TextCodec
 from regard.errors import ConfigError, DataError
 from regard.generation.config import GenerationConfig
@@ -17,6 +19,7 @@ from regard.models.family import build_model, find_family, read_model_config
 from regard.models.heads import HeadConfig
 from regard.models.presets import find_preset
 from regard.nn.losses import IGNORED
+from regard.nn.ngrams import estimate_kneser_ney
 from regard.tasks.language_modeling import (
     LanguageModeling,
     LanguageModelingSettings,
@@ -284,3 +287,107 @@ def test_special_tokens_are_not_generated(tokenizer: Tokenizer):
     assert len(found.output) == 6
     assert "<" not in found.output
     assert "".join(predict.stream("eins")) == found.output
+
+
+def mixed(tokenizer: Tokenizer, name: str = "gpt-tiny", *, weight: float, **settings: Any) -> tuple[Any, Any]:
+    """A task with 3-grams of TEXTS, and its model with random weights."""
+    task = task_with(tokenizer, ngrams=3, **settings)
+    network = make(tokenizer, name)
+    model: Any = task.build(network.config, HeadConfig.read({"pooling": "mean"})).double().eval()
+    model.body.load_state_dict(network.state_dict())
+    tables = estimate_kneser_ney(stream(tokenizer, TEXTS), vocab_size=tokenizer.vocab_size, order=3)
+    model.tables.fill(tables)
+    model.network_weight.fill_(weight)
+    return task, model
+
+
+@pytest.mark.parametrize("name", ["gpt-tiny", "lstm"])
+@pytest.mark.parametrize(("window", "stride"), [(7, 7), (7, 3), (5, 1), (100, 100)])
+def test_with_weight_0_the_likelihoods_are_those_of_the_baseline_whatever_the_windows(
+    tokenizer: Tokenizer, name: str, window: int, stride: int
+):
+    task, model = mixed(tokenizer, name, weight=0.0, window=window, stride=stride)
+    baseline = KneserNey(stream(tokenizer, TEXTS), vocab_size=tokenizer.vocab_size, order=3)
+    rows = [("sieben drei",), ("eins vier acht",)]
+    expected = baseline.losses(stream(tokenizer, [row[0] for row in rows]))
+    found = task.likelihoods(model, task.row_batches(rows), CPU)
+    assert sum(found.losses) == pytest.approx(expected.sum())
+    assert sum(found.counts) == len(expected)
+    model.network_weight.fill_(1.0)
+    alone = task.likelihoods(model.body, task.row_batches(rows), CPU)
+    assert task.likelihoods(model, task.row_batches(rows), CPU).losses == pytest.approx(alone.losses)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("isolate", [True, False])
+def test_likelihoods_and_scores_of_texts_are_those_of_the_logits(tokenizer: Tokenizer, isolate: bool):
+    task, model = mixed(tokenizer, weight=0.4, isolate=isolate, window=60)
+    texts = [[text] for text in TEXTS] if isolate else [TEXTS]
+    batches = [make_window_batch(stream(tokenizer, some)[None], tokenizer, isolate=False) for some in texts]
+    found = [model(batch.tokens).gather(2, batch.targets[..., None]).flatten() for batch in batches]
+    likelihoods = task.likelihoods(model, task.row_batches(ROWS), CPU)
+    assert -sum(likelihoods.losses) == pytest.approx(float(torch.cat(found).sum()))
+    score = task.score_text(model, TEXTS[0])
+    assert score.log_probabilities == pytest.approx(found[0][: len(score.tokens)].tolist())
+
+
+def test_the_weight_is_the_best_one_for_the_validation_text(tokenizer: Tokenizer):
+    task, model = mixed(tokenizer, weight=1.0)
+    rows = [("nebeis ierd thca",)] * 3
+
+    def loss(weight: float) -> float:
+        model.network_weight.fill_(weight)
+        return task.likelihoods(model, task.row_batches(rows), CPU).mean
+
+    task.blend(model, task.row_batches(rows), CPU)
+    fitted = float(model.network_weight)
+    assert 0.001 < fitted < 0.999, "both are of some use"
+    assert loss(fitted) < min(loss(0.99 * fitted), loss(0.01 + 0.99 * fitted), loss(0.0), loss(1.0))
+
+
+def test_training_ignores_the_ngrams(tokenizer: Tokenizer):
+    task, model = mixed(tokenizer, weight=0.2)
+    batch = make_window_batch(stream(tokenizer, TEXTS)[None], tokenizer, isolate=False)
+    for objective in (Objective(), Objective(rdrop=1.0)):
+        assert torch.equal(task.loss(model.train(), batch, objective), task.loss(model.body.train(), batch, objective))
+
+
+def test_a_mixture_is_generated_from_and_its_signature_states_the_ngrams(tokenizer: Tokenizer):
+    task, model = mixed(tokenizer, weight=0.0)
+    [found] = task.predictor(model, GenerationConfig(max_tokens=3))(["fü"])
+    assert found.output == "nf "
+    likelihoods = task.likelihoods(model, task.row_batches(ROWS), CPU)
+    assert all("|ngrams:3" in score.signature for score in task.scores(EvaluationData(ROWS, [], likelihoods)))
+
+
+def test_ngrams_are_not_exported_and_not_fine_tuned(tokenizer: Tokenizer):
+    assert task_with(tokenizer, ngrams=3).export_spec().unsupported == {"task.ngrams": 3}
+    assert not task_with(tokenizer, ngrams=0).export_spec().unsupported
+    with pytest.raises(ConfigError, match=r"task\.ngrams is for models that are trained from scratch.* got 3"):
+        task_with(tokenizer, ngrams=3).check(model=make(tokenizer).config, is_finetuned=True, held_out={})
+
+
+def test_ngrams_of_a_text_that_is_too_short_for_them_are_an_error():
+    short = tiny("language-modeling", [("one two three four",)], tokenizer="words", window=2,
+                 ngrams=5, data={"splits": [0.5, 0.5, 0.0]}, preset="gpt-tiny")  # fmt: skip
+    with pytest.raises(DataError, match="n-grams of 5 tokens need a text of more tokens"):
+        short.task.solve(short.build(), short.data)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "train", "expected"),
+    [
+        ("words", {"minutes": 2.0, "max_steps": None}, 3),
+        ("bpe", {"minutes": 15.0, "max_steps": None}, 3),
+        ("bpe", {"minutes": 16.0, "max_steps": None}, 0),
+        ("characters", {"minutes": 2.0, "max_steps": None}, 0),
+        ("bytes", {"minutes": 2.0, "max_steps": None}, 0),
+        ("words", {}, 0),
+    ],
+)
+def test_short_runs_on_a_cpu_are_mixed_with_ngrams_of_words(caplog, tokenizer: str, train: Any, expected: int):
+    rows = [("one two three four five six seven eight " * 20,)]
+    with caplog.at_level("INFO"):
+        found = tiny("language-modeling", rows, tokenizer=tokenizer, preset="gpt-tiny", train=train)
+    assert found.settings.task.ngrams == expected  # pyright: ignore[reportAttributeAccessIssue]  of language models
+    assert ("ngrams 3: in a short run on a CPU" in caplog.text) == bool(expected)

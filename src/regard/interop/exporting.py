@@ -6,6 +6,7 @@ texts of the run's validation rows: these depend on the tokenizer and on what fo
 A package adds a format by declaring an `Exporter` in the entry-point group `regard.exporters`.
 """
 
+import json
 import os
 import shutil
 import tempfile
@@ -156,10 +157,9 @@ def _check_head(model: ExportableModel) -> None:
     head = model.spec.head
     if head not in _HEADS:
         raise ConfigError(f"the head of an exported model must be one of {', '.join(_HEADS)}, got {head}")
-    if model.spec.unsupported:
-        raise ConfigError(
-            f"{model.spec.unsupported[0]} must be false to export a model, got true: it is not part of the logits"
-        )
+    for name, value in model.spec.unsupported.items():
+        off, given = json.dumps(type(value)()), json.dumps(value)
+        raise ConfigError(f"{name} must be {off} to export a model, got {given}: it is not part of the logits")
 
 
 def _report_position_tables(model: ExportableModel, to: str) -> None:

@@ -101,8 +101,8 @@ class ExportableModel:
 
     @property
     def body(self) -> Any:
-        """The model without a head on top of it."""
-        return self.model if self.spec.head in GENERATING_HEADS else self.model.get_submodule("body")
+        """The model without a head on top of it, or n-grams beside it."""
+        return dict(self.model.named_children()).get("body", self.model)
 
     @property
     def transformer_config(self) -> TransformerConfig:

@@ -7,6 +7,7 @@ recurrent       rnn, gru and lstm, with and without attention
 convolutional   gated convolutions
 vision          the Vision Transformer
 heads           pooling and prediction heads on an encoder
+ngram_mixture   a decoder whose output is mixed with n-grams
 """
 
 from regard.models.convolutional import Convolutional, ConvolutionalConfig

@@ -7,7 +7,8 @@ feedforward   the position-wise network               norms         layer norm a
 recurrent     rnn, gru and lstm                       convolution   gated convolution
 dropout       dropout of numbers, tokens, weights     crf           conditional random field
 losses        cross-entropy, R-Drop, contrastive      precision     float16 and float8
-inference     packed and quantized weights            kernels/      Triton kernels
+inference     packed and quantized weights            ngrams        Kneser-Ney n-grams
+kernels/      Triton kernels
 """
 
 from regard.nn.attention import Lookup, MultiHeadAttention, attend

@@ -9,6 +9,8 @@ The model is trained by teacher forcing on windows of the text. Documents are
 concatenated, each begun by the start token and ended by the end token; where
 they are isolated, attention stays inside each. A recurrent model may also carry
 its state from each window to the next (truncated backpropagation through time).
+With `task.ngrams` the model that is evaluated and used is a mixture of the network
+with n-grams: see `regard.models.ngram_mixture`.
 
 Bengio et al., "A Neural Probabilistic Language Model" (2003).
 Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).
@@ -47,8 +49,10 @@ from regard.generation.engine import Engine, Request
 from regard.logging import log_warning, quiet_logs
 from regard.models.family import ModelConfig, build_model
 from regard.models.heads import HeadConfig
+from regard.models.ngram_mixture import NgramMixture
 from regard.models.protocols import Decoder, StatefulDecoder
-from regard.nn.losses import IGNORED, linear_log_likelihoods
+from regard.nn.losses import IGNORED
+from regard.nn.ngrams import NgramTables, estimate_kneser_ney
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.task import (
     PLAIN,
@@ -59,6 +63,7 @@ from regard.tasks.task import (
     DefaultsContext,
     Detection,
     EvaluationData,
+    ExportSpec,
     Likelihoods,
     Objective,
     Prediction,
@@ -68,7 +73,7 @@ from regard.tasks.task import (
     repeat_batch,
     to_device,
 )
-from regard.tasks.text import TextSettings, TextTask, append_bias, next_token_loss, row_losses
+from regard.tasks.text import TextSettings, TextTask, next_token_loss, target_log_likelihoods
 from regard.text.tokenizer import TextStreamer, Tokenizer
 
 _NEW_TOKENS = 200
@@ -127,6 +132,10 @@ _NGRAM_ORDERS, _OTHER_ORDER = {"characters": 5, "bytes": 5}, 3
 """The longest n-grams of the baseline, by the kind of tokenizer."""
 _NGRAM_TOKENS = 4_000_000
 """The last tokens of the training text, from which the n-grams of the baseline are counted in seconds."""
+_NGRAM_TOKENS_PER_SECOND = 500_000
+"""Tokens from which 3-grams are counted in a second, on one core."""
+_BLENDED_TOKENS = 16_384
+"""Validation tokens on which the weight of the network is fitted: one number needs no more."""
 _FEW_SPANS = 50
 """Bootstrap intervals from fewer spans are too narrow."""
 
@@ -160,6 +169,10 @@ class LanguageModelingSettings(RunningTextSettings):
     is reset at each epoch."""
     window_jitter: float = Field(default=0.0, ge=0.0, lt=0.5)
     """With carry_state: the largest random shift of the cuts between windows, as a share of the window."""
+    ngrams: int | None = Field(default=None, ge=0, le=5)
+    """Mix the network's probabilities with those of Kneser-Ney n-grams of up to so many tokens, with the weight that
+    is best on the validation text; 0 for the network alone. Unset: 3 for words and pieces of words in runs from scratch
+    of up to 15 minutes on a CPU, otherwise 0."""
 
     @model_validator(mode="after")
     def _jitter_needs_a_carried_state(self) -> Self:
@@ -396,7 +409,7 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
             "optimizer": "muon" if context.model.can_use_muon else "adamw",
             "batch_tokens": _BATCH_TOKENS[context.device],
         }
-        found = Defaults(train=train, task=self.running_defaults(context))
+        found = self._with_ngrams(context, Defaults(train=train, task=self.running_defaults(context)))
         if context.is_finetuned:
             return found
         if _is_very_short(context):
@@ -434,11 +447,30 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
             train={**defaults.train, **recipe.train},
             task={**defaults.task, **task},
             model=recipe.model,
-            reasons=reasons,
+            reasons={**defaults.reasons, **reasons},
         )
+
+    def _with_ngrams(self, context: DefaultsContext, defaults: Defaults) -> Defaults:
+        """The defaults, with n-grams beside the network where that gains from them."""
+        if self.settings.ngrams is not None:
+            return defaults
+        order = _OTHER_ORDER if self._gains_from_ngrams(context) else 0
+        reason = f"{order}: in a short run on a CPU they predict better than the network alone"
+        return replace(
+            defaults, task={**defaults.task, "ngrams": order}, reasons={"task.ngrams": reason} if order else {}
+        )
+
+    def _gains_from_ngrams(self, context: DefaultsContext) -> bool:
+        """Whether the run is too short for the network to predict as well; of characters it soon does."""
+        is_spelled = self.settings.tokenizer in _NGRAM_ORDERS
+        return context.is_quick and not context.is_finetuned and not is_spelled and context.num_rows > _OTHER_ORDER
 
     def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Any) -> None:
         super().check(model=model, is_finetuned=is_finetuned, held_out=held_out)
+        if self.settings.ngrams and is_finetuned:
+            raise ConfigError(
+                f"task.ngrams is for models that are trained from scratch: it must be 0, got {self.settings.ngrams}"
+            )
         if self.settings.carry_state and not model.can_carry_state:
             raise ConfigError(f"task.carry_state is for recurrent models, got model.family={model.family}")
 
@@ -448,7 +480,38 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
                 "a language model is decoder-only: set model.encoder_layers to 0, "
                 f"got encoder_layers={model.encoder_depth} and decoder_layers={model.decoder_depth}"
             )
-        return build_model(model, self.tokenizer.vocab_size)
+        network, order = build_model(model, self.tokenizer.vocab_size), self.settings.ngrams
+        if not order:
+            return network
+        tables = NgramTables(self.tokenizer.vocab_size, order)
+        start, end = self.tokenizer.start, self.tokenizer.end
+        return NgramMixture(network, tables, start=start, end=end, isolates=self.settings.isolate)
+
+    def solve(self, model: Any, data: Prepared, *, seconds: float | None = None) -> bool:
+        """Count n-grams, of fewer tokens where there is little time."""
+        if not isinstance(model, NgramMixture):
+            return False
+        assert isinstance(data.train, TokenStream)
+        order, vocab_size = model.tables.order, model.tables.vocab_size
+        most = _NGRAM_TOKENS if seconds is None else min(_NGRAM_TOKENS, int(_NGRAM_TOKENS_PER_SECOND * seconds))
+        ids = np.asarray(data.train.ids[-max(most, order + 1) :])
+        model.tables.fill(estimate_kneser_ney(ids, vocab_size=vocab_size, order=order))
+        return True
+
+    def blend(self, model: Any, batches: Iterator[WindowBatch], device: torch.device) -> None:
+        """Fit the weight of the network in the mixture with n-grams."""
+        if not isinstance(model, NgramMixture):
+            return
+        network: list[Tensor] = []
+        ngrams: list[Tensor] = []
+        for found in _log_likelihoods(model, batches, device, is_weighted=False):
+            assert found.ngrams is not None, "a mixture has n-grams"
+            counts = found.targets != IGNORED
+            network.append(found.network[counts])
+            ngrams.append(found.ngrams[counts])
+            if sum(map(len, network)) >= _BLENDED_TOKENS:
+                break
+        model.fit_weight(torch.cat(network), torch.cat(ngrams))
 
     def batches(self, data: Prepared, *, batch_tokens: int, seed: int, has_fixed_shapes: bool = False) -> WindowBatches:
         """Windows have one shape in any case."""
@@ -486,21 +549,23 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
 
     def loss(self, model: Any, batch: WindowBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
         """Cross-entropy summed over the targets, and the penalties on hidden states."""
+        network = _network_of(model)
         if objective.rdrop:
             batch = repeat_batch(batch)
-        hidden_states = model.hidden_states(batch.tokens, documents=_documents_for(model, batch))
-        return self._loss_of(model, hidden_states, batch, objective)
+        hidden_states = network.hidden_states(batch.tokens, documents=_documents_for(network, batch))
+        return self._loss_of(network, hidden_states, batch, objective)
 
     def stateful_loss(
         self, model: Any, batch: WindowBatch, state: list[Tensor] | None, objective: Objective = PLAIN
     ) -> tuple[Float[Tensor, ""], list[Tensor]]:
         """The `loss`, and the state after the windows; with R-Drop, that of the first pass."""
-        before = model.restore_state(state) if state is not None and batch.continues else None
+        network = _network_of(model)
+        before = network.restore_state(state) if state is not None and batch.continues else None
         rows = torch.arange(batch.tokens.size(0), device=batch.tokens.device)
         if objective.rdrop:
             batch, before = repeat_batch(batch), None if before is None else before.select(torch.cat([rows, rows]))
-        hidden_states, after = model.hidden_states_from(batch.tokens, before)
-        loss = self._loss_of(model, hidden_states, batch, objective)
+        hidden_states, after = network.hidden_states_from(batch.tokens, before)
+        loss = self._loss_of(network, hidden_states, batch, objective)
         after = after.select(rows) if objective.rdrop else after
         return loss, [part.detach() for part in after.tensors()]
 
@@ -519,17 +584,12 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
         """Of each window; a recurrent model reads text that is one from its beginning to its end."""
         losses: list[float] = []
         counts: list[int] = []
-        state = None
-        for batch in batches:
-            batch = to_device(batch, device)
-            if batch.is_one_text and isinstance(model, StatefulDecoder):
-                hidden_states, state = _read_on(model, batch, state)
-            else:
-                hidden_states = model.hidden_states(batch.tokens, documents=_documents_for(model, batch))
-            some_losses, some_counts = row_losses(model, hidden_states, batch.targets)
-            losses += some_losses
-            counts += some_counts
-        return Likelihoods(losses, counts, carries_state=state is not None)
+        carries_state = False
+        for found in _log_likelihoods(model, batches, device):
+            losses += (-found.mixed(model).sum(dim=1)).tolist()
+            counts += (found.targets != IGNORED).sum(dim=1).tolist()
+            carries_state = carries_state or found.carries_state
+        return Likelihoods(losses, counts, carries_state=carries_state)
 
     def predictor(self, model: Any, config: GenerationConfig) -> "LanguageModelingPredictor":
         return LanguageModelingPredictor(model, self.tokenizer, config)
@@ -539,6 +599,8 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
         how: dict[str, str | int | float] = {"window": settings.window, "stride": settings.stride or settings.window}
         if data.likelihoods.carries_state:
             how["state"] = "carried"
+        if settings.ngrams:
+            how["ngrams"] = settings.ngrams
         return Examples(
             losses=data.likelihoods.losses,
             num_tokens=data.likelihoods.counts,
@@ -583,13 +645,14 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
         notes = [f"scores are on the {first.role} text, {format_count(num_bytes, 'byte')}"]
         if len(spans) < _FEW_SPANS:
             notes.append(f"{len(spans)} spans of text are few: the intervals are too narrow")
-        return [*notes, *_notes_on_context(runs), *_notes_on_vocabularies(runs)]
+        return [*notes, *_notes_on_ngrams(runs), *_notes_on_context(runs), *_notes_on_vocabularies(runs)]
 
     def report(self, model: Any, data: EvaluationData) -> ReportContent:
         text = " ".join(data.rows[0][0][: 2 * _PROMPT_CHARACTERS].split())[:_PROMPT_CHARACTERS]
         shown = self._readable(model, text)
         inputs = [(shown, shown)] if shown.strip() else []
-        return ReportContent(samples=self.samples(model, data), facts=self.facts(), attention_inputs=inputs)
+        facts = {**self.facts(), **_facts_of(model)}
+        return ReportContent(samples=self.samples(model, data), facts=facts, attention_inputs=inputs)
 
     def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
         """Prompts from held-out text, how the text continues, and how the model continues it."""
@@ -616,6 +679,10 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return ServerSchema(inputs=("prompt",), streams=True, placeholder="The beginning of a text")
 
+    def export_spec(self) -> ExportSpec:
+        order = self.settings.ngrams
+        return replace(super().export_spec(), unsupported={"task.ngrams": order} if order else {})
+
     @torch.inference_mode()
     def score_text(self, model: Any, text: str) -> TextScore:
         """The log-probability of a text, from its start to its end, by the chain rule."""
@@ -625,10 +692,10 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
         if limit is not None and len(ids) + 1 > limit:
             raise DataError(f"the text has {len(ids):,} tokens, the model reads at most {limit - 1:,}")
         device = next(model.parameters()).device
-        tokens = torch.tensor([[tokenizer.start, *ids]], device=device)
-        targets = torch.tensor([*ids, tokenizer.end], device=device)
-        found = linear_log_likelihoods(*append_bias(model.hidden_states(tokens)[0], model.output), targets)
-        return TextScore(text, tokenizer.pieces([*ids, tokenizer.end]), found.tolist())
+        tokens, targets = torch.tensor([[tokenizer.start, *ids]]), torch.tensor([[*ids, tokenizer.end]])
+        batch = WindowBatch(tokens, targets, documents=None, num_targets=targets.numel())
+        [found] = _log_likelihoods(model, iter([batch]), device)
+        return TextScore(text, tokenizer.pieces([*ids, tokenizer.end]), found.mixed(model)[0].tolist())
 
 
 class LanguageModelingPredictor:
@@ -727,6 +794,74 @@ def stream_batches(
             yield replace(batch, is_one_text=not isolate)
 
 
+@dataclass(frozen=True)
+class _LogLikelihoods:
+    """The log-probability of each target of a batch, by the network and by n-grams; 0 where it is `IGNORED`."""
+
+    targets: Int[Tensor, "batch time"]
+    network: Float[Tensor, "batch time"]
+    ngrams: Float[Tensor, "batch time"] | None
+    """None where the model has none."""
+    carries_state: bool
+
+    def mixed(self, model: Any) -> Float[Tensor, "batch time"]:
+        """Those by the model."""
+        if self.ngrams is None:
+            return self.network
+        return model.mix(self.network, self.ngrams).where(self.targets != IGNORED, 0.0)
+
+
+@torch.no_grad()
+def _log_likelihoods(
+    model: Any, batches: Iterator[WindowBatch], device: torch.device, *, is_weighted: bool = True
+) -> Iterator[_LogLikelihoods]:
+    """Of each batch; in text that is one, n-grams and recurrent networks read on from batch to batch.
+
+    With `is_weighted`, those by a network whose weight is 0, before its training, are not computed, but 0.
+    """
+    network, state, recent = _network_of(model), None, None
+    is_used = not (is_weighted and isinstance(model, NgramMixture) and float(model.network_weight) == 0.0)
+    for batch in batches:
+        batch = to_device(batch, device)
+        reads_on = batch.is_one_text and isinstance(network, StatefulDecoder)
+        found, ngrams = torch.zeros(batch.targets.shape, device=device), None
+        if is_used:
+            if reads_on:
+                hidden_states, state = _read_on(network, batch, state)
+            else:
+                hidden_states = network.hidden_states(batch.tokens, documents=_documents_for(network, batch))
+            found = target_log_likelihoods(network, hidden_states, batch.targets)
+        if isinstance(model, NgramMixture):
+            ngrams, recent = _ngram_log_likelihoods(model, batch, recent)
+        yield _LogLikelihoods(batch.targets, found, ngrams, reads_on)
+
+
+def _ngram_log_likelihoods(
+    model: NgramMixture, batch: WindowBatch, recent: Tensor | None
+) -> tuple[Float[Tensor, "batch time"], Tensor | None]:
+    """Those of a batch by n-grams, and the last tokens, where the next batch continues the text."""
+    counts = batch.targets != IGNORED
+    if not batch.is_one_text:
+        contexts, _ = model.contexts(batch.tokens)
+        return model.tables.log_probabilities(contexts, batch.targets.where(counts, 0)).where(counts, 0.0), None
+    contexts, recent = model.contexts(batch.tokens[counts][None], recent)
+    found = model.tables.log_probabilities(contexts, batch.targets[counts][None])[0]
+    return found.new_zeros(counts.shape).masked_scatter(counts, found), recent
+
+
+def _network_of(model: Any) -> Any:
+    """The network of a mixture with n-grams, or the model itself."""
+    return model.body if isinstance(model, NgramMixture) else model
+
+
+def _facts_of(model: Any) -> dict[str, str]:
+    """What the output of a mixture is made of."""
+    if not isinstance(model, NgramMixture):
+        return {}
+    weight = float(model.network_weight)
+    return {"probabilities": f"{weight:.2f} network + {1 - weight:.2f} Kneser-Ney {model.tables.order}-grams"}
+
+
 def _documents_for(model: Any, batch: WindowBatch) -> Int[Tensor, "batch time"] | None:
     """The documents of a batch, where the model can isolate them."""
     return batch.documents if model.config.can_isolate_documents else None
@@ -755,6 +890,14 @@ def _require_spans(tasks: Sequence[RunningTextTask[Any]], data: Prepared) -> Non
             f"{num_tokens - 1:,} held-out tokens have {num_shared} for windows of {lengths}: "
             "give more text, or a smaller task.window for all"
         )
+
+
+def _notes_on_ngrams(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    """Which models are mixtures, whose networks differ more than they do."""
+    orders = {run.name: run.task.settings.ngrams for run in runs if run.task.settings.ngrams}
+    if orders:
+        mixed = ", ".join(f"{name} with {order}-grams" for name, order in orders.items())
+        yield f"scores are of mixtures ({mixed}); task.ngrams=0 compares the networks alone"
 
 
 def _notes_on_context(runs: Sequence[ComparedRun]) -> Iterator[str]:

@@ -247,7 +247,7 @@ class ChoiceContext:
     @property
     def is_quick(self) -> bool:
         """Whether the run takes at most 15 minutes on a CPU."""
-        return self.device == "cpu" and self.minutes is not None and self.minutes <= _QUICK_MINUTES
+        return _is_quick(self.device, self.minutes)
 
 
 @dataclass(frozen=True)
@@ -295,6 +295,11 @@ class DefaultsContext:
             self.max_epochs,
         ]
         return min((each for each in found if each is not None), default=None)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the run takes at most 15 minutes on a CPU."""
+        return _is_quick(self.device, self.minutes)
 
 
 @dataclass(frozen=True)
@@ -361,8 +366,8 @@ class ExportSpec:
     shift: float = 0.0
     max_length: int | None = None
     """The largest number of tokens of a text."""
-    unsupported: tuple[str, ...] = ()
-    """Settings in use that are not part of the logits, such as `task.crf`."""
+    unsupported: Mapping[str, bool | int] = field(default_factory=dict)
+    """Settings in use that are not part of the network's logits, such as `task.crf`, with their values."""
     only_onnx: tuple[str, ...] = ()
     """Settings in use that only a graph of the whole model can represent, such as `task.ngrams`."""
     pooling: str | None = None
@@ -945,6 +950,10 @@ def symmetric_kl(log_probs: Float[Tensor, "two *outputs"]) -> Float[Tensor, "one
     r"""The terms of $\mathrm{KL}(p \| q) + \mathrm{KL}(q \| p)$ between the two halves of a repeated batch."""
     one, other = log_probs.chunk(2)
     return (one.exp() - other.exp()) * (one - other)
+
+
+def _is_quick(device: Literal["cpu", "cuda"], minutes: float | None) -> bool:
+    return device == "cpu" and minutes is not None and minutes <= _QUICK_MINUTES
 
 
 def _as_dicts(spans: Sequence[TaggedSpan] | None) -> list[dict[str, Any]] | None:

@@ -331,7 +331,15 @@ def row_losses(
     model: Decoder, hidden_states: Float[Tensor, "*rows model"], targets: Int[Tensor, "batch time"]
 ) -> tuple[list[float], list[int]]:
     """The negative log-likelihood of each row of targets, and the number of targets that count."""
+    losses = -target_log_likelihoods(model, hidden_states, targets).sum(dim=1)
+    return losses.tolist(), (targets != IGNORED).sum(dim=1).tolist()
+
+
+@torch.no_grad()
+def target_log_likelihoods(
+    model: Decoder, hidden_states: Float[Tensor, "*rows model"], targets: Int[Tensor, "batch time"]
+) -> Float[Tensor, "batch time"]:
+    """The log-probability of each target; 0 where it is `IGNORED`."""
     assert model.output is not None, "a model that generates has an output projection"
     found = linear_log_likelihoods(*append_bias(hidden_states.flatten(0, -2), model.output), targets.flatten())
-    losses = -found.unflatten(0, targets.shape).sum(dim=1)
-    return losses.tolist(), (targets != IGNORED).sum(dim=1).tolist()
+    return found.unflatten(0, targets.shape)

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -30,6 +30,15 @@ _INITIALIZERS = {
     *(init.kaiming_uniform_, init.xavier_uniform_, init.trunc_normal_, init.orthogonal_),
 }
 """Functions that initialize a tensor with random numbers."""
+
+
+@runtime_checkable
+class SizedByData(Protocol):
+    """A module with buffers whose shapes depend on the data, such as tables of n-grams."""
+
+    def resize_buffers(self, shapes: Mapping[str, torch.Size]) -> None:
+        """Replace buffers of the module by new ones of these shapes, whose values are loaded after."""
+        ...
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
@@ -126,7 +135,16 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
     They are copied, since mapped tensors are aligned differently, and products would differ in their last bits.
     """
+    resize_buffers(model, tensors)
     copy_weights(weights_of(model), tensors)
+
+
+def resize_buffers(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give the buffers that are `SizedByData` the shapes of the tensors that are loaded into them."""
+    for prefix, module in model.named_modules():
+        names = {name: f"{prefix}.{name}".removeprefix(".") for name, _ in module.named_buffers(recurse=False)}
+        if isinstance(module, SizedByData):
+            module.resize_buffers({name: tensors[full].shape for name, full in names.items() if full in tensors})
 
 
 class SkipInit(TorchFunctionMode):

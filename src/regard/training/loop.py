@@ -24,7 +24,7 @@ from regard.data.prepare import Prepared
 from regard.errors import CheckpointError, RunError
 from regard.logging import log_info
 from regard.tasks.task import Batch, Batches, Likelihoods, SelectionScore, Task
-from regard.training.checkpoints import copy_weights, trained_weights
+from regard.training.checkpoints import copy_weights, resize_buffers, trained_weights
 from regard.training.ema import WeightAverage
 from regard.training.finetuning import lr_multipliers
 from regard.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
@@ -167,7 +167,7 @@ class Trainer:
             if is_stopped:
                 return Outcome(progress, "interrupted", is_finished=False)
             last_save = progress.seconds
-        elif self._is_new() and self.task.solve(self.model, self.data, seconds=self._solving_seconds()):
+        elif self._solve():
             observe({**self._evaluate(save_best), "seconds": time.perf_counter() - clock})
             progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
         reason = self._reason_to_stop()
@@ -244,6 +244,7 @@ class Trainer:
             if part not in parts:
                 raise CheckpointError(f"not a checkpoint of a training run: it has {name}")
             parts[part][rest] = tensor
+        resize_buffers(self.model, parts["model"])
         copy_weights(trained_weights(self.model), parts["model"])
         self.ema.restore(parts["ema"])
         restore_optimizer(self.optimizer, self.model, parts["optimizer"])
@@ -290,8 +291,12 @@ class Trainer:
         """Whether nothing was computed yet, in this process or before it."""
         return self.progress.step == 0 and self.progress.best_loss == math.inf
 
-    def _solving_seconds(self) -> float | None:
-        return None if self.config.minutes is None else _SOLVING_SHARE * 60 * self.config.minutes
+    def _solve(self) -> bool:
+        """Whether a new model has parts that were solved; not with few shots, where no validation rows weight them."""
+        if not self._is_new() or self.settings.data.shots is not None:
+            return False
+        seconds = None if self.config.minutes is None else _SOLVING_SHARE * 60 * self.config.minutes
+        return self.task.solve(self.model, self.data, seconds=seconds)
 
     def _probe(
         self,

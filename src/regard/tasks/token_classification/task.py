@@ -482,7 +482,7 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
 
     def export_spec(self) -> ExportSpec:
         names = ("crf", "capitalization", "features")
-        unsupported = tuple(f"task.{name}" for name in names if getattr(self.settings, name))
+        unsupported = {f"task.{name}": True for name in names if getattr(self.settings, name)}
         return replace(super().export_spec(), labels=tuple(self.tag_codec.labels), unsupported=unsupported)
 
     @classmethod
