@@ -63,3 +63,12 @@ def test_the_sample_of_a_sorted_file_has_rows_from_all_of_it(tmp_path):
     path = tmp_path / "sorted.tsv"
     path.write_text("".join(f"{a}\t{b}\n" for a, b in [*short, *PAIRS * 10]))
     assert chosen(None, data={"train": [str(path)]}, task="seq2seq")["task"]["tokenizer"] == "bpe"
+
+
+def test_names_of_few_parts_are_read_in_pieces():
+    tens, units = ("twenty", "thirty", "forty", "fifty", "sixty"), ("one", "two", "three", "four", "five", "six")
+    names = [(f"{ten}-{unit} thousand {other}", f"{i}{j}00{k}") for i, ten in enumerate(tens, 2)
+             for j, unit in enumerate(units, 1) for k, other in enumerate(units, 1)]  # fmt: skip
+    found = chosen(names, task={"name": "seq2seq"}, train={"minutes": 2.0, "device": "cpu"})
+    assert (found["task"]["tokenizer"], found["task"]["target_tokenizer"]) == ("bpe", "characters")
+    assert found["preset"] == "lstm-attention"

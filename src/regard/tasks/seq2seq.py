@@ -60,7 +60,7 @@ from regard.tasks.task import (
     to_device,
 )
 from regard.tasks.text import TextSettings, TextTask, fit_tokenizer, next_token_loss, pad_rows, pad_time, row_losses
-from regard.text.statistics import TextStatistics, choose_tokenizer
+from regard.text.statistics import TextStatistics, characters_per_token, choose_tokenizer
 from regard.text.tokenizer import Tokenizer
 
 _ROLES = ("source", "target")
@@ -71,6 +71,8 @@ _SLOTS = {"cpu": 64, "cuda": 256}
 """Sequences that are generated side by side."""
 _SPELLED_CHARACTERS = 64
 """Shorter sources of targets that are spelled character by character are spelled, too."""
+_FEW_PIECES, _LONG_PIECES = 800, 4.0
+"""Unless a vocabulary of so few pieces has tokens of so many characters: names of numbers have 5.0, lemmas 3.1."""
 _MUON_RATE = 0.064
 """Times model_dim ** -0.5, for Muon: Multi30k at a width of 256, on a GPU (docs/log.md)."""
 _MANY_ROWS, _MANY_ROWS_BATCH = 20_000, 8_192
@@ -182,8 +184,13 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
         if target == "characters" and source != target and sides[0].mean_characters <= _SPELLED_CHARACTERS:
             source, why = "characters", "short texts, and targets that are spelled"
         size = self.vocabulary("bpe" if "bpe" in (source, target) else source, context)
-        preset, reasons = None, {}
-        if not {"bpe", "unigram"} & {source, target} and context.is_quick:
+        preset, reasons, is_spelled = None, {}, not {"bpe", "unigram"} & {source, target}
+        if source == target == "characters":
+            length = characters_per_token([row[0] for row in context.rows], _FEW_PIECES)
+            if length >= _LONG_PIECES:
+                source, size = "bpe", {"vocab_size": _FEW_PIECES}
+                why = f"names of few parts, with tokens of {length:.1f} characters"
+        if is_spelled and context.is_quick:
             preset, reasons = "lstm-attention", {"model": "lstm-attention: it learns to spell and to copy fastest"}
         if self.settings.target_tokenizer is not None or source == target:
             return Choices({"tokenizer": source, **size}, preset, {**reasons, "tokenizer": f"{source}: {why}"})

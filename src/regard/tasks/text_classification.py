@@ -143,6 +143,23 @@ class LabeledTextTask(TextTask[LabeledTextSettingsT]):
     def pad_batch(self, batch: TextBatch, num_rows: int, length: int) -> TextBatch:
         return pad_text_batch(batch, num_rows, length, self.tokenizer.pad)
 
+    def choose(self, context: ChoiceContext) -> Choices:
+        """Words and an LSTM for short texts, embeddings of words alone for long ones; n-grams beside them."""
+        statistics = TextStatistics.of([text for row in context.rows for text in self.texts_of(row)])
+        is_long = statistics.mean_words > _LONG_WORDS
+        preset, reason = ("bag", "long texts") if is_long else ("lstm", "it learns labels of short texts fastest")
+        reasons = {"model": f"{preset}: {reason}"}
+        values: dict[str, Any] = {"max_length": _LONG_TOKENS} if is_long else {}
+        if self.settings.tokenizer is not None:
+            return Choices(values, preset, reasons)
+        kind, why = choose_tokenizer(statistics)
+        values |= {"tokenizer": kind, **self.vocabulary(kind, context)}
+        if kind in ("bpe", "words"):
+            size = max(FEWEST_TOKENS, min(MOST_TOKENS, context.num_characters // _CHARACTERS_PER_WORD))
+            kind, why = "wordpunct, lower-cased", "most depends on single words and phrases"
+            values |= {"tokenizer": "wordpunct", "lowercase": True, "vocab_size": size}
+        return Choices(values, preset, {**reasons, "tokenizer": f"{kind}: {why}"})
+
     def defaults(self, context: DefaultsContext) -> Defaults:
         longest = _CHARACTER_NGRAMS if self.settings.tokenizer in ("characters", "bytes") else _WORD_NGRAMS
         values = {"ngrams": 0 if context.is_finetuned else longest}
@@ -275,23 +292,6 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     def notes(self) -> list[str]:
         return [*super().notes(), self.label_codec.describe()]
-
-    def choose(self, context: ChoiceContext) -> Choices:
-        """Words and an LSTM for short texts, embeddings of words alone for long ones; n-grams beside them."""
-        statistics = TextStatistics.of([text for row in context.rows for text in self.texts_of(row)])
-        is_long = statistics.mean_words > _LONG_WORDS
-        preset, reason = ("bag", "long texts") if is_long else ("lstm", "it learns labels of short texts fastest")
-        reasons = {"model": f"{preset}: {reason}"}
-        values: dict[str, Any] = {"max_length": _LONG_TOKENS} if is_long else {}
-        if self.settings.tokenizer is not None:
-            return Choices(values, preset, reasons)
-        kind, why = choose_tokenizer(statistics)
-        values |= {"tokenizer": kind, **self.vocabulary(kind, context)}
-        if kind in ("bpe", "words"):
-            size = max(FEWEST_TOKENS, min(MOST_TOKENS, context.num_characters // _CHARACTERS_PER_WORD))
-            kind, why = "wordpunct, lower-cased", "labels depend mostly on single words and phrases"
-            values |= {"tokenizer": "wordpunct", "lowercase": True, "vocab_size": size}
-        return Choices(values, preset, {**reasons, "tokenizer": f"{kind}: {why}"})
 
     def defaults(self, context: DefaultsContext) -> Defaults:
         base = super().defaults(context)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regard.text.tokenizer import TokenizerKind
+from regard.text.tokenizer import TokenizerKind, train_tokenizer
 
 _CLOSED_WORDS, _CLOSED_UNSEEN = 1_000, 0.001
 """A closed set of symbols has at most so many words, and words that the first half of the sample lacks are rarer."""
@@ -89,3 +89,16 @@ def choose_tokenizer(statistics: TextStatistics) -> tuple[TokenizerKind, str]:
             return "characters", "short texts without spaces between words"
         return "unigram", "texts without spaces between words"
     return "bpe", "texts of several words"
+
+
+def characters_per_token(texts: Sequence[str], vocab_size: int) -> float:
+    """The characters of a token, on average, of a byte-level BPE that is trained on these texts.
+
+    Names that are put together from a few words have long tokens.
+
+    Example:
+        >>> characters_per_token(["twenty-one", "twenty-two", "thirty-one", "thirty-two"] * 9, 300)
+        3.3333333333333335
+    """
+    tokenizer = train_tokenizer(texts, "bpe", vocab_size)
+    return sum(map(len, texts)) / max(1, sum(map(len, tokenizer.encode(texts))))
