@@ -192,6 +192,11 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
                 why = f"names of few parts, with tokens of {length:.1f} characters"
         if is_spelled and context.is_quick:
             preset, reasons = "lstm-attention", {"model": "lstm-attention: it learns to spell and to copy fastest"}
+        elif source == target == "words":
+            preset, reasons = (
+                "lstm-attention",
+                {"model": "lstm-attention: it generalizes best to longer sequences of symbols"},
+            )
         if self.settings.target_tokenizer is not None or source == target:
             return Choices({"tokenizer": source, **size}, preset, {**reasons, "tokenizer": f"{source}: {why}"})
         sides = {"source tokenizer": f"{source}: {why}", "target tokenizer": f"{target}: {target_why}"}
