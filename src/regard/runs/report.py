@@ -103,6 +103,7 @@ def write_run_report(run: Run, evaluation: Evaluation, *, evaluated_on: str = "V
         confusion=content.confusion,
         highlights=[highlights_of(predictions, target) for predictions, target in content.predictions],
         attention=_attention_maps(run, content),
+        forecasts=_forecasts(content),
         notes=run.folder.read_provenance().notes,
     )
     write_report(run.folder.report_path, report)
@@ -121,6 +122,16 @@ def _baseline(run: Run, evaluation: Evaluation) -> dict[str, Any] | None:
         "is_beaten": found.is_beaten,
         "advice": list(found.advice),
     }
+
+
+def _forecasts(content: ReportContent) -> str:
+    """A drawing of the forecasts, as SVG."""
+    if not content.forecasts:
+        return ""
+    from regard.explanation.figures import to_svg
+    from regard.explanation.series import plot_forecasts
+
+    return to_svg(plot_forecasts(content.forecasts, coverage=content.coverage))
 
 
 def _attention_maps(run: Run, content: ReportContent) -> list[AttentionMaps]:

@@ -24,6 +24,7 @@ SEASONS = (24, 7, 12, 168, 4, 52, 48, 96, 144, 288, 365, 672, 1_440)
 """Lengths of seasons: a day, a week and a year, in steps of minutes to quarters."""
 _LEAST_CORRELATION = 0.3
 """A season has at least this autocorrelation, after differencing."""
+_NEARLY = 0.9
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,10 @@ def find_season(series: Sequence[Float[np.ndarray, "time columns"]]) -> int:
                 pairs.append(products / np.where(variance == 0, 1.0, variance))
         if pairs:
             found[season] = float(np.mean(pairs))
-    best = max(found, key=lambda season: found[season], default=1)
-    return best if found.get(best, 0.0) >= _LEAST_CORRELATION else 1
+    highest = max(found.values(), default=0.0)
+    # Multiples of a season correlate as much as the season itself.
+    alike = [season for season, value in found.items() if value >= _NEARLY * highest]
+    return min(alike) if highest >= _LEAST_CORRELATION else 1
 
 
 def _scale(series: Sequence[Float[np.ndarray, "time columns"]], season: int) -> NDArray[np.float64]:

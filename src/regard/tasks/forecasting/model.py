@@ -78,10 +78,11 @@ class SeriesForecaster(nn.Module):
         return mean, (variance + _SMALLEST_STD**2).sqrt()
 
     def forward(self, values: Float[Tensor, "batch time columns"]) -> ForecastOutput:
+        values = values.to(torch.promote_types(self.head.weight.dtype, torch.float32))
         mean, scale = self._level_and_scale(values)
         hidden_states = self.body.encode((values - mean) / scale).hidden_states
         of_columns = hidden_states.unflatten(1, (values.size(2), -1)).flatten(2)
-        found = self.head(self.dropout(of_columns)).unflatten(2, (self.horizon, -1)).transpose(1, 2).float()
+        found = self.head(self.dropout(of_columns)).unflatten(2, (self.horizon, -1)).transpose(1, 2).to(values.dtype)
         # Each output is an increment to the one before: quantiles cannot cross.
         point, lowest, steps = found[..., :1], found[..., 1:2], nn.functional.softplus(found[..., 2:])
         found = torch.cat([point, lowest, lowest + steps.cumsum(dim=-1)], dim=-1)

@@ -66,6 +66,8 @@ from regard.tasks.task import (
     to_device,
 )
 
+SALES = ("date", "store", "sales")
+"""The columns of the built-in data set."""
 _DIGITS = 5
 """Significant digits of a forecast as text."""
 _BATCH_WINDOWS, _BATCH_SEQUENCES = 128, 2_048
@@ -139,6 +141,8 @@ class Forecasting(Task[ForecastingSettings]):
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
+        if summary.names == SALES and not summary.columns:
+            return Detection("daily sales of several stores", confidence=0.9)
         kinds = [column.kind for column in summary.columns]
         if kinds.count("dates") != 1 or "text" in kinds or "images" in kinds or kinds.count("labels") > 1:
             return None
@@ -276,7 +280,7 @@ class Forecasting(Task[ForecastingSettings]):
         return (self._losses(model(batch.values), batch) * batch.known).sum()
 
     def _losses(self, output: ForecastOutput, batch: ForecastBatch) -> Float[Tensor, "batch horizon columns"]:
-        levels = torch.tensor(self.settings.quantiles, device=batch.targets.device)
+        levels = torch.tensor(self.settings.quantiles, device=batch.targets.device, dtype=torch.float32)
         squares = (output.point - batch.targets).square()
         return squares + quantile_losses(output.quantiles, batch.targets, levels)
 
