@@ -31,8 +31,8 @@ def plot_forecasts(forecasts: Sequence[SeriesForecast], *, coverage: float | Non
     for number, forecast in enumerate(shown, start=1):
         axes = figure.add_subplot(num_rows, min(len(shown), _PER_ROW), number)
         _draw(axes, forecast, coverage)
-        if number == 1:
-            axes.legend(fontsize=7, frameon=False, loc="upper left", labelcolor=MUTED)
+    handles = figure.axes[0].get_legend_handles_labels()
+    figure.legend(*handles, fontsize=7, frameon=False, loc="outside lower center", ncols=3, labelcolor=MUTED)
     return figure
 
 
