@@ -2,9 +2,9 @@
 
     python benchmarks/beyond_text.py [--minutes 5] [--row etth1-96] [--seed 0] [--device cuda] [--json]
 
-Each row is `regard.train(FILE, minutes=N)` with the horizon and the usual split, 12, 4 and 4 months of 30 days. The score is
-the mean squared error of standardized values from every origin of the test part; coverage is that of 90 % intervals. A row
-whose data is missing is not measured.
+Each row is `regard.train(FILE, minutes=N)` with the horizon and the usual split, 12, 4 and 4 months of 30 days. The
+score is the mean squared error of standardized values from every origin of the test part; coverage is that of 90 %
+intervals. A row whose data is missing is not measured.
 """
 
 import tempfile

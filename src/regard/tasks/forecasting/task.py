@@ -68,6 +68,8 @@ from regard.tasks.task import (
 
 SALES = ("date", "store", "sales")
 """The columns of the built-in data set."""
+_TIME_NAMES = ("time", "timestamp", "ds")
+"""A column of numbers with such a name is one of time."""
 _DIGITS = 5
 """Significant digits of a forecast as text."""
 _BATCH_WINDOWS, _BATCH_SEQUENCES = 128, 2_048
@@ -143,13 +145,16 @@ class Forecasting(Task[ForecastingSettings]):
     def detect(cls, summary: DetectionSummary) -> Detection | None:
         if summary.names == SALES and not summary.columns:
             return Detection("daily sales of several stores", confidence=0.9)
-        kinds = [column.kind for column in summary.columns]
-        if kinds.count("dates") != 1 or "text" in kinds or "images" in kinds or kinds.count("labels") > 1:
+        columns = summary.columns
+        dates = [column for column in columns if column.kind == "dates"]
+        times = dates or [column for column in columns if column.kind == "numbers" and column.plain_name in _TIME_NAMES]
+        kinds = [column.kind for column in columns]
+        if len(times) != 1 or "text" in kinds or "images" in kinds or kinds.count("labels") > 1:
             return None
-        numbers = [column for column in summary.columns if column.kind == "numbers"]
+        numbers = [column for column in columns if column.kind == "numbers" and column is not times[0]]
         if not numbers or summary.columns_given == 1:
             return None
-        time = next(column.name for column in summary.columns if column.kind == "dates")
+        time = times[0].name
         many = "" if "labels" not in kinds else ", for each of several series"
         return Detection(f"{format_count(len(numbers), 'column')} of numbers over time ({time}){many}", confidence=0.8)
 
