@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from regard.cli.output import Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
 
-_COLUMNS = ("id", "time", "column", "point", "lower", "upper")
+_COLUMNS: tuple[str, ...] = ("id", "time", "column", "point", "lower", "upper")
 
 
 def forecast_command(

@@ -23,7 +23,7 @@ def generate_sales(num_rows: int, seed: int) -> Iterator[tuple[str, ...]]:
 
     Example:
         >>> next(generate_sales(1, 0))
-        ('2021-01-01', 'north', '112.48')
+        ('2021-01-01', 'north', '93.01')
     """
     for store, day, mean in _means(num_rows, seed):
         noise = np.random.default_rng([seed, day, STORES.index(store)]).normal()

@@ -278,7 +278,7 @@ def _require_distinct(where: str, roles: _Roles, times: _Times, order: Mapping[s
         if len(twice := np.flatnonzero(keys[1:] == keys[:-1])):
             which = f"the series {name!r} has" if roles.id is not None else f"{where} has"
             hint = "" if roles.id is not None else "; task.id_column names the column that distinguishes several series"
-            raise DataError(f"{which} two rows for {times.name(places[twice[0]])}{hint}")
+            raise DataError(f"{which} two rows for {times.name(int(places[twice[0]]))}{hint}")
 
 
 def _find_clock(where: str, times: _Times, order: Mapping[str, NDArray[np.int64]]) -> Clock:
