@@ -158,6 +158,12 @@ def test_defaults(run: Run):
     assert all(row["steps"] == 2 and row["verdict"] in ("better", "not significant", "worse") for row in results)
 
 
+def test_beyond_text(run: Run):
+    rows = run("beyond_text")
+    assert [row["row"] for row in rows] == ["etth1-96", "etth2-96"]
+    assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in rows)
+
+
 def test_finetune(run: Run):
     rows = run("finetune")
     assert [row["row"] for row in rows] == list(importlib.import_module("finetune").ROWS)

@@ -56,6 +56,23 @@ def with_losses(*per_token: float) -> Sequence[Examples]:
     ]
 
 
+def with_errors(size: float) -> Examples:
+    """Sums over spans of forecasts with errors of about this size, of which large ones leave the interval."""
+    sums = [
+        (
+            8.0,
+            size**2 * (8 + row),
+            size * (8 + row),
+            size * (9 + row),
+            size * (3 + row),
+            50.0 + row,
+            round(8 / (1 + size)),
+        )
+        for row in range(ROWS)
+    ]
+    return Examples(forecasts=sums)
+
+
 KINDS: dict[str, Sequence[Examples]] = {
     "text": outputs_against(TEXTS, lambda row: f"{TEXTS[row].split()[0]} x y z {row}"),
     "classes": outputs_against(
@@ -69,6 +86,7 @@ KINDS: dict[str, Sequence[Examples]] = {
     ),
     "numbers": outputs_against(NUMBERS, lambda row: -2.0 * NUMBERS[row] + 0.1 * row),
     "likelihoods": with_losses(0.01, 0.7, 2.0),
+    "forecasts": [with_errors(0.0), with_errors(0.5), with_errors(1.5)],
     "ranks": [Examples(ranks=ranks) for ranks in ([1] * ROWS, [1, 2, 12] * 7 + [1, 2], [15] * ROWS)],
 }
 USED_ON = {
@@ -101,7 +119,7 @@ def value(metric: Metric, examples: Examples) -> float:
 
 def chosen(examples: Examples, rows: Sequence[int]) -> Examples:
     """The examples of these rows; of a text, their share of its bytes."""
-    per_row = ("outputs", "targets", "confidences", "losses", "num_tokens", "num_correct", "ranks")
+    per_row = ("outputs", "targets", "confidences", "losses", "num_tokens", "num_correct", "ranks", "forecasts")
     columns = {name: getattr(examples, name) for name in per_row}
     found = {name: [column[row] for row in rows] for name, column in columns.items() if column is not None}
     if examples.num_bytes is not None:

@@ -16,6 +16,7 @@ from tests.golden import data as rows_of
 from tests.tiny import Tiny, tiny
 
 from regard.data.codecs.codec import write_codecs
+from regard.data.sources import NamedRows
 from regard.errors import ConfigError
 from regard.evaluation import find_metric
 from regard.evaluation.seeds import check_alike
@@ -60,6 +61,14 @@ def series(folder: Path) -> list[tuple[str, str]]:
     return [(" ".join(map(str, some)), "down" if row % 2 == 0 else "up") for row, some in enumerate(numbers)]
 
 
+def rows_of_numbers(count: int) -> NamedRows:
+    """Two columns of one series, with missing values."""
+    heat = np.random.default_rng(2).normal(size=count).round(3).tolist()
+    loads = [None if step % 13 == 5 else step % 7 for step in range(count)]
+    return NamedRows([{"time": step, "heat": heat[step], "load": loads[step]} for step in range(count)])
+
+
+SHORT_SERIES = {"horizon": 3, "input_length": 8}
 WORDS = {"tokenizer": "words"}
 MEALS = in_memory(rows_of.meals, 40)
 BLANKS = ("the old ____ sees the dog.", "a ____", "the cat ____ the sea and the ____")
@@ -101,6 +110,18 @@ CASES = {
     "image-classification": Case(
         "image-classification", lambda folder: rows_of.lines(folder, 20), preset="vit-tiny",
         settings={"image": {"size": 8, "patch_size": 4, "channels": 1}, "balance": True},
+    ),
+    "forecasting": Case(
+        "forecasting", lambda folder: rows_of_numbers(90), preset="patchtst-tiny", settings=SHORT_SERIES
+    ),
+    "forecasting-variables": Case(
+        "forecasting", lambda folder: rows_of_numbers(90), preset="itransformer-tiny", settings=SHORT_SERIES
+    ),
+    "forecasting-lstm": Case(
+        "forecasting", lambda folder: rows_of_numbers(90), preset="lstm-series-tiny", settings=SHORT_SERIES
+    ),
+    "forecasting-linear": Case(
+        "forecasting", lambda folder: rows_of_numbers(90), preset="linear-tiny", settings=SHORT_SERIES
     ),
     "trend": Case("trend", series, preset="pooled-tiny"),
 }  # fmt: skip

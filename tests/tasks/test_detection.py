@@ -131,18 +131,20 @@ SERIES = {
 @pytest.mark.parametrize("has_header", [True, False])
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
 @pytest.mark.parametrize("name", SERIES)
-def test_a_table_of_dates_and_numbers_is_an_error_that_says_what_was_seen(
+def test_a_table_of_dates_and_numbers_is_a_series_and_numbers_alone_are_an_error(
     tmp_path: Path, name: str, suffix: str, has_header: bool
 ):
     header, rows = SERIES[name]
     separator = "," if suffix == "csv" else "\t"
     lines = [separator.join(row) for row in ([header] if has_header else []) + rows]
     path = write(tmp_path, f"series.{suffix}", "\n".join(lines) + "\n")
+    if name != "numbers alone":
+        assert detect_task(DataConfig(train=[path]))[0] == "forecasting"
+        return
     with pytest.raises(DataError) as error:
         train(path, out=tmp_path / "run", steps=1, show_progress=False)
     assert f"series.{suffix}" in str(error.value)
     assert "numbers" in str(error.value)
-    assert "alone" in name or "dates" in str(error.value)
     assert not (tmp_path / "run").exists()
 
 

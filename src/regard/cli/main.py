@@ -18,6 +18,7 @@ from regard.cli import (
     evaluate,
     export,
     finetune,
+    forecast,
     generate,
     importing,
     lab,
@@ -52,6 +53,7 @@ app.command("export", short_help="Export a model to another format.")(export.exp
 app.command("compare", short_help="Train several models and test their differences.")(compare.compare_command)
 app.command("sweep", short_help="Search settings, with bounds on the selected score.")(sweep.sweep_command)
 app.command("predict", short_help="Print the output for each input.")(predict.predict_command)
+app.command("forecast", short_help="Forecast the next steps of series.")(forecast.forecast_command)
 app.command("generate", short_help="Generate text from a prompt.")(generate.generate_command)
 app.command("score", short_help="Print the log-probability of a text.")(generate.score_command)
 app.command("embed", short_help="Print embeddings of texts, or search by them.")(embed.embed_command)

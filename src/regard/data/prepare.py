@@ -1,4 +1,4 @@
-"""Prepared data: rows, running text or images, split, encoded and stored once for each content and setting.
+"""Prepared data: rows, running text, images or series, split, encoded and stored once for each content and setting.
 
 The result is kept in a cache folder whose name is a hash of the content and of
 the settings that change what is stored, so a second run on the same data starts
@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -23,13 +23,16 @@ from numpy.typing import NDArray
 from regard.data.codecs.codec import Codec, read_codecs, write_codecs
 from regard.data.codecs.labels import LabelCodec, describe_unknown, format_frequencies
 from regard.data.codecs.pixels import PixelCodec
+from regard.data.codecs.series import SeriesCodec, format_values
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.images import LabeledImages, read_image
-from regard.data.formats.messages import format_count
+from regard.data.formats.messages import format_count, format_names
 from regard.data.formats.plain_text import Documents, Piece, cut_documents, join_pieces
+from regard.data.formats.series import Clock, Series, SeriesTable, fill_forward, require_columns
 from regard.data.formats.tables import Table, TableRow, rows_hash
 from regard.data.image_sources import ImageSource
 from regard.data.permutation import mix
+from regard.data.series_sources import SeriesSource, SeriesSplit
 from regard.data.settings import DataConfig
 from regard.data.sources import Source
 from regard.data.splits.by_hash import SplitEntry, SplitPlan, SplitRule, draw_shots, row_hash, sample_rows
@@ -39,6 +42,7 @@ from regard.data.splits.plan import plan_split
 from regard.data.stores.arrays import token_dtype
 from regard.data.stores.images import ImageStore, write_images
 from regard.data.stores.rows import TokenStore, write_store
+from regard.data.stores.series import Segment, SeriesStore, write_series
 from regard.data.stores.tokens import TokenStream, count_tokens, write_stream
 from regard.data.text_sources import TextSource
 from regard.errors import BadRowsError, CheckpointError, ConfigError, DataError, DeviceError
@@ -62,14 +66,14 @@ _NO_LABEL = ("",)
 Values = Sequence[str]
 """The cells of a row, in the order of the task's roles."""
 HeldOut = dict[str, list[tuple[str, ...]]]
-Store = TypeVar("Store", TokenStore, TokenStream, ImageStore)
+Store = TypeVar("Store", TokenStore, TokenStream, ImageStore, SeriesStore)
 
 
 @dataclass(frozen=True)
 class Prepared(Generic[Store]):
     """Everything that training needs of the data.
 
-    Rows are in a `TokenStore`, running text in a `TokenStream`, images in an `ImageStore`.
+    Rows are in a `TokenStore`, running text in a `TokenStream`, images in an `ImageStore`, series in a `SeriesStore`.
     """
 
     codecs: dict[str, Codec]
@@ -203,6 +207,21 @@ def prepare_images(source: ImageSource, config: DataConfig, encoder: RowEncoder)
     )
 
 
+def prepare_series(
+    source: SeriesSource, config: DataConfig, encoder: RowEncoder, split: SeriesSplit
+) -> Prepared[SeriesStore]:
+    """Split, standardize and store series, or find them in the cache."""
+    key = _data_key(config) | dict(encoder.cache_key()) | {"split": asdict(split)}
+    return _find_or_build(
+        source,
+        key,
+        source.train.columns,
+        SeriesStore,
+        encoder,
+        lambda folder: _build_series(folder, source, encoder, split),
+    )
+
+
 def cache_folder() -> Path:
     """Where prepared data is kept: `$REGARD_CACHE`, or `regard` in the user's cache folder."""
     if chosen := os.environ.get("REGARD_CACHE"):
@@ -211,7 +230,7 @@ def cache_folder() -> Path:
 
 
 def _find_or_build(
-    source: Source | TextSource | ImageSource,
+    source: Source | TextSource | ImageSource | SeriesSource,
     key: Mapping[str, Any],
     columns: Sequence[str],
     store: type[Store],
@@ -542,6 +561,76 @@ def _image_leaks(by_role: dict[str, list[Values]]) -> list[str]:
     ]
 
 
+def _build_series(folder: Path, source: SeriesSource, encoder: RowEncoder, split: SeriesSplit) -> None:
+    table = source.train
+    codec = SeriesCodec.fit(
+        table, end=split.train_end, input_length=split.input_length, horizon=split.horizon, start=split.train_start
+    )
+    before = split.input_length
+    parts = {
+        "train": _parts(table.series, table.clock, split.train_start, split.train_end),
+        "valid": _parts(table.series, table.clock, split.train_end - before, split.valid_end),
+        "test": _parts(table.series, table.clock, split.valid_end - before, split.test_end),
+    }
+    ends = {"valid": split.train_end, "test": split.valid_end}
+    for role, given in (("valid", source.valid), ("test", source.test)):
+        if given is not None:
+            own = require_columns(given, table.columns, role)
+            parts[role], ends[role] = _parts(own.series, own.clock, 0, given.num_steps), 0
+    sizes = {"train": split.train_end - split.train_start, "valid": split.valid_end - split.train_end,
+             "test": split.test_end - split.valid_end}  # fmt: skip
+    usable = {role: [each for each in some if len(each.values) >= split.window] for role, some in parts.items()}
+    warnings = []
+    for role, some in usable.items():
+        if short := len(parts[role]) - len(some) if sizes[role] or role not in ends else 0:
+            names = format_names([each.name for each in parts[role] if len(each.values) < split.window])
+            warnings.append(
+                f"{short:,} of {len(parts[role]):,} series have fewer than {split.window:,} steps up to the end of the "
+                f"{_PARTS[role]} part, and are left out of it: {names}"
+            )
+    if not usable["valid"]:
+        raise DataError(
+            f"the validation part has {max(0, sizes['valid']):,} steps, fewer than the horizon of {split.horizon:,}: "
+            "a smaller task.horizon, or other data.splits"
+        )
+    folder.mkdir(parents=True)
+    write_codecs(folder / "codecs", {"values": codec})
+    for role in ("train", "valid"):
+        write_series(folder / role, (_segment(each, codec) for each in usable[role]), len(table.columns))
+    held_out: HeldOut = {
+        role: [(each.name, each.first, format_values(_with_gaps(each))) for each in usable[role]] for role in ends
+    }
+    notes = [
+        f"{format_count(table.num_steps, 'step')}, split by time: {sizes['train']:,} for training, "
+        f"{sizes['valid']:,} for validation, {sizes['test']:,} for the test",
+        *encoder.with_codecs({"values": codec}).notes(),
+    ]
+    _write_record(folder, notes, warnings, held_out)
+
+
+_PARTS = {"train": "training", "valid": "validation", "test": "test"}
+
+
+def _parts(series: Sequence[Series], clock: Clock, start: int, end: int) -> list[Series]:
+    """The steps from `start` to `end` of each series that has some."""
+    found = []
+    for each in series:
+        first, last = max(0, start - each.start), max(0, end - each.start)
+        if len(values := each.values[first:last]):
+            began = clock.at(each.first, first)
+            found.append(replace(each, first=began, values=values, observed=each.observed[first:last]))
+    return found
+
+
+def _segment(series: Series, codec: SeriesCodec) -> Segment:
+    """Gaps are filled again, so that the store and the text of a held-out part have the same values."""
+    return codec.standardize(fill_forward(_with_gaps(series))), series.observed
+
+
+def _with_gaps(series: Series) -> NDArray[np.float64]:
+    return np.where(series.observed, series.values, np.nan)
+
+
 def _write_record(folder: Path, notes: list[str], warnings: list[str], held_out: HeldOut) -> None:
     record = {"notes": notes, "warnings": warnings, "held_out": held_out}
     (folder / "prepared.json").write_text(json.dumps(record, ensure_ascii=False), encoding="utf-8")
@@ -615,7 +704,7 @@ def _cache_name(content: str, key: Mapping[str, Any], columns: Sequence[str]) ->
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _require_space(folder: Path, table: Table | Documents | LabeledImages) -> None:
+def _require_space(folder: Path, table: Table | Documents | LabeledImages | SeriesTable) -> None:
     """Two bytes a token, eight a row and the order of rows add up to about the size of the text."""
     needed = sum(path.stat().st_size for path in table.paths)
     existing = next(parent for parent in folder.parents if parent.exists())

@@ -106,6 +106,7 @@ def write_run_report(
         confusion=content.confusion,
         highlights=[highlights_of(predictions, target) for predictions, target in content.predictions],
         attention=_attention_maps(run, content),
+        forecasts=_forecasts(content),
         notes=run.folder.read_provenance().notes,
     )
     write_report(run.folder.report_path, report)
@@ -123,6 +124,16 @@ def _baseline(found: BaselineResult | None, evaluation: Evaluation) -> dict[str,
         "is_beaten": found.is_beaten,
         "advice": list(found.advice),
     }
+
+
+def _forecasts(content: ReportContent) -> str:
+    """A drawing of the forecasts, as SVG."""
+    if not content.forecasts:
+        return ""
+    from regard.explanation.figures import to_svg
+    from regard.explanation.series import plot_forecasts
+
+    return to_svg(plot_forecasts(content.forecasts, coverage=content.coverage))
 
 
 def _attention_maps(run: Run, content: ReportContent) -> list[AttentionMaps]:

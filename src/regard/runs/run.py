@@ -67,7 +67,7 @@ from regard.selection.ledger import FILE, openings_in
 from regard.selection.sealed import rows_digest, without_sealed
 from regard.selection.siblings import read_ledgers
 from regard.tasks.registry import make_task
-from regard.tasks.task import EvaluationData, Likelihoods, Prediction, Predictor, Task, TextScore
+from regard.tasks.task import EvaluationData, Likelihoods, Prediction, Predictor, SeriesForecast, Task, TextScore
 from regard.tasks.text import SEPARATOR
 from regard.text.chat import Chat
 from regard.text.tokenizer import Tokenizer
@@ -557,6 +557,39 @@ class Run:
         if not self.task.server_schema([]).streams:
             raise RunError(f"{verb} is for language models, and {self.path} is for {self.task.description}")
         return predictor
+
+    def forecast(
+        self,
+        data: str | os.PathLike[str] | Sequence[Any],
+        *,
+        horizon: int | None = None,
+        out: str | os.PathLike[str] | None = None,
+        plot: str | os.PathLike[str] | None = None,
+    ) -> list[SeriesForecast]:
+        """The steps after the last one of each series, with intervals.
+
+        Args:
+            data: A table with the columns of training, or rows in memory.
+            horizon: Steps to forecast; unset, as many as in training.
+            out: A CSV, TSV, JSON-lines or Parquet file to write, with a row for each series, step and column.
+            plot: A PNG or SVG file to draw.
+        """
+        from regard.explanation.series import require_plot_path, save_forecasts
+
+        if out is not None:
+            written_format(out)
+            if isinstance(data, str | os.PathLike):
+                require_other_file(out, data)
+        if plot is not None:
+            require_plot_path(os.fspath(plot))
+        found = self.task.forecast(self.model, data, horizon=horizon)
+        if out is not None:
+            rows = [row for each in found for row in each.to_records()]
+            table = RecordTable(name="the forecasts", format="rows", read=lambda: iter(()), names=tuple(rows[0]))
+            write_records(out, iter(rows), table, {})
+        if plot is not None:
+            save_forecasts(found, os.fspath(plot), coverage=getattr(self.settings.task, "coverage", None))
+        return found
 
     def embed(self, inputs: str | Sequence[str]) -> NDArray[np.float32]:
         """A vector of length 1 for an input, or a row for each of several: products are cosines.

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
+from regard.data.builtin import find_builtin
 from regard.data.formats.cells import decimal_marks, parse_timestamp
 from regard.data.formats.columns import find_column
 from regard.data.formats.files import format_suffix, uncompressed_name
@@ -139,7 +140,8 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         return _describe_memory(config, rows, has_separator)
     name = ", ".join(Path(path).name for path in config.train)
     if is_builtin(config):
-        return DetectionSummary(name, sample=(_PAIR,), is_builtin=True)
+        data = find_builtin(config.train[0])
+        return DetectionSummary(name, names=data.columns, sample=(data.columns,), is_builtin=bool(data.tokenizer))
     if len(config.train) > len(_PAIR):
         return DetectionSummary(name, is_plain_text=True)
     suffix = ""

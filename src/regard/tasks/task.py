@@ -40,7 +40,7 @@ from regard.evaluation.registry import PAIRS, find_metric, score_label
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
 from regard.logging import log_info, log_warning
-from regard.models.family import ModelConfig
+from regard.models.family import InputKind, ModelConfig
 from regard.models.heads import HeadConfig
 from regard.settings import Settings
 
@@ -178,6 +178,10 @@ class Prediction:
     """Each word of the input with its tag, for taggers."""
     spans: list[TaggedSpan] | None = None
     """The entities of the input, for taggers; all words, where tags are not those of entities."""
+    lower: str | None = None
+    """The lower ends of the intervals of a forecast, in the form of the output."""
+    upper: str | None = None
+    """Their upper ends."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `--json` prints and a server returns."""
@@ -189,6 +193,8 @@ class Prediction:
             "probability": self.probability,
             "words": _as_dicts(self.words),
             "spans": _as_dicts(self.spans),
+            "lower": self.lower,
+            "upper": self.upper,
         }
         return found | {name: value for name, value in more.items() if value is not None}
 
@@ -320,6 +326,32 @@ class Defaults:
 
 
 @dataclass(frozen=True)
+class SeriesForecast:
+    """The forecast of one column of a series, with an interval at each step."""
+
+    id: str
+    """The name of the series; empty where there is one only."""
+    column: str
+    times: list[str]
+    point: list[float]
+    lower: list[float]
+    upper: list[float]
+    past_times: list[str] = field(default_factory=list)
+    """The last steps before the forecast, for plots."""
+    past: list[float | None] = field(default_factory=list)
+    """None where a value is missing."""
+    actual: list[float | None] = field(default_factory=list)
+    """What was observed at the steps of the forecast, where it is known."""
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One dictionary for each step."""
+        return [
+            {"id": self.id, "time": time, "column": self.column, "point": point, "lower": lower, "upper": upper}
+            for time, point, lower, upper in zip(self.times, self.point, self.lower, self.upper, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
 class ReportContent:
     """What a report shows of a task, beside scores and curves."""
 
@@ -333,6 +365,10 @@ class ReportContent:
     """Short facts for the head of the report, such as the size of the vocabulary."""
     attention_inputs: list[tuple[str, str]] = field(default_factory=list)
     """Inputs whose attention can be drawn, and the output of each; the first one that is short enough is drawn."""
+    forecasts: list[SeriesForecast] = field(default_factory=list)
+    """Forecasts of held-out steps, which are drawn with what was observed."""
+    coverage: float | None = None
+    """The share of values that the intervals of forecasts are made to contain."""
 
 
 @dataclass(frozen=True)
@@ -457,7 +493,7 @@ class Task(Generic[TaskSettingsT]):
     """Registered metrics, in the order of tables; `headline` names the one that heads the report."""
     architecture: ClassVar[Architecture] = "encoder"
     """The stacks that a model must have; `encoder` also accepts a decoder-only model, which reads causally."""
-    input_kind: ClassVar[Literal["tokens", "pixels"]] = "tokens"
+    input_kind: ClassVar[InputKind] = "tokens"
     default_preset: ClassVar[str] = "transformer"
     has_targets: ClassVar[bool] = True
     """Whether rows have targets that predictions are compared with."""
@@ -878,6 +914,10 @@ class Task(Generic[TaskSettingsT]):
     def imported_codecs(cls, imported: "ImportedCodecs") -> dict[str, Codec]:
         """The codecs of an imported model with this head."""
         raise NotImplementedError
+
+    def forecast(self, model: Any, data: Any, *, horizon: int | None = None) -> list[SeriesForecast]:
+        """The continuation of each series of a table."""
+        raise RunError(f"forecasts are for series, and this is a model for {self.description}")
 
     def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
         """A vector of length 1 for each input."""

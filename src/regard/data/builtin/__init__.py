@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from regard.data.builtin.dates import LOCALES, generate_dates
+from regard.data.builtin.sales import STORES, generate_sales
 from regard.errors import DataError
 
 __all__ = ["BuiltinData", "builtin_names", "find_builtin"]
@@ -33,7 +34,7 @@ class BuiltinData:
     num_rows: int
     """The default number of rows."""
     tokenizer: str
-    """The default kind of tokenizer."""
+    """The default kind of tokenizer; empty where rows have no text."""
     generate: Callable[[int, int], Iterator[tuple[str, ...]]]
     """Generates rows from their number and a seed."""
 
@@ -69,4 +70,12 @@ _DATES = BuiltinData(
     tokenizer="characters",
     generate=generate_dates,
 )
-_BUILTIN = {data.name: data for data in (_DATES,)}
+_SALES = BuiltinData(
+    name="sales",
+    description=f"daily sales of {len(STORES)} stores, with a trend, a week, a year and noise of known variance",
+    columns=("date", "store", "sales"),
+    num_rows=4 * 3 * 365,
+    tokenizer="",
+    generate=generate_sales,
+)
+_BUILTIN = {data.name: data for data in (_DATES, _SALES)}

@@ -13,6 +13,7 @@ PAGES.report = (root, data) => {
   if (data.summary.length) root.append(makeTiles(data.summary));
   addSections(root, [
     ["learning", "Learning curves", data.curves.length, showLearning],
+    ["forecasts", "Forecasts", data.forecasts, showForecasts],
     ["confusion", "Confusion matrix", data.confusion, showConfusion],
     ["labels", "Scores by label", data.labels?.length, showLabels],
     ["words", "Word attributions", data.highlights.length, showAttributions],
@@ -23,6 +24,10 @@ PAGES.report = (root, data) => {
     ["settings", "Settings", data.settings.trim().length, showSettings],
   ], data);
 };
+
+/* An image, not part of the page: whatever the names of series are, they are only drawn. */
+const showForecasts = (section, { forecasts }) => section.append(make("img", { class: "forecasts",
+  src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(forecasts)}`, alt: "Forecasts with intervals, and observed values" }));
 
 /* Where the model is not better than its baseline, that comes first, with what may help. */
 const makeWarning = ({ sentence, advice }) => make("div", { class: "not-better", role: "note" }, make("p", {}, sentence),

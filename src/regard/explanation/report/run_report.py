@@ -52,6 +52,8 @@ class Report:
     """`labels`, and `counts`: how often each label (a row) was predicted as each (a column)."""
     highlights: "Sequence[Highlights]" = ()
     attention: "Sequence[AttentionMaps]" = ()
+    forecasts: str = ""
+    """A drawing of forecasts and of what was observed, as SVG."""
     notes: Sequence[str] = ()
     """What was inferred, counted or left out, one sentence each."""
 
@@ -74,6 +76,7 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "confusion": report.confusion,
         "highlights": [example.to_json() for example in report.highlights],
         "attention": [maps.to_page_data() for maps in report.attention],
+        "forecasts": report.forecasts,
         "notes": list(report.notes),
     }
     write_page(path, "report", title=report.title, data=data)

@@ -1,0 +1,130 @@
+"""The series of a run, and how they are split: by time only, the same for all series."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from regard.data.builtin import builtin_names, find_builtin
+from regard.data.formats.files import content_hash
+from regard.data.formats.series import Clock, SeriesTable, read_series
+from regard.data.formats.tables import rows_hash
+from regard.data.settings import DataConfig
+from regard.data.sources import NamedRows, Rows, hash_with_held_out, is_builtin, require_files
+from regard.errors import ConfigError, DataError
+
+SPLITS = (0.7, 0.1, 0.2)
+"""Shares of the steps for training, validation and test."""
+_HORIZONS = {"second": 60, "minute": 60, "hour": 24, "day": 14, "week": 13, "month": 12, "year": 6}
+_OTHER_HORIZON = 24
+_LONGEST_INPUT, _INPUT_HORIZONS, _INPUT_SHARE = 512, 3, 4
+"""By default a forecast is made from a quarter of the training steps, at least 3 times and at most 512 of them."""
+_NO_EFFECT = ("group", "stratify", "order", "shots", "skip_bad")
+
+
+@dataclass(frozen=True)
+class SeriesSource:
+    """The series of a run; `valid` and `test` are None if they are to be split off `train`."""
+
+    train: SeriesTable
+    valid: SeriesTable | None
+    test: SeriesTable | None
+    content_hash: Callable[[], str]
+
+    @property
+    def inferred(self) -> list[str]:
+        tables = [table for table in (self.train, self.valid, self.test) if table is not None]
+        return list(dict.fromkeys(sentence for table in tables for sentence in table.inferred))
+
+
+@dataclass(frozen=True)
+class SeriesSplit:
+    """The steps at which the training, the validation and the test part end, and the lengths of a window."""
+
+    train_start: int
+    train_end: int
+    valid_end: int
+    test_end: int
+    input_length: int
+    horizon: int
+
+    @property
+    def window(self) -> int:
+        return self.input_length + self.horizon
+
+
+def open_series(
+    config: DataConfig, rows: Rows | None = None, *, time_column: str | None = None, id_column: str | None = None
+) -> SeriesSource:
+    """Open the series that the settings name, or rows in memory."""
+    defaults = DataConfig()
+    for name in _NO_EFFECT:
+        if (value := getattr(config, name)) != getattr(defaults, name):
+            raise ConfigError(f"data.{name} has no effect on series, which are split by time, got {value!r}")
+
+    def read(data: object, clock: Clock | None = None) -> SeriesTable:
+        return read_series(
+            data, columns=config.columns, time_column=time_column, id_column=id_column, clock=clock
+        )  # fmt: skip
+
+    if rows is not None:
+        records = [dict(zip(rows.names, row, strict=True)) for row in rows] if isinstance(rows, NamedRows) else rows
+        train, hash_of_train = read(records), lambda: rows_hash([[str(cell) for cell in row] for row in rows])
+    else:
+        require_files(config, "a table of series or a built-in data set")
+        if is_builtin(config):
+            data = find_builtin(config.train[0])
+            num_rows = config.num_rows or data.num_rows
+            generated = data.generate(num_rows, config.split_seed)
+            train = read([dict(zip(data.columns, row, strict=True)) for row in generated])
+            hash_of_train = lambda: data.content_hash(num_rows, config.split_seed)  # noqa: E731  as above
+        else:
+            if len(config.train) > 1:
+                raise DataError(f"series are read from one table, got {len(config.train)} files")
+            try:
+                train = read(config.train[0])
+            except DataError as error:
+                if "there is no file" in str(error):
+                    raise DataError(f"{error}; built-in data sets: {', '.join(builtin_names())}") from None
+                raise
+            hash_of_train = lambda: content_hash(config.train[0])  # noqa: E731  as above
+    valid, test = (read(paths[0], train.clock) if paths else None for paths in (config.valid, config.test))
+    held_out = {split: table.paths for split, table in (("valid", valid), ("test", test)) if table is not None}
+    return SeriesSource(train, valid, test, lambda: hash_with_held_out(hash_of_train(), held_out))
+
+
+def plan_series(
+    source: SeriesSource,
+    config: DataConfig,
+    *,
+    horizon: int | None = None,
+    input_length: int | None = None,
+    split_rows: Sequence[int] = (),
+) -> SeriesSplit:
+    """The parts of the steps, and the lengths of a window where they are unset."""
+    total = source.train.num_steps
+    if split_rows:
+        if sum(split_rows) > total:
+            raise ConfigError(
+                f"task.split_rows must sum to at most the {total:,} steps of the series, got {split_rows}"
+            )
+        ends = [sum(split_rows[: count + 1]) for count in range(3)]
+    else:
+        valid, test = source.valid is None, source.test is None and source.valid is None
+        shares = config.splits or [1 - SPLITS[1] * valid - SPLITS[2] * test, SPLITS[1] * valid, SPLITS[2] * test]
+        ends = [round(total * sum(shares[: count + 1])) for count in range(3)]
+    if horizon is None:
+        unit = str(source.train.clock).rpartition(" ")[2].removesuffix("s")
+        held_out = min([end - start for start, end in pairwise(ends) if end > start], default=ends[0])
+        horizon = max(1, min(_HORIZONS.get(unit, _OTHER_HORIZON), held_out, ends[0] // 4))
+    if input_length is None:
+        wanted = max(_INPUT_HORIZONS * horizon, ends[0] // _INPUT_SHARE)
+        input_length = max(1, min(_LONGEST_INPUT, wanted, max(ends[0] // 2, ends[0] - 2 * horizon)))
+    start = 0 if config.train_rows is None else max(0, ends[0] - config.train_rows)
+    split = SeriesSplit(start, ends[0], ends[1], ends[2], input_length, horizon)
+    longest = max(min(len(each.values), ends[0] - each.start) for each in source.train.series) - start
+    if longest < split.window:
+        raise DataError(
+            f"the training part has {max(0, longest):,} steps, fewer than a window of {input_length:,} steps that are "
+            f"read and {horizon:,} that are forecast: a longer series, or smaller task.input_length and task.horizon"
+        )
+    return split

@@ -1,0 +1,317 @@
+"""Encoders of series of numbers: patches, variables as tokens, a recurrent network, and a linear decomposition.
+
+All read the standardized numbers of some steps and columns, and return hidden states of each column: `positions` of
+them one after the other, column by column. A head maps those of a column to its forecast.
+
+    PatchEncoder       patches of each column are tokens (Nie et al., "A Time Series is Worth 64 Words", 2023)
+    VariableEncoder    each column is a token (Liu et al., "iTransformer", 2024)
+    PatchRecurrence    an LSTM over the patches of each column
+    Decomposition      a moving average and the rest of each column, without weights (Zeng et al., "Are Transformers
+                       Effective for Time Series Forecasting?", 2023): with a head, a linear model
+
+Dimensions: `batch` windows, `time` steps of each, `columns` of numbers, `model` width, `tokens`: positions of all
+columns.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from regard.errors import ConfigError
+from regard.models.family import Family, InputKind, ModelConfig, Preset
+from regard.models.protocols import EncoderOutput
+from regard.models.transformer.config import TransformerConfig
+from regard.models.transformer.model import TransformerStack, initialize_transformer
+from regard.nn.dropout import Dropout
+from regard.nn.recurrent import Cell, RecurrentStack
+
+_FEWEST_PATCHES = 4
+"""A short input is cut into shorter patches, so that there are at least so many."""
+
+
+@dataclass(frozen=True)
+class SeriesShape:
+    """The numbers that a model reads at once."""
+
+    input_length: int
+    num_columns: int
+
+
+class SeriesTransformerConfig(TransformerConfig):
+    """The settings that encoders of series with attention have in common: those of a Transformer's encoder."""
+
+    can_isolate_documents: ClassVar[bool] = False
+    gains_from_bf16_on_cpu: ClassVar[bool] = False
+    input_kind: ClassVar[InputKind] = "series"
+    decoder_layers: int | None = Field(default=0, ge=0, le=0)
+    """Always 0: there is no decoder."""
+
+    @property
+    def lr_scale(self) -> float:
+        return 0.2  # there are few windows, which overlap: a higher rate overfits them sooner
+
+
+class PatchConfig(SeriesTransformerConfig):
+    """The settings of `PatchEncoder`."""
+
+    family: str = "patches"
+    patch_length: int = Field(default=16, ge=1)
+    """Steps of a patch; at most a quarter of the input."""
+    patch_stride: int = Field(default=8, ge=1)
+    """Steps from one patch to the next; at most the length of a patch."""
+
+
+class VariableConfig(SeriesTransformerConfig):
+    """The settings of `VariableEncoder`."""
+
+    family: str = "variables"
+
+
+class PatchRecurrenceConfig(ModelConfig):
+    """The settings of `PatchRecurrence`."""
+
+    family: str = "patch-recurrence"
+    can_compile: ClassVar[bool] = False
+    can_use_cuda_graphs: ClassVar[bool] = False
+    input_kind: ClassVar[InputKind] = "series"
+    cell: Cell = "lstm"
+    num_layers: int = Field(default=1, ge=1)
+    """Layers of the encoder."""
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Dropout on the embedded patches and between layers."""
+    patch_length: int = Field(default=16, ge=1)
+    """Steps of a patch, which do not overlap; at most a quarter of the input."""
+
+    @property
+    def encoder_depth(self) -> int:
+        return self.num_layers
+
+    @property
+    def lr_scale(self) -> float:
+        return 0.5
+
+
+class DecompositionConfig(ModelConfig):
+    """The settings of `Decomposition`; it is as wide as the input is long, and `model_dim` is for the learning rate."""
+
+    family: str = "decomposition"
+    input_kind: ClassVar[InputKind] = "series"
+    kernel_size: int = Field(default=25, ge=1)
+    """Steps of the moving average."""
+
+    @property
+    def encoder_depth(self) -> int:
+        return 1
+
+
+class SeriesEncoder(nn.Module):
+    """What encoders of series have in common."""
+
+    def __init__(self, shape: SeriesShape, *, num_positions: int, width: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.num_positions = num_positions
+        """Hidden states of each column."""
+        self.width = width
+
+    def encode(
+        self,
+        source: Float[Tensor, "batch time columns"],
+        lengths: Any = None,
+        *,
+        segments: Any = None,
+        extra_embeddings: Any = None,
+        documents: Any = None,
+    ) -> EncoderOutput:
+        """Return the hidden states of numbers; the other arguments are for sequences of tokens."""
+        if any(part is not None for part in (lengths, extra_embeddings, documents)):
+            raise ConfigError(
+                "lengths, extra_embeddings and documents are for sequences of tokens, this model reads series"
+            )
+        return EncoderOutput(self.hidden_states(source), None)
+
+    def hidden_states(self, values: Float[Tensor, "batch time columns"]) -> Float[Tensor, "batch tokens model"]:
+        raise NotImplementedError
+
+
+class PatchEncoder(SeriesEncoder):
+    """Each column is read on its own, by the same weights, as a sequence of overlapping patches."""
+
+    def __init__(self, config: PatchConfig, shape: SeriesShape) -> None:
+        length = patch_length_of(config.patch_length, shape)
+        stride = min(config.patch_stride, length)
+        # The last value is repeated so that the last patch ends with it.
+        num_patches = (shape.input_length + stride - length) // stride + 1
+        super().__init__(shape, num_positions=num_patches, width=config.model_dim)
+        self.config = config = config.changed(context_length=num_patches)
+        self.patch_length, self.patch_stride = length, stride
+        self.embedding = nn.Linear(length, config.model_dim)
+        self.encoder = TransformerStack(config, config.encoder_depth)
+        initialize_transformer(self, config)
+
+    def hidden_states(self, values: Float[Tensor, "batch time columns"]) -> Float[Tensor, "batch tokens model"]:
+        x = F.pad(values.transpose(1, 2), (0, self.patch_stride), mode="replicate")
+        patches = x.unfold(2, self.patch_length, self.patch_stride)
+        found = self.encoder(self.embedding(patches).flatten(0, 1))
+        return found.unflatten(0, (values.size(0), -1)).flatten(1, 2)
+
+
+class VariableEncoder(SeriesEncoder):
+    """Each column is one token, and attention is between columns."""
+
+    def __init__(self, config: VariableConfig, shape: SeriesShape) -> None:
+        super().__init__(shape, num_positions=1, width=config.model_dim)
+        self.config = config
+        self.embedding = nn.Linear(shape.input_length, config.model_dim)
+        self.encoder = TransformerStack(config, config.encoder_depth)
+        initialize_transformer(self, config)
+
+    def hidden_states(self, values: Float[Tensor, "batch time columns"]) -> Float[Tensor, "batch tokens model"]:
+        return self.encoder(self.embedding(values.transpose(1, 2)))
+
+
+class PatchRecurrence(SeriesEncoder):
+    """A recurrent network reads the patches of each column in order; its last hidden state represents the column."""
+
+    def __init__(self, config: PatchRecurrenceConfig, shape: SeriesShape) -> None:
+        super().__init__(shape, num_positions=1, width=config.model_dim)
+        self.config = config
+        self.patch_length = patch_length_of(config.patch_length, shape)
+        self.embedding = nn.Linear(self.patch_length, config.model_dim)
+        self.dropout = Dropout(config.dropout)
+        widths = [config.model_dim] * config.num_layers
+        self.encoder = RecurrentStack(config.cell, config.model_dim, widths, dropout=Dropout(config.dropout))
+
+    def hidden_states(self, values: Float[Tensor, "batch time columns"]) -> Float[Tensor, "batch tokens model"]:
+        x = values.transpose(1, 2)
+        # Patches end with the last value; a first one that is incomplete repeats the first value.
+        x = F.pad(x, (-x.size(2) % self.patch_length, 0), mode="replicate")
+        patches = x.unflatten(2, (-1, self.patch_length))
+        found, _ = self.encoder(self.dropout(self.embedding(patches)).flatten(0, 1))
+        return found[:, -1].unflatten(0, (values.size(0), -1))
+
+
+class Decomposition(SeriesEncoder):
+    """The moving average of each column, and what is left: two hidden states without weights."""
+
+    def __init__(self, config: DecompositionConfig, shape: SeriesShape) -> None:
+        super().__init__(shape, num_positions=2, width=shape.input_length)
+        self.config = config
+
+    def hidden_states(self, values: Float[Tensor, "batch time columns"]) -> Float[Tensor, "batch tokens model"]:
+        x, size = values.transpose(1, 2), self.config.kernel_size
+        padded = F.pad(x, ((size - 1) // 2, size // 2), mode="replicate")
+        trend = F.avg_pool1d(padded, size, stride=1)
+        return torch.stack([trend, x - trend], dim=2).flatten(1, 2)
+
+
+def patch_length_of(wanted: int, shape: SeriesShape) -> int:
+    """The length of a patch, at most a quarter of the input.
+
+    Example:
+        >>> patch_length_of(16, SeriesShape(336, 1)), patch_length_of(16, SeriesShape(36, 1))
+        (16, 9)
+    """
+    return min(wanted, max(1, shape.input_length // _FEWEST_PATCHES))
+
+
+class SeriesFamily(Family):
+    """A family of models that read series."""
+
+    Encoder: ClassVar[Any]
+
+    def build(
+        self,
+        config: Any,
+        *,
+        vocab_size: int = 0,
+        source_vocab_size: int | None = None,
+        image: Any = None,
+        series: SeriesShape | None = None,
+    ) -> nn.Module:
+        return self.Encoder(config, series or SeriesShape(96, 1))
+
+    def decoder_only(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        raise ConfigError("a model of series has no decoder")
+
+
+_ATTENTION = {
+    "decoder_layers": 0,
+    "block": "pre-norm",
+    "activation": "gelu",
+    "scale_embeddings": False,
+    "initialization": "gpt2",
+}
+
+
+class PatchFamily(SeriesFamily):
+    """PatchTST; `tiny` and `small` are the sizes for small and large data of Nie et al. (2023), A.1.4."""
+
+    name: ClassVar[str] = "patches"
+    Config: ClassVar[type[ModelConfig]] = PatchConfig
+    Encoder: ClassVar[Any] = PatchEncoder
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "patchtst": Preset(
+            {
+                "tiny": {"num_layers": 3, "model_dim": 16, "num_heads": 4, "feedforward_dim": 128, "dropout": 0.3},
+                "small": {"num_layers": 3, "model_dim": 128, "num_heads": 16, "feedforward_dim": 256, "dropout": 0.2},
+                "base": {"num_layers": 6, "model_dim": 256, "num_heads": 16, "feedforward_dim": 1024, "dropout": 0.2},
+                "big": {"num_layers": 8, "model_dim": 512, "num_heads": 16, "feedforward_dim": 2048, "dropout": 0.2},
+            },
+            {**_ATTENTION, "positions": "learned"},
+        )
+    }
+
+
+class VariableFamily(SeriesFamily):
+    """Inverted Transformers: `small` and `base` are sizes of Liu et al. (2024)."""
+
+    name: ClassVar[str] = "variables"
+    Config: ClassVar[type[ModelConfig]] = VariableConfig
+    Encoder: ClassVar[Any] = VariableEncoder
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "itransformer": Preset(
+            {
+                "tiny": {"num_layers": 2, "model_dim": 128, "num_heads": 8, "feedforward_dim": 128},
+                "small": {"num_layers": 2, "model_dim": 256, "num_heads": 8, "feedforward_dim": 256},
+                "base": {"num_layers": 3, "model_dim": 512, "num_heads": 8, "feedforward_dim": 512},
+                "big": {"num_layers": 4, "model_dim": 1024, "num_heads": 16, "feedforward_dim": 2048},
+            },
+            {**_ATTENTION, "positions": "none"},
+        )
+    }
+
+
+class PatchRecurrenceFamily(SeriesFamily):
+    """Recurrent networks over patches."""
+
+    name: ClassVar[str] = "patch-recurrence"
+    Config: ClassVar[type[ModelConfig]] = PatchRecurrenceConfig
+    Encoder: ClassVar[Any] = PatchRecurrence
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "lstm-series": Preset(
+            {
+                "tiny": {"num_layers": 1, "model_dim": 64},
+                "small": {"num_layers": 2, "model_dim": 128},
+                "base": {"num_layers": 2, "model_dim": 256},
+                "big": {"num_layers": 3, "model_dim": 512},
+            }
+        )
+    }
+
+
+class DecompositionFamily(SeriesFamily):
+    """Linear models of a moving average and the rest."""
+
+    name: ClassVar[str] = "decomposition"
+    Config: ClassVar[type[ModelConfig]] = DecompositionConfig
+    Encoder: ClassVar[Any] = Decomposition
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "linear": Preset({size: {"kernel_size": 25} for size in ("tiny", "small", "base", "big")})
+    }
