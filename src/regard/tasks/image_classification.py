@@ -75,6 +75,8 @@ from regard.tasks.text_classification import (
 _IMAGES_AT_ONCE = {"cpu": 32, "cuda": 512}
 _FEWEST_AT_ONCE = 16
 _IMAGES_FOR_FLIPS = 4_000
+_ROWS_FOR_SMOOTHING = 10_000
+"""With fewer images training has few steps, which label smoothing makes slower to learn from."""
 _FEWEST_PIXELS = 16
 """In smaller images, a shift by a pixel may remove what an image shows."""
 _AUGMENTATION = 1
@@ -88,7 +90,8 @@ class ImageClassificationSettings(TaskSettings):
     balance: bool = False
     """Weight images so that all labels have the same weight in the loss."""
     crop_padding: int | None = Field(default=None, ge=0)
-    """In training, images are shifted by up to this many pixels in each direction. Unset: an eighth of their size, 0 below 16 pixels."""
+    """In training, images are shifted by up to this many pixels in each direction. Unset: an eighth of their size, and
+    0 below 16 pixels."""
     flips: bool | None = None
     """In training, half of the images are mirrored. Unset: unless mirror images are harder for a linear model, as
     those of letters and digits are."""
@@ -175,7 +178,7 @@ class ImageClassification(Task[ImageClassificationSettings]):
         at_once = min(_IMAGES_AT_ONCE[context.device], max(_FEWEST_AT_ONCE, context.num_rows // 20))
         own = {
             "batch_tokens": at_once * self.image.num_positions,
-            "label_smoothing": 0.1,
+            "label_smoothing": 0.1 if context.num_rows >= _ROWS_FOR_SMOOTHING else 0.0,
             "weight_decay": 0.05,
             "ema_decay": 0.998 if is_gpu else 0.99,
         }
