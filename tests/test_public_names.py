@@ -35,7 +35,7 @@ PUBLIC = {
     "regard.models": """
         Convolutional ConvolutionalConfig Decoder DecoderState Encoder EncoderDecoderConfig EncoderOutput FAMILIES
         Family ModelConfig Preset Recurrent RecurrentConfig StatefulDecoder StaticState Transformer
-        TransformerConfig VisionTransformer VisionTransformerConfig build_model find_family find_preset has_size
+        ResNet ResNetConfig TransformerConfig VisionTransformer VisionTransformerConfig build_model find_family find_preset has_size
         preset_names read_model_config
     """,
     "regard.generation": """

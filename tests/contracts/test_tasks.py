@@ -102,6 +102,13 @@ CASES = {
         "image-classification", lambda folder: rows_of.lines(folder, 20), preset="vit-tiny",
         settings={"image": {"size": 8, "patch_size": 4, "channels": 1}, "balance": True},
     ),
+    "image-classification-cnn": Case(
+        "image-classification", lambda folder: rows_of.lines(folder, 20), preset="cnn-tiny",
+        settings={
+            "image": {"size": 8, "patch_size": 4, "channels": 1}, "flips": True,
+            "model": {"num_layers": 1, "model_dim": 12},
+        },
+    ),
     "trend": Case("trend", series, preset="pooled-tiny"),
 }  # fmt: skip
 WITHOUT_BASELINE = ("masked-language-modeling", "question-answering", "sentence-embedding", "trend")
