@@ -105,6 +105,11 @@ def test_a_seed_determines_crops_mirror_images_and_mixtures(images):
     assert all(tensor is None for tensor in next(made.task.validation_batches(made.data)).tensors()[3:])
 
 
+def test_a_shift_is_smaller_than_an_image(images):
+    with pytest.raises(ConfigError, match=r"task.crop_padding must be less than the size of images, got 8 and 8"):
+        prepared(images, crop_padding=8)
+
+
 def test_a_mixture_has_the_loss_of_both_labels(images):
     made = prepared(images, mixup=0.4)
     model, batch = made.build(), made.batches(batch_tokens=40).batch(0)

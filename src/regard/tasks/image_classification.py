@@ -204,6 +204,11 @@ class ImageClassification(Task[ImageClassificationSettings]):
         log_info(f"images are {'' if flips else 'not '}mirrored in training: {reason}")
         return flips
 
+    def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Mapping[str, Sequence[Sequence[str]]]) -> None:
+        padding, size = self.settings.crop_padding or 0, self.image.size
+        if padding >= size:
+            raise ConfigError(f"task.crop_padding must be less than the size of images, got {padding} and {size}")
+
     def num_positions(self, data: Prepared) -> int:
         return 0  # positions are those of the patches
 
