@@ -34,9 +34,9 @@ PUBLIC = {
     """,
     "regard.models": """
         Convolutional ConvolutionalConfig Decoder DecoderState Encoder EncoderDecoderConfig EncoderOutput FAMILIES
-        Family ModelConfig Preset Recurrent RecurrentConfig StatefulDecoder StaticState Transformer
-        TransformerConfig VisionTransformer VisionTransformerConfig build_model find_family find_preset has_size
-        preset_names read_model_config
+        Family ModelConfig Preset Recurrent RecurrentConfig ResNet ResNetConfig StatefulDecoder StaticState
+        Transformer TransformerConfig VisionTransformer VisionTransformerConfig build_model find_family find_preset
+        has_size preset_names read_model_config
     """,
     "regard.generation": """
         BeamSearch Engine GenerationConfig Hypothesis NewTokens Request prepare_for_inference sample

@@ -164,6 +164,13 @@ def test_beyond_text(run: Run):
     assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in rows)
 
 
+def test_pictures(run: Run):
+    rows = run("pictures")
+    assert [row["row"] for row in rows] == ["mnist-cnn", "mnist-vit", "cifar10-cnn", "cifar10-vit"]
+    assert [row["model"] for row in rows] == ["cnn-tiny", "vit-tiny"] * 2
+    assert all(0.0 <= row["interval"][0] <= row["accuracy"] <= row["interval"][1] for row in rows)
+
+
 def test_finetune(run: Run):
     rows = run("finetune")
     assert [row["row"] for row in rows] == list(importlib.import_module("finetune").ROWS)

@@ -85,3 +85,28 @@ def test_pictures_that_are_missing_stop_training_unless_they_are_to_be_skipped(r
     options = ("--out", tmp_path / "run", "--steps", 1, "--device", "cpu", "--quiet", "--set", "task.image.size=8")
     regard("train", table, *options).fails_with("1 of 41 images cannot be read: there is no file", "--skip-bad")
     assert "run" in regard("train", table, *options, "--skip-bad").succeeds().out
+
+
+def test_a_convolutional_network_is_trained_by_its_name(regard, folder, tmp_path):
+    path, small = tmp_path / "cnn", ["--set", "model.model_dim=16", "--set", "task.image.size=8"]
+    answer = regard(
+        "train", folder / "table.csv", "--model", "cnn", "--out", path, "--steps", 20, "--device", "cpu", *small
+    ).succeeds()
+    assert "images are mirrored in training: the images are photographs in color" in answer.err
+    paths = [str(folder / "0.png"), str(folder / "1.png")]
+    assert regard("predict", path, *paths).succeeds().out == "dark\nbright\n"
+    regard("attention", path, paths[0]).fails_with("which has no attention maps")
+    size = ("--set", "task.image.size=9", "--set", "task.image.patch_size=3", "--out", tmp_path / "no", "--quiet")
+    regard("train", folder / "table.csv", "--model", "cnn", *size).fails_with("patch_size must be a power of two")
+    assert not (tmp_path / "no").exists()
+
+
+def test_truncated_and_huge_pictures_are_refused_in_one_line(regard, run, folder, tmp_path):
+    whole = tmp_path / "whole.jpg"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)).save(whole)
+    cut = tmp_path / "cut.jpg"
+    cut.write_bytes(whole.read_bytes()[:500])
+    regard("predict", run, cut).fails_with("cut.jpg is a damaged image")
+    bomb = tmp_path / "bomb.png"
+    Image.new("1", (20_000, 20_000)).save(bomb)
+    regard("predict", run, bomb).fails_with("bomb.png has more than", "pixels, and is not read")

@@ -123,6 +123,13 @@ CASES = {
     "forecasting-linear": Case(
         "forecasting", lambda folder: rows_of_numbers(90), preset="linear-tiny", settings=SHORT_SERIES
     ),
+    "image-classification-cnn": Case(
+        "image-classification", lambda folder: rows_of.lines(folder, 20), preset="cnn-tiny",
+        settings={
+            "image": {"size": 8, "patch_size": 4, "channels": 1}, "flips": True,
+            "model": {"num_layers": 1, "model_dim": 12},
+        },
+    ),
     "trend": Case("trend", series, preset="pooled-tiny"),
 }  # fmt: skip
 WITHOUT_BASELINE = ("masked-language-modeling", "question-answering", "sentence-embedding", "trend")

@@ -10,7 +10,7 @@ from regard.errors import ConfigError
 from regard.models.heads import HeadConfig
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer.config import TransformerConfig
-from regard.models.vision import VisionTransformer, VisionTransformerConfig, patches
+from regard.models.vision import VisionTransformer, VisionTransformerConfig, normalize_pixels, patches
 from regard.tasks.image_classification import ImageClassifier
 
 PICTURE = ImageConfig(size=15, patch_size=5, mean=[0.2, 0.4, 0.6])
@@ -62,11 +62,12 @@ def test_the_first_hidden_state_depends_on_all_patches_and_their_positions():
 
 @torch.no_grad()
 def test_one_number_serves_all_channels():
-    one = VisionTransformer(SHAPE, ImageConfig(size=15, patch_size=5, mean=[0.3], std=[0.7]))
-    three = VisionTransformer(SHAPE, ImageConfig(size=15, patch_size=5, mean=[0.3] * 3, std=[0.7] * 3))
     given = pixels()
-    assert torch.equal(one.normalize(given), three.normalize(given))
-    torch.testing.assert_close(one.normalize(given), (given / 255 - 0.3) / 0.7)
+    one, three = (
+        normalize_pixels(given, ImageConfig(mean=[0.3] * count, std=[0.7] * count), torch.float64) for count in (1, 3)
+    )
+    assert torch.equal(one, three)
+    torch.testing.assert_close(one, (given / 255 - 0.3) / 0.7)
 
 
 def test_images_need_a_model_that_reads_pixels():

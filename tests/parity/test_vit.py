@@ -14,6 +14,7 @@ from regard.data.formats.images import ImageConfig, read_image
 from regard.interop.hf.vit import VIT, image_labels, image_preprocessing
 from regard.interop.hf.weights import foreign_weights, read_weight
 from regard.models.heads import HeadConfig
+from regard.models.vision import normalize_pixels
 from regard.tasks.image_classification import ImageClassifier
 from regard.training.checkpoints import load_weights, weights_of
 
@@ -105,8 +106,7 @@ def test_pictures_are_brought_into_the_form_that_transformers_brings_them_into(t
         expected = processor(image, return_tensors="pt")["pixel_values"].double()
 
     config = image_preprocessing(SIZES, json.loads(processor.to_json_string()))
-    model = ImageClassifier(VIT.read_config(SIZES), config, HeadConfig(pooling="first"), 0)
-    found = model.body.normalize(torch.from_numpy(read_image(path, config))[None])
+    found = normalize_pixels(torch.from_numpy(read_image(path, config))[None], config, torch.float64)
 
     # The pixels are the same; transformers divides and subtracts them in float32, whose error is relative to the
     # largest number on the way: 255 where pixels are not rescaled.

@@ -1,15 +1,18 @@
 """Image classification: batches, splits by content, and learning bars and stripes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.golden.data import lines
 from tests.tiny import Tiny, tiny
 
 import regard
+from regard.baselines.linear import check_flips
 from regard.data.formats.images import ImageConfig
 from regard.errors import BadRowsError, ConfigError, DataError
 from regard.runs.report import summarize
@@ -90,6 +93,56 @@ def test_images_need_two_labels_and_one_for_each(images, tmp_path):
     (images / "bars").rename(alone / "bars")
     with pytest.raises(DataError, match="'bars'"):
         prepared(alone)
+
+
+def test_a_seed_determines_crops_mirror_images_and_mixtures(images):
+    made = prepared(images, crop_padding=2, flips=True, mixup=0.4)
+    one, same, other = (made.batches(batch_tokens=40, seed=seed).batch(3) for seed in (1, 1, 2))
+    for first, second in zip(one.tensors(), same.tensors(), strict=True):
+        assert torch.equal(first, second)
+    assert not torch.equal(one.shares, other.shares)
+    assert one.offsets.abs().max() <= 2
+    assert all(tensor is None for tensor in next(made.task.validation_batches(made.data)).tensors()[3:])
+
+
+def test_a_shift_is_smaller_than_an_image(images):
+    with pytest.raises(ConfigError, match=r"task.crop_padding must be less than the size of images, got 8 and 8"):
+        prepared(images, crop_padding=8)
+
+
+def test_a_mixture_has_the_loss_of_both_labels(images):
+    made = prepared(images, mixup=0.4)
+    model, batch = made.build(), made.batches(batch_tokens=40).batch(0)
+    whole = replace(batch, shares=torch.ones(len(batch.targets)))
+    torch.testing.assert_close(made.task.loss(model, whole), made.task.loss(model, replace(batch, shares=None)))
+    swapped = replace(batch, shares=torch.zeros(len(batch.targets)))
+    rolled = replace(batch, pixels=batch.pixels.roll(1, 0), targets=batch.targets.roll(1), shares=None)
+    torch.testing.assert_close(made.task.loss(model, swapped), made.task.loss(model, rolled))
+
+
+@torch.no_grad()
+def test_the_embedding_of_an_image_and_of_its_mirror_image_are_averaged(images):
+    made = prepared(images, average_flips=True)
+    model, pixels = made.build(std=0.3), made.batches(batch_tokens=40).batch(0).pixels
+    torch.testing.assert_close(model(pixels), model(pixels.flip(3)))
+    model.averages_flips = False
+    assert not torch.allclose(model(pixels), model(pixels.flip(3)))
+
+
+def test_flips_are_for_data_in_which_orientation_does_not_matter():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 600)
+    sides = rng.integers(0, 60, (600, 1, 12, 12)).astype(np.uint8)
+    for number, label in enumerate(labels):
+        sides[number, :, :, slice(0, 4) if label else slice(8, 12)] += 90
+    allowed, reason = check_flips(sides, labels)
+    assert not allowed
+    assert reason.startswith("a linear model is right for 100 % of the images and 0 % mirrored")
+    rows = sides.swapaxes(2, 3)
+    assert check_flips(rows, labels) == (True, "a linear model is right for 100 % of the images and 100 % mirrored")
+    noise = rng.integers(0, 256, (60, 3, 12, 12)).astype(np.uint8)
+    assert check_flips(noise, labels[:60])[0]
+    assert not check_flips(np.repeat(noise[:, :1], 3, axis=1), labels[:60])[0]
 
 
 SMALL = {

@@ -6,6 +6,7 @@ transformer/    Transformers, from the original to GPT-2, Llama, BERT and T5
 recurrent       rnn, gru and lstm, with and without attention
 convolutional   gated convolutions
 vision          the Vision Transformer
+resnet          residual convolutional networks for images
 heads           pooling and prediction heads on an encoder
 ngram_mixture   a decoder whose output is mixed with n-grams
 """
@@ -24,6 +25,7 @@ from regard.models.family import (
 from regard.models.presets import find_preset, has_size, preset_names
 from regard.models.protocols import Decoder, DecoderState, Encoder, EncoderOutput, StatefulDecoder, StaticState
 from regard.models.recurrent import Recurrent, RecurrentConfig
+from regard.models.resnet import ResNet, ResNetConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.vision import VisionTransformer, VisionTransformerConfig
 
@@ -41,6 +43,8 @@ __all__ = [
     "Preset",
     "Recurrent",
     "RecurrentConfig",
+    "ResNet",
+    "ResNetConfig",
     "StatefulDecoder",
     "StaticState",
     "Transformer",

@@ -46,6 +46,8 @@ class ModelConfig(Settings):
     """Whether bfloat16 is faster on a CPU, from a certain width on."""
     input_kind: ClassVar[InputKind] = "tokens"
     """What the encoder reads: tokens, pixels or series of numbers."""
+    has_class_token: ClassVar[bool] = False
+    """Whether the first hidden state represents the whole input; the others are then those of its parts."""
 
     @model_validator(mode="after")
     def _is_of_its_family(self) -> "ModelConfig":

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Real
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -35,6 +35,7 @@ class VisionTransformerConfig(TransformerConfig):
     family: str = "vision"
     can_isolate_documents: ClassVar[bool] = False
     input_kind: ClassVar[InputKind] = "pixels"
+    has_class_token: ClassVar[bool] = True
     decoder_layers: int | None = Field(default=0, ge=0, le=0)
     """Always 0: there is no decoder."""
 
@@ -66,7 +67,7 @@ class VisionTransformer(nn.Module):
 
     def encode(
         self,
-        source: UInt8[Tensor, "batch channels height width"],
+        source: Real[Tensor, "batch channels height width"],
         lengths: Int[Tensor, " batch"] | None = None,
         *,
         segments: Int[Tensor, "batch time"] | None = None,
@@ -74,26 +75,32 @@ class VisionTransformer(nn.Module):
         documents: Int[Tensor, "batch time"] | None = None,
     ) -> EncoderOutput:
         """Return the hidden states of pixels of 0 to 255; the other arguments are for sequences of tokens."""
-        if any(part is not None for part in (lengths, extra_embeddings, documents)):
-            raise ConfigError(
-                "lengths, extra_embeddings and documents are for sequences of tokens, this model reads pixels"
-            )
-        x = self.embedding(patches(self.normalize(source), self.image.patch_size))
+        require_pixels(lengths, extra_embeddings, documents)
+        pixels = normalize_pixels(source, self.image, self.embedding.weight.dtype)
+        x = self.embedding(patches(pixels, self.image.patch_size))
         start = self.start.to(x.dtype).expand(x.size(0), 1, -1)
         return EncoderOutput(self.encoder(torch.cat([start, x], dim=1)), None)
 
-    def normalize(
-        self, pixels: UInt8[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch channels height width"]:
-        """Return the pixels, scaled to 0..1, minus the mean and divided by the standard deviation of each channel."""
-        weight = self.embedding.weight
-        x = pixels.to(torch.promote_types(weight.dtype, torch.float32)) / _LARGEST_PIXEL
-        num_channels = self.image.channels
-        means, stds = (
-            numbers * num_channels if len(numbers) == 1 else numbers for numbers in (self.image.mean, self.image.std)
+
+def require_pixels(*parts: Tensor | None) -> None:
+    """Raise a `ConfigError` if arguments of `encode` are given that only sequences of tokens have."""
+    if any(part is not None for part in parts):
+        raise ConfigError(
+            "lengths, extra_embeddings and documents are for sequences of tokens, this model reads pixels"
         )
-        channels = [(channel - mean) / std for channel, mean, std in zip(x.unbind(dim=1), means, stds, strict=True)]
-        return torch.stack(channels, dim=1).to(weight.dtype)
+
+
+def normalize_pixels(
+    pixels: Real[Tensor, "batch channels height width"], image: ImageConfig, dtype: torch.dtype
+) -> Float[Tensor, "batch channels height width"]:
+    """Return pixels of 0 to 255, scaled to 0..1, minus the mean and divided by the standard deviation of each channel.
+
+    They may be fractions: augmentation mixes pixels.
+    """
+    x = pixels.to(torch.promote_types(dtype, torch.float32)) / _LARGEST_PIXEL
+    means, stds = (numbers * image.channels if len(numbers) == 1 else numbers for numbers in (image.mean, image.std))
+    channels = [(channel - mean) / std for channel, mean, std in zip(x.unbind(dim=1), means, stds, strict=True)]
+    return torch.stack(channels, dim=1).to(dtype)
 
 
 def patches(x: Float[Tensor, "batch channels height width"], patch_size: int) -> Float[Tensor, "batch patches numbers"]:
@@ -117,9 +124,27 @@ class VisionFamily(Family):
         "vit": Preset(
             {
                 "tiny": {"num_layers": 4, "model_dim": 128, "num_heads": 4, "feedforward_dim": 512},
-                "small": {"num_layers": 12, "model_dim": 384, "num_heads": 6, "feedforward_dim": 1536},
-                "base": {"num_layers": 12, "model_dim": 768, "num_heads": 12, "feedforward_dim": 3072},
-                "big": {"num_layers": 24, "model_dim": 1024, "num_heads": 16, "feedforward_dim": 4096},
+                "small": {
+                    "num_layers": 12,
+                    "model_dim": 384,
+                    "num_heads": 6,
+                    "feedforward_dim": 1536,
+                    "stochastic_depth": 0.1,
+                },
+                "base": {
+                    "num_layers": 12,
+                    "model_dim": 768,
+                    "num_heads": 12,
+                    "feedforward_dim": 3072,
+                    "stochastic_depth": 0.1,
+                },
+                "big": {
+                    "num_layers": 24,
+                    "model_dim": 1024,
+                    "num_heads": 16,
+                    "feedforward_dim": 4096,
+                    "stochastic_depth": 0.2,
+                },
             },
             {
                 "decoder_layers": 0,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.nn.attention import Mask, MultiHeadAttention
-from regard.nn.dropout import Dropout
+from regard.nn.dropout import Dropout, StochasticDepth
 from regard.nn.feedforward import FeedForward
 from regard.nn.kv_cache import CrossAttentionKV, KVCache, StaticKVCache
 from regard.nn.positions import PositionEncoding
@@ -46,11 +46,13 @@ class Block(nn.Module):
         order: BlockOrder,
         has_residual: bool = True,
         dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
     ) -> None:
         super().__init__()
         self.order, self.has_residual = order, has_residual
         self.attention, self.cross_attention, self.feedforward = attention, cross_attention, feedforward
         self.dropout = Dropout(dropout)
+        self.stochastic_depth = StochasticDepth(stochastic_depth)
         others = sum(part is not None for part in (cross_attention, feedforward))
         if order == "parallel":
             self.norm = make_norm()
@@ -94,7 +96,7 @@ class Block(nn.Module):
     def _sequential(self, x: Tensor, layers: Sequence[SubLayer]) -> Tensor:
         norms = (self.attention_norm, self.cross_attention_norm, self.feedforward_norm)
         for layer, norm in zip(layers, (norm for norm in norms if norm is not None), strict=True):
-            y = self.dropout(layer(norm(x) if self.order == "pre-norm" else x))
+            y = self.stochastic_depth(self.dropout(layer(norm(x) if self.order == "pre-norm" else x)))
             y = x + y if self.has_residual else y
             x = norm(y) if self.order == "post-norm" else y
         return x
@@ -105,5 +107,5 @@ class Block(nn.Module):
             parts = [layer(n) for layer in layers]
         else:
             parts = [gain * layer(n) for gain, layer in zip(self.gains, layers, strict=True)]
-        y = self.dropout(torch.stack(parts).sum(dim=0))
+        y = self.stochastic_depth(self.dropout(torch.stack(parts).sum(dim=0)))
         return x + y if self.has_residual else y

@@ -5,6 +5,8 @@ https://jmlr.org/papers/v15/srivastava14a.html
 Gal & Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent Neural Networks" (2016), for masks
 shared by all positions of a sequence, and for whole tokens. https://arxiv.org/abs/1512.05287
 
+Huang et al., "Deep Networks with Stochastic Depth" (2016), for whole residual branches. https://arxiv.org/abs/1603.09382
+
 Dimensions: `batch` sequences, `time` positions, `model` width.
 """
 
@@ -78,6 +80,30 @@ class TokenDropout(nn.Module):
         if not self.training or self.dropout.probability == 0.0:
             return x
         return x * self.dropout(x.new_ones(vocab_size, 1))[tokens]
+
+
+class StochasticDepth(nn.Module):
+    """Dropout of a residual branch: in training its output is zero for some of the sequences or images of a batch."""
+
+    def __init__(self, probability: float = 0.0) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: Float[Tensor, "batch *shape"]) -> Float[Tensor, "batch *shape"]:
+        if not self.training or self.probability == 0.0:
+            return x
+        kept = torch.rand(x.size(0), *[1] * (x.dim() - 1), device=x.device) >= self.probability
+        return x * (kept.to(x.dtype) / (1.0 - self.probability))
+
+
+def branch_probabilities(last: float, num_layers: int) -> list[float]:
+    """The probability of dropping the branches of each layer: linear in depth, from 0 to `last`.
+
+    Example:
+        >>> branch_probabilities(0.2, 3)
+        [0.0, 0.1, 0.2]
+    """
+    return [last * layer / max(1, num_layers - 1) for layer in range(num_layers)]
 
 
 def make_dropout(probability: float, *, is_locked: bool) -> Dropout | LockedDropout:

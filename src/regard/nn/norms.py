@@ -2,25 +2,30 @@
 
 Ba et al., "Layer Normalization" (2016). https://arxiv.org/abs/1607.06450
 Zhang & Sennrich, "Root Mean Square Layer Normalization" (2019). https://arxiv.org/abs/1910.07467
+Ioffe & Szegedy, "Batch Normalization" (2015). https://arxiv.org/abs/1502.03167
 
     LayerNorm   g * (x - mean(x)) / sqrt(var(x) + eps) + b      gain g and bias b are learned
     RMSNorm     g * x / sqrt(mean(x^2) + eps)                   no centering, no bias
+    BatchNorm   LayerNorm with the statistics of each channel over the images of a batch and their pixels
 
 The output has the dtype of the input, also under autocast, which would compute
-both in float32: the kernels accumulate in float32 in any case, and half of the
-time of a norm is reading and writing.
+the first two in float32: the kernels accumulate in float32 in any case, and half
+of the time of a norm is reading and writing.
 """
 
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 Norm = Literal["layer", "rms", "none"]
 
 _EPSILON = 1e-5
 """Keeps the division finite; the value of `nn.LayerNorm`."""
+_MOMENTUM = 0.1
+"""The share of the newest batch in the moving average of batch normalization; the value of `nn.BatchNorm2d`."""
 
 
 class LayerNorm(nn.LayerNorm):
@@ -43,6 +48,29 @@ class RMSNorm(nn.RMSNorm):
         assert self.weight is not None
         with torch.autocast(x.device.type, enabled=False):
             return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+class BatchNorm(nn.Module):
+    """Batch normalization of feature maps; outside of training by a moving average of the statistics.
+
+    A layer whose gain is frozen uses the moving average in training too, and does not change it: what is not trained
+    stays as it is.
+    """
+
+    def __init__(self, num_channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(num_channels))
+        self.bias = nn.Parameter(torch.zeros(num_channels))
+        self.mean: Tensor
+        self.variance: Tensor
+        self.register_buffer("mean", torch.zeros(num_channels))
+        self.register_buffer("variance", torch.ones(num_channels))
+
+    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch channels height width"]:
+        is_of_batch = self.training and self.weight.requires_grad
+        return F.batch_norm(
+            x, self.mean, self.variance, self.weight, self.bias, is_of_batch, momentum=_MOMENTUM, eps=_EPSILON
+        )
 
 
 def make_norm(norm: Norm, model_dim: int, *, epsilon: float = _EPSILON) -> nn.Module:

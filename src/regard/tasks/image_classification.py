@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, Real, UInt8
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
 from regard.baselines.baseline import Baseline
-from regard.baselines.linear import draw_images, fit_pixels
+from regard.baselines.linear import check_flips, draw_images, fit_pixels
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.labels import LabelCodec
 from regard.data.codecs.pixels import PixelCodec
@@ -38,6 +38,7 @@ from regard.evaluation.examples import Examples
 from regard.logging import log_info
 from regard.models.family import ModelConfig, find_family
 from regard.models.heads import HeadConfig, Pool, PredictionHead, pooled
+from regard.nn.augmentation import crop_and_flip, mix_images
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.task import (
     EVALUATION_TOKENS,
@@ -71,6 +72,16 @@ from regard.tasks.text_classification import (
     most_probable,
 )
 
+_IMAGES_AT_ONCE = {"cpu": 32, "cuda": 512}
+_FEWEST_AT_ONCE = 16
+_IMAGES_FOR_FLIPS = 4_000
+_ROWS_FOR_SMOOTHING = 10_000
+"""With fewer images training has few steps, which label smoothing makes slower to learn from."""
+_FEWEST_PIXELS = 16
+"""In smaller images, a shift by a pixel may remove what an image shows."""
+_AUGMENTATION = 1
+"""Augmentation has random numbers of its own, beside those of the order of the images."""
+
 
 class ImageClassificationSettings(TaskSettings):
     """Settings of image classification."""
@@ -78,6 +89,18 @@ class ImageClassificationSettings(TaskSettings):
     name: str = "image-classification"
     balance: bool = False
     """Weight images so that all labels have the same weight in the loss."""
+    crop_padding: int | None = Field(default=None, ge=0)
+    """In training, images are shifted by up to this many pixels in each direction. Unset: an eighth of their size, and
+    0 below 16 pixels."""
+    flips: bool | None = None
+    """In training, half of the images are mirrored. Unset: unless mirror images are harder for a linear model, as
+    those of letters and digits are."""
+    average_flips: bool | None = None
+    """Predict from the mean of the embeddings of an image and of its mirror image. Unset: where images are mirrored in
+    training."""
+    mixup: float | None = Field(default=None, ge=0.0)
+    """In training, images are mixed in pairs, with shares from Beta(mixup, mixup); 0 for none. Unset: 0.8 where a
+    Vision Transformer is trained on a GPU on images that may be mirrored, otherwise 0."""
     image: ImageConfig = Field(default_factory=ImageConfig)
 
 
@@ -150,13 +173,48 @@ class ImageClassification(Task[ImageClassificationSettings]):
         return {"images": f"{image.size} x {image.size} pixels, patches of {image.patch_size} x {image.patch_size}"}
 
     def defaults(self, context: DefaultsContext) -> Defaults:
-        return Defaults(super().defaults(context).train, head={"pooling": "first"})
+        train, is_gpu = super().defaults(context).train, context.device == "cuda"
+        # A batch normalization needs many images; more than a twentieth of the data would leave few steps.
+        at_once = min(_IMAGES_AT_ONCE[context.device], max(_FEWEST_AT_ONCE, context.num_rows // 20))
+        own = {
+            "batch_tokens": at_once * self.image.num_positions,
+            "label_smoothing": 0.1 if context.num_rows >= _ROWS_FOR_SMOOTHING else 0.0,
+            "weight_decay": 0.05,
+            "ema_decay": 0.998 if is_gpu else 0.99,
+        }
+        flips = self._default_flips(context)
+        is_mixed = flips and is_gpu and context.model.has_class_token and not context.is_finetuned
+        augmentation = {
+            "crop_padding": self.settings.image.size // 8 if self.settings.image.size >= _FEWEST_PIXELS else 0,
+            "flips": flips,
+            "average_flips": flips,
+            "mixup": 0.8 if is_mixed else 0.0,
+        }
+        pooling = "first" if context.model.has_class_token else "mean"
+        return Defaults({**train, **own}, task=augmentation, head={"pooling": pooling})
+
+    def _default_flips(self, context: DefaultsContext) -> bool:
+        """The setting, or whether the data allows flips, for which the reason is logged."""
+        if self.settings.flips is not None:
+            return self.settings.flips
+        store = context.data.train
+        assert isinstance(store, ImageStore)
+        drawn = permute(np.arange(min(len(store), _IMAGES_FOR_FLIPS)), len(store), 0)
+        flips, reason = check_flips(store.pixels(drawn), store.labels(drawn))
+        log_info(f"images are {'' if flips else 'not '}mirrored in training: {reason}")
+        return flips
+
+    def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Mapping[str, Sequence[Sequence[str]]]) -> None:
+        padding, size = self.settings.crop_padding or 0, self.image.size
+        if padding >= size:
+            raise ConfigError(f"task.crop_padding must be less than the size of images, got {padding} and {size}")
 
     def num_positions(self, data: Prepared) -> int:
         return 0  # positions are those of the patches
 
     def build(self, model: ModelConfig, head: HeadConfig) -> "ImageClassifier":
-        return ImageClassifier(model, self.image, head, len(self.label_codec))
+        averages_flips = bool(self.settings.average_flips)
+        return ImageClassifier(model, self.image, head, len(self.label_codec), averages_flips=averages_flips)
 
     def batches(
         self, data: Prepared, *, batch_tokens: int, seed: int, has_fixed_shapes: bool = False
@@ -189,11 +247,31 @@ class ImageClassification(Task[ImageClassificationSettings]):
             num_tokens=len(labels) * self.image.num_positions,
         )
 
+    def augmented(self, batch: "ImageBatch", rng: np.random.Generator) -> "ImageBatch":
+        """The batch with the random numbers of its augmentation; the loss applies it."""
+        settings, count = self.settings, len(batch.targets)
+        padding, mixup = settings.crop_padding or 0, settings.mixup or 0.0
+        if padding or settings.flips:
+            offsets = torch.from_numpy(rng.integers(-padding, padding, (count, 2), endpoint=True))
+            is_mirrored = torch.from_numpy(rng.random(count) < (0.5 if settings.flips else 0.0))
+            batch = replace(batch, offsets=offsets, is_mirrored=is_mirrored)
+        if mixup:
+            shares = rng.beta(mixup, mixup, count).astype(np.float32)
+            batch = replace(batch, shares=torch.from_numpy(shares))
+        return batch
+
     def loss(self, model: "ImageClassifier", batch: "ImageBatch", objective: Objective = PLAIN) -> Float[Tensor, ""]:
-        """Cross-entropy summed over the images."""
+        """Cross-entropy summed over the images; a mixture has the labels of both of its images, by their shares."""
         if objective.rdrop:
             batch = repeat_batch(batch)
-        return classification_loss(model(batch.pixels).float(), batch.targets, batch.weights, objective)
+        pixels, targets, weights, shares = batch.pixels, batch.targets, batch.weights, batch.shares
+        if batch.offsets is not None and batch.is_mirrored is not None:
+            pixels = crop_and_flip(pixels, batch.offsets, batch.is_mirrored)
+        if shares is None:
+            return classification_loss(model(pixels).float(), targets, weights, objective)
+        logits = model(mix_images(pixels, shares)).float()
+        own = classification_loss(logits, targets, weights * shares, objective)
+        return own + classification_loss(logits, targets.roll(1), weights * (1.0 - shares), objective)
 
     def has_linear_head(self, head: HeadConfig) -> bool:
         return head.is_linear
@@ -276,12 +354,17 @@ class ImageBatch:
     """The weight of each image in the loss: 0 for one that only pads the batch."""
     num_targets: int
     num_tokens: int
+    offsets: Int[Tensor, "batch 2"] | None = None
+    """By how many pixels each image is shifted, by row and column; None without augmentation."""
+    is_mirrored: Bool[Tensor, " batch"] | None = None
+    shares: Float[Tensor, " batch"] | None = None
+    """The share of each image in its mixture with the one before it; None where images are not mixed."""
 
     def tensors(self) -> list[Tensor | None]:
-        return [self.pixels, self.targets, self.weights]
+        return [self.pixels, self.targets, self.weights, self.offsets, self.is_mirrored, self.shares]
 
     def with_tensors(self, tensors: Sequence[Tensor | None]) -> "ImageBatch":
-        names = ("pixels", "targets", "weights")
+        names = ("pixels", "targets", "weights", "offsets", "is_mirrored", "shares")
         return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
 
@@ -302,11 +385,12 @@ class ImageBatches:
         start, end = (len(self._store) * each // self.per_epoch for each in (place, place + 1))
         rows = permute(np.arange(start, end), len(self._store), mix(self._seed, epoch))
         batch = self._task.make_batch(self._store.pixels(rows), self._store.labels(rows), is_training=True)
+        batch = self._task.augmented(batch, np.random.default_rng([mix(self._seed, number), _AUGMENTATION]))
         more = max(0, self._num_rows - len(rows))
         if not more:
             return batch
-        pixels, targets = (pad_rows(x, self._num_rows) for x in (batch.pixels, batch.targets))
-        return replace(batch, pixels=pixels, targets=targets, weights=F.pad(batch.weights, (0, more)))
+        padded = [None if x is None else pad_rows(x, self._num_rows) for x in batch.tensors()]
+        return replace(batch.with_tensors(padded), weights=F.pad(batch.weights, (0, more)))
 
 
 class ImagePredictor:
@@ -330,8 +414,17 @@ class ImagePredictor:
 class ImageClassifier(nn.Module):
     """Pixels in, a logit for each label out; without labels it is a body to be fine-tuned."""
 
-    def __init__(self, config: ModelConfig, image: ImageConfig, head: HeadConfig, num_outputs: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        image: ImageConfig,
+        head: HeadConfig,
+        num_outputs: int,
+        *,
+        averages_flips: bool = False,
+    ) -> None:
         super().__init__()
+        self.averages_flips = averages_flips
         if config.input_kind != "pixels":
             raise ConfigError(
                 f"images need a model that reads pixels, such as vit-tiny, got model.family={config.family}"
@@ -344,11 +437,14 @@ class ImageClassifier(nn.Module):
             else None
         )
 
-    def forward(self, pixels: UInt8[Tensor, "batch channels height width"]) -> Float[Tensor, "batch outputs"]:
+    def forward(self, pixels: Real[Tensor, "batch channels height width"]) -> Float[Tensor, "batch outputs"]:
         if self.head is None:
             raise RunError("this model has no labels: fine-tune it on labeled images")
         return self.head(self.embed(pixels))
 
-    def embed(self, pixels: UInt8[Tensor, "batch channels height width"]) -> Float[Tensor, "batch model"]:
-        """The embedding of each image."""
-        return pooled(self.pooling, self.body.encode(pixels))
+    def embed(self, pixels: Real[Tensor, "batch channels height width"]) -> Float[Tensor, "batch model"]:
+        """The embedding of each image; outside of training, with its mirror image where both are averaged."""
+        found = pooled(self.pooling, self.body.encode(pixels))
+        if self.training or not self.averages_flips:
+            return found
+        return (found + pooled(self.pooling, self.body.encode(pixels.flip(3)))) / 2

@@ -13,13 +13,18 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from regard.nn.norms import BatchNorm
+
 
 class WeightAverage:
-    """The moving average of a model's trainable weights; with a decay of 0, the weights themselves."""
+    """The moving average of a model's trainable weights; with a decay of 0, the weights themselves.
+
+    The statistics of batch normalization belong to the weights that they were computed with, and are averaged too.
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._model, self._decay = model, decay
-        self._averages = [p.detach().clone() for p in _trained(model)] if decay else []
+        self._averages = [tensor.detach().clone() for tensor in _averaged(model).values()] if decay else []
 
     def decay_at(self, step: int) -> float:
         """The decay at `step`."""
@@ -32,11 +37,11 @@ class WeightAverage:
             return
         if isinstance(decay, Tensor):
             # In a CUDA graph the decay is known only on the device.
-            gaps = torch._foreach_sub(_trained(model), self._averages)  # pyright: ignore[reportPrivateImportUsage]  no public name
+            gaps = torch._foreach_sub(list(_averaged(model).values()), self._averages)  # pyright: ignore[reportPrivateImportUsage]  no public name
             torch._foreach_mul_(gaps, 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]  no public name
             torch._foreach_add_(self._averages, gaps)  # pyright: ignore[reportPrivateImportUsage]  no public name
         else:
-            torch._foreach_lerp_(self._averages, _trained(model), 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]  no public name
+            torch._foreach_lerp_(self._averages, list(_averaged(model).values()), 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]  no public name
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -52,8 +57,7 @@ class WeightAverage:
 
     def tensors(self) -> dict[str, Tensor]:
         """The averages by name."""
-        names = [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]
-        return dict(zip(names, self._averages, strict=True)) if self._averages else {}
+        return dict(zip(_averaged(self._model), self._averages, strict=True)) if self._averages else {}
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -64,11 +68,15 @@ class WeightAverage:
     @torch.no_grad()
     def _swap(self) -> None:
         # Values are swapped, not memory: CUDA graphs and flattened recurrent weights refer to it.
-        for parameter, average in zip(_trained(self._model), self._averages, strict=True):
-            kept = parameter.clone()
-            parameter.copy_(average)
+        for tensor, average in zip(_averaged(self._model).values(), self._averages, strict=True):
+            kept = tensor.clone()
+            tensor.copy_(average)
             average.copy_(kept)
 
 
-def _trained(model: nn.Module) -> list[Tensor]:
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+def _averaged(model: nn.Module) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    for name, module in model.named_modules():
+        if isinstance(module, BatchNorm) and module.weight.requires_grad:
+            found |= {f"{name}.{statistic}": tensor for statistic, tensor in module.named_buffers()}
+    return found

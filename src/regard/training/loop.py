@@ -321,7 +321,7 @@ class Trainer:
         )
         if not is_solved:
             return False
-        self.ema.restore(dict(self.model.named_parameters()))
+        self.ema.restore(trained_weights(self.model))
         # With few shots the validation rows select nothing, so the probe is a candidate only if nothing follows it.
         if is_alone or not is_few:
             line = self._evaluate(save_best)

@@ -44,7 +44,8 @@ class TrainConfig(Settings):
     otherwise loss."""
     batch_tokens: int = Field(ge=1)
     """The largest batch: rows times the tokens of the longest one. Unset: 1,024 on a CPU and 4,096 on a GPU; on a
-    GPU 8,192 for language models and for 20,000 pairs or more, 2,048 for fine-tuned taggers."""
+    GPU 8,192 for language models and for 20,000 pairs or more, 2,048 for fine-tuned taggers; 32 and 512
+    images, or a twentieth of fewer."""
     accumulate: int = Field(default=1, ge=1)
     """Batches of one step; the loss is normalized by the targets of all of them."""
     optimizer: OptimizerName
@@ -69,10 +70,10 @@ class TrainConfig(Settings):
     """Added to the root of the mean squared gradient in Adam."""
     weight_decay: float = Field(ge=0)
     """Weight decay of AdamW and Muon on matrices; biases and gains have none. Unset: 0.01, but 0.1 for language
-    models."""
+    models and 0.05 for images."""
     label_smoothing: float = Field(ge=0.0, lt=1.0)
     """The share of the target's probability that is spread over all classes. Unset: 0.1 for sequence-to-sequence
-    models, otherwise 0."""
+    models and for 10,000 images or more, otherwise 0."""
     rdrop: float = Field(default=0.0, ge=0.0)
     """Weight of the R-Drop term: the divergence between two forward passes with different dropout. A step takes twice
     as long. Unset: 0, but on a GPU 5 for translation with time for about 20 epochs, 4 for models of words with time for
@@ -84,8 +85,8 @@ class TrainConfig(Settings):
     """The largest norm of the gradient; 0 disables clipping."""
     ema_decay: float = Field(ge=0.0, lt=1.0)
     """Decay of the exponential moving average of the weights, which is evaluated and saved; 0 keeps the last weights.
-    Unset: 0.998 for sequence-to-sequence models, 0.98 for language models, 0.99 for others; for fine-tuning 0, but
-    on a GPU with 1,000 rows or more an average over 0.4 of the steps, at most 500."""
+    Unset: 0.998 for sequence-to-sequence models and for images on a GPU, 0.98 for language models, 0.99 for others; for
+    fine-tuning 0, but on a GPU with 1,000 rows or more an average over 0.4 of the steps, at most 500."""
     seed: int = 0
     evaluate_every: int | None = Field(default=None, ge=1)
     """Steps between evaluations on the validation rows. Unset: 200; for fine-tuning a twelfth of all steps; under a

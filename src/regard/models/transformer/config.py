@@ -78,6 +78,9 @@ class TransformerConfig(EncoderDecoderConfig):
     """Dropout on the attention weights."""
     token_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Probability with which the embedding of a token is zero in a training step."""
+    stochastic_depth: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Probability with which a sub-layer of the last block is skipped for a row in a training step; it decreases
+    linearly to 0 in the first block."""
     bias: bool = True
     """Whether linear layers have a bias."""
     attention_bias: bool | None = None
@@ -132,6 +135,11 @@ class TransformerConfig(EncoderDecoderConfig):
             raise ConfigError(
                 "position_distance must exceed half of position_buckets, "
                 f"got position_distance={self.position_distance} and position_buckets={self.position_buckets}"
+            )
+        if self.stochastic_depth and not self.residual:
+            raise ConfigError(
+                "stochastic_depth needs the residual sum, "
+                f"got stochastic_depth={self.stochastic_depth} and residual={self.residual}"
             )
         if self.num_segments and not self.encoder_depth:
             raise ConfigError(

@@ -27,7 +27,7 @@ from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.states import BeamTreeCache, StaticBeamCache, StaticCache, TransformerState
 from regard.nn.attention import Lookup, Mask, MultiHeadAttention, ShapedLookup
 from regard.nn.blocks import Block
-from regard.nn.dropout import Dropout, TokenDropout
+from regard.nn.dropout import Dropout, TokenDropout, branch_probabilities
 from regard.nn.feedforward import FeedForward
 from regard.nn.inference import Quantization
 from regard.nn.kv_cache import CrossAttentionKV, KVCache, StaticKVCache
@@ -245,8 +245,9 @@ class TransformerStack(nn.Module):
                 order=config.block,
                 has_residual=config.residual,
                 dropout=config.dropout,
+                stochastic_depth=probability,
             )
-            for _ in range(num_layers)
+            for probability in branch_probabilities(config.stochastic_depth, num_layers)
         )
         self.final_norm = None if config.block == "post-norm" else norm()
         self.scale = config.model_dim**-0.5 if config.scale_output and is_causal else 1.0

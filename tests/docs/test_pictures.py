@@ -1,0 +1,36 @@
+"""The commands and the program of the page on pictures run."""
+
+from pathlib import Path
+
+import pytest
+from tests.golden.data import lines
+
+SMALL = {
+    "vit": "--set model.num_layers=1 --set model.model_dim=16 --set model.num_heads=2",
+    "cnn": "--set model.num_layers=1 --set model.model_dim=16",
+}
+
+
+@pytest.fixture
+def pictures(workplace: Path) -> Path:
+    """A workplace with a folder of pictures, and one picture beside it."""
+    lines(workplace / "drawn", 40).rename(workplace / "pictures")
+    (workplace / "photo.png").write_bytes((workplace / "pictures" / "bars" / "0.png").read_bytes())
+    return workplace
+
+
+@pytest.mark.slow
+def test_the_commands_and_the_program_run_in_the_order_they_stand_in(pictures, run_inside, capsys):
+    from tests.docs.conftest import ROOT, Page
+
+    page = Page(ROOT / "docs" / "pictures.md")
+    for command in page.short_commands():
+        kind = "cnn" if "--model cnn" in command else "vit"
+        more = f" {SMALL[kind]}" if " train " in command else ""
+        code, out, err = run_inside(command + more)
+        assert code == 0, f"{command}\n{err}"
+        assert out.strip(), f"{command} printed nothing"
+    (program,) = page.blocks("python")
+    exec(program, {})
+    assert capsys.readouterr().out.strip() in ("['bars']", "['stripes']")
+    assert (pictures / "runs" / "cnn" / "report.html").is_file()
