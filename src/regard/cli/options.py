@@ -88,5 +88,8 @@ def _next_commands(run: "Run") -> str:
     """What can be done with a run, for its task."""
     schema, path = run.task.server_schema([]), shlex.quote(str(run.path))
     verb = "generate" if schema.streams else "embed" if schema.output == "vector" else "predict"
-    use = f"next: regard {verb} {path} {'IMAGE' if schema.reads_files else 'TEXT'}, regard evaluate {path} FILE"
+    use = f"{verb} {path} {'IMAGE' if schema.reads_files else 'TEXT'}"
+    if run.task.input_kind == "series":
+        use = f"forecast {path} FILE"
+    use = f"next: regard {use}, regard evaluate {path} FILE"
     return f"{use}; once, when all choices are made: regard test {path}" if run.folder.has_test else use
