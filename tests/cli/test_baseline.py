@@ -30,7 +30,7 @@ def train_section(run: Path) -> dict[str, object]:
 def test_a_model_of_one_step_is_worse_and_that_comes_first(
     regard: Callable, tiny: list[str], opinions: Path, tmp_path: Path
 ):
-    splits = ["--set", "data.splits=[0.6, 0.3, 0.1]", "--set", "train.learning_rate=1e-6"]
+    splits = ["--set", "data.splits=[0.6, 0.3, 0.1]", "--set", "train.learning_rate=1e-6", "--set", "task.ngrams=0"]
     answer = regard("train", opinions, "--out", tmp_path / "run", "--steps", 1, *tiny, *splits, "--json").succeeds()
     lines = answer.err.splitlines()
     trained = next(number for number, line in enumerate(lines) if line.startswith("trained 1 step"))
@@ -83,6 +83,7 @@ def test_a_comparison_has_the_baseline_beside_its_models(
     models = ["--models", "gru,lstm", "--steps", "1"]
     shape = ["--set", "model.model_dim=12", "--set", "model.num_layers=1", "--set", "train.learning_rate=1e-6"]
     shape += ["--set", "data.splits=[0.6, 0.1, 0.3]", "--set", "train.device=cpu", "--set", "task.tokenizer=words"]
+    shape += ["--set", "task.ngrams=0"]
     with jobs_inside():
         answer = regard("compare", opinions, *models, *shape, "--out", tmp_path / "all").succeeds()
         without = ["--set", "train.baseline=false", "--out", tmp_path / "none"]

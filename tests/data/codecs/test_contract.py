@@ -12,6 +12,7 @@ from PIL import Image
 
 from regard.data.codecs import Codec, ImageConfig, LabelCodec, NumberCodec, PixelCodec, TextCodec
 from regard.data.codecs.codec import read_codecs, write_codecs
+from regard.data.codecs.series import SeriesCodec
 from regard.errors import CheckpointError
 from regard.tasks import TASKS
 from regard.tasks.token_classification.task import TagCodec
@@ -67,6 +68,10 @@ CASES = {
     ),
     "pixels": Case(
         lambda folder: PixelCodec(IMAGE), image_paths, lambda paths: pixels_of(paths)
+    ),
+    "series": Case(
+        lambda folder: SeriesCodec(columns=("a", "b"), means=(0.0, 1.0), stds=(1.0, 2.0), scales=(1.0, 1.0)),
+        lambda folder: ["1.5,20 1.75,nan", "-3,0.25"],
     ),
 }  # fmt: skip
 
