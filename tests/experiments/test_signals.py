@@ -13,7 +13,7 @@ from regard.errors import StoppedError
 ROWS = [(f"{word} film number {number}", word) for number in range(40) for word in ("good", "bad")]
 SMALL = {
     "model": {"num_layers": 1, "model_dim": 8, "num_heads": 1, "feedforward_dim": 11},
-    "task": {"tokenizer": "characters"},
+    "task": {"tokenizer": "characters", "ngrams": 0},
     "train": {"batch_tokens": 300, "precision": "float32", "device": "cpu", "max_steps": 3, "evaluate_every": 3},
 }
 

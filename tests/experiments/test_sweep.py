@@ -44,7 +44,7 @@ ROWS = [
 ]
 TINY: dict[str, Any] = {
     "model": {"num_layers": 1, "model_dim": 8, "num_heads": 1, "feedforward_dim": 11, "dropout": 0.0},
-    "task": {"tokenizer": "characters"},
+    "task": {"tokenizer": "characters", "ngrams": 0},
     "train": {"batch_tokens": 300, "precision": "float32", "device": "cpu"},
 }
 RATE = {"train": {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}}}

@@ -172,6 +172,7 @@ class ResNetFamily(Family):
                 "tiny": {"num_layers": 1, "model_dim": 96},
                 "small": {"num_layers": 2, "model_dim": 256},
                 "base": {"num_layers": 2, "model_dim": 640, "stochastic_depth": 0.1},
+                "big": {"num_layers": 3, "model_dim": 1024, "stochastic_depth": 0.2},
             }
         )
     }

@@ -382,7 +382,7 @@ def _fit(
         if writer is not None:
             for name in line.keys() - {"step", "valid_metric"}:
                 writer.add_scalar(name, line[name], line["step"])
-        if "valid_loss" in line and on_evaluation is not None:
+        if "valid_loss" in line and line["step"] and on_evaluation is not None:
             on_evaluation(line["step"], line["valid_loss"])
 
     estimate = TimeEstimate()

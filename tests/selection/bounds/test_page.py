@@ -21,4 +21,4 @@ def test_the_program_of_the_page_runs(capsys: pytest.CaptureFixture[str]):
 def test_the_figures_of_the_page_are_those_of_the_functions():
     text = PAGE.read_text(encoding="utf-8")
     assert f"{hoeffding_epsilon(4_000, num_candidates=1_000_000):.4f}" in text
-    assert f"{equivalent_fresh_examples(4_000, num_candidates=1_000_000)} are worth those 4,000" in text
+    assert f"{equivalent_fresh_examples(4_000, num_candidates=1_000_000)} instead of 4,000 for a million" in text
