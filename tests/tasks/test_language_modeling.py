@@ -387,7 +387,7 @@ def test_ngrams_of_a_text_that_is_too_short_for_them_are_an_error():
 )
 def test_short_runs_on_a_cpu_are_mixed_with_ngrams_of_words(caplog, tokenizer: str, train: Any, expected: int):
     rows = [("one two three four five six seven eight " * 20,)]
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="regard"):
         found = tiny("language-modeling", rows, tokenizer=tokenizer, preset="gpt-tiny", train=train)
     assert found.settings.task.ngrams == expected  # pyright: ignore[reportAttributeAccessIssue]  of language models
     assert ("ngrams 3: in a short run on a CPU" in caplog.text) == bool(expected)
