@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regard.models.family import ModelConfig, build_model
-from regard.models.ngrams import NgramTerm
+from regard.models.linear_ngrams import LinearNgrams
 from regard.models.protocols import EncoderOutput
 from regard.nn.dropout import Dropout
 from regard.settings import Settings
@@ -110,7 +110,7 @@ class SequenceClassifier(nn.Module):
         self, config: ModelConfig, head: HeadConfig, vocab_size: int, num_outputs: int, *, ngrams: int = 0
     ) -> None:
         super().__init__()
-        self.ngrams = NgramTerm(ngrams, vocab_size, num_outputs) if ngrams else None
+        self.ngrams = LinearNgrams(ngrams, vocab_size, num_outputs) if ngrams else None
         self.body = build_body(config, vocab_size)
         self.pooling = Pool(config.model_dim, head.pooling)
         self.head = PredictionHead(

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from regard.data.formats.images import ImageConfig
 from regard.errors import ConfigError
-from regard.models.family import Family, InputKind, ModelConfig, Preset
+from regard.models.family import InputKind, ModelConfig, Preset
 from regard.models.protocols import EncoderOutput
-from regard.models.vision import normalize_pixels, require_pixels
+from regard.models.vision import ImageFamily, normalize_pixels, require_pixels
 from regard.nn.dropout import StochasticDepth, branch_probabilities
 from regard.nn.norms import BatchNorm
 
@@ -160,12 +160,13 @@ def stage_widths(model_dim: int, patch_size: int) -> list[int]:
     return [model_dim >> (num_halvings - stage) for stage in range(num_halvings + 1)]
 
 
-class ResNetFamily(Family):
+class ResNetFamily(ImageFamily):
     """Residual convolutional networks. `small` has the blocks and widths of WRN-16-4 (Zagoruyko & Komodakis, 2016)."""
 
     name: ClassVar[str] = "cnn"
     Config: ClassVar[type[ModelConfig]] = ResNetConfig
     Model: ClassVar[type[nn.Module]] = ResNet
+    Encoder: ClassVar[Any] = ResNet
     presets: ClassVar[Mapping[str, Preset]] = {
         "cnn": Preset(
             {
@@ -176,16 +177,3 @@ class ResNetFamily(Family):
             }
         )
     }
-
-    def build(
-        self,
-        config: ResNetConfig,
-        *,
-        vocab_size: int,
-        source_vocab_size: int | None = None,
-        image: ImageConfig | None = None,
-    ) -> nn.Module:
-        return ResNet(config, image or ImageConfig())
-
-    def decoder_only(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        raise ConfigError("a model of images has no decoder")

@@ -114,12 +114,32 @@ def patches(x: Float[Tensor, "batch channels height width"], patch_size: int) ->
     return squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
-class VisionFamily(Family):
+class ImageFamily(Family):
+    """A family of models that read images."""
+
+    Encoder: ClassVar[Any]
+
+    def build(
+        self,
+        config: Any,
+        *,
+        vocab_size: int,
+        source_vocab_size: int | None = None,
+        image: ImageConfig | None = None,
+    ) -> nn.Module:
+        return self.Encoder(config, image or ImageConfig())
+
+    def decoder_only(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        raise ConfigError("a model of images has no decoder")
+
+
+class VisionFamily(ImageFamily):
     """Vision Transformers. `base` and `big` are ViT-Base and ViT-Large of Dosovitskiy et al. (2020), table 1."""
 
     name: ClassVar[str] = "vision"
     Config: ClassVar[type[ModelConfig]] = VisionTransformerConfig
     Model: ClassVar[type[nn.Module]] = VisionTransformer
+    Encoder: ClassVar[Any] = VisionTransformer
     presets: ClassVar[Mapping[str, Preset]] = {
         "vit": Preset(
             {
@@ -156,16 +176,3 @@ class VisionFamily(Family):
             },
         )
     }
-
-    def build(
-        self,
-        config: TransformerConfig,
-        *,
-        vocab_size: int,
-        source_vocab_size: int | None = None,
-        image: ImageConfig | None = None,
-    ) -> nn.Module:
-        return VisionTransformer(config, image or ImageConfig())
-
-    def decoder_only(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        raise ConfigError("a model of images has no decoder")

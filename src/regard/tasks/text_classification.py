@@ -35,7 +35,7 @@ from regard.evaluation.examples import Examples
 from regard.evaluation.metrics.classes import confusion
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, SequenceClassifier, default_pooling
-from regard.models.ngrams import Outputs, TokenRows
+from regard.models.linear_ngrams import Outputs, TokenRows
 from regard.nn.losses import IGNORED, contrastive_losses
 from regard.tasks.detection import LABEL_COLUMNS, PAIR_COLUMNS, DetectionSummary
 from regard.tasks.task import (

@@ -10,7 +10,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch import Tensor
 
-from regard.models.ngrams import NgramTerm, TokenRows
+from regard.models.linear_ngrams import LinearNgrams, TokenRows
 from regard.nn.losses import IGNORED
 
 VOCAB, CLASSES = 40, 3
@@ -45,7 +45,7 @@ def words(texts: list[list[int]]) -> list[str]:
 def test_classes_are_those_of_logistic_regression_on_binary_tfidf(longest: int):
     """Of so few texts, no two n-grams have the same slot."""
     (texts, labels), (others, _) = make_rows(30), make_rows(50, seed=1)
-    term = NgramTerm(longest, VOCAB, CLASSES).double()
+    term = LinearNgrams(longest, VOCAB, CLASSES).double()
     assert term.solve(stored(texts), np.array(labels), [""] * VOCAB, "classes")
     vectors = tfidf(longest)
     model = LogisticRegression(C=3.0, max_iter=1_000).fit(vectors.fit_transform(words(texts)), labels)
@@ -59,18 +59,18 @@ def test_two_classes_and_several_labels_and_numbers():
     is_last = np.array(labels) == 2
     expected = LogisticRegression(C=3.0, max_iter=1_000).fit(features, is_last).predict_proba(features)[:, 1]
 
-    two = NgramTerm(2, VOCAB, 2).double()
+    two = LinearNgrams(2, VOCAB, 2).double()
     assert two.solve(stored(texts), is_last.astype(int), [""] * VOCAB, "classes")
     torch.testing.assert_close(two(*padded(texts)).softmax(1)[:, 1], torch.tensor(expected), atol=2e-3, rtol=0)
 
-    several = NgramTerm(2, VOCAB, 3).double()
+    several = LinearNgrams(2, VOCAB, 3).double()
     hot = np.stack([is_last, ~is_last, np.ones(120, bool)], axis=1).astype(float)
     assert several.solve(stored(texts), hot, [""] * VOCAB, "labels")
     found = several(*padded(texts)).sigmoid()
     torch.testing.assert_close(found[:, 0], torch.tensor(expected), atol=2e-3, rtol=0)
     assert (found[:, 2] > 0.99).all(), "a label that all rows have"
 
-    number = NgramTerm(2, VOCAB, 1).double()
+    number = LinearNgrams(2, VOCAB, 1).double()
     targets = np.array(labels) - 1.0
     assert number.solve(stored(texts), targets, [""] * VOCAB, "numbers")
     expected = Ridge().fit(features, targets).predict(features)
@@ -82,11 +82,11 @@ def test_spellings_are_shared_by_words_with_the_same_stem():
     names = [" walk ", " talk ", " walked ", " talked ", " walking "]
     texts = [[0], [1], [2], [3]] * 3
     labels = np.array([0, 0, 1, 1] * 3)
-    term = NgramTerm(1, 5, 2).double()
+    term = LinearNgrams(1, 5, 2).double()
     assert term.solve(stored(texts), labels, names, "classes")
     assert term(torch.tensor([[0], [2]]), None).argmax(1).tolist() == [0, 1]
     assert term.spelling[4].eq(0).all(), "a token that no text has is not a feature"
-    same = NgramTerm(1, 5, 2).double()
+    same = LinearNgrams(1, 5, 2).double()
     assert same.solve(stored(texts), labels, [""] * 5, "classes")
     apart = [each(torch.tensor([[0], [2]]), None)[1].diff().item() for each in (term, same)]
     assert apart[0] > apart[1], "two more features tell the classes apart, that of the ending among them"
@@ -94,7 +94,7 @@ def test_spellings_are_shared_by_words_with_the_same_stem():
 
 def test_padding_and_other_rows_change_nothing():
     texts, labels = make_rows(100)
-    term = NgramTerm(2, VOCAB, CLASSES).double()
+    term = LinearNgrams(2, VOCAB, CLASSES).double()
     term.solve(stored(texts), np.array(labels), [f" w{number} " for number in range(VOCAB)], "classes")
     together = term(*padded(texts))
     for number, text in enumerate(texts):
@@ -103,7 +103,7 @@ def test_padding_and_other_rows_change_nothing():
 
 def test_an_ngram_that_occurs_twice_counts_once():
     texts, labels = make_rows(100)
-    term = NgramTerm(1, VOCAB, CLASSES).double()
+    term = LinearNgrams(1, VOCAB, CLASSES).double()
     term.solve(stored(texts), np.array(labels), [f" w{number} " for number in range(VOCAB)], "classes")
     once, twice = torch.tensor([[3, 15]]), torch.tensor([[3, 15, 3, 3]])
     torch.testing.assert_close(term(once, None), term(twice, None))
@@ -111,7 +111,7 @@ def test_an_ngram_that_occurs_twice_counts_once():
 
 def test_equal_targets_have_nothing_to_be_solved():
     texts, _ = make_rows(10)
-    term = NgramTerm(2, VOCAB, CLASSES)
+    term = LinearNgrams(2, VOCAB, CLASSES)
     assert not term.solve(stored(texts), np.zeros(10, int), [""] * VOCAB, "classes")
     assert not term.is_solved
 
@@ -119,7 +119,7 @@ def test_equal_targets_have_nothing_to_be_solved():
 def test_in_little_time_some_of_the_texts_are_used():
     texts, labels = make_rows(3_000)
     rows = stored(texts)
-    whole, part = NgramTerm(2, VOCAB, CLASSES), NgramTerm(2, VOCAB, CLASSES)
+    whole, part = LinearNgrams(2, VOCAB, CLASSES), LinearNgrams(2, VOCAB, CLASSES)
     assert whole.solve(rows, np.array(labels), [""] * VOCAB, "classes")
     assert part.solve(rows, np.array(labels), [""] * VOCAB, "classes", seconds=len(rows.ids) / 3e6)
     assert 0 < (part.keys > 0).sum() < (whole.keys > 0).sum()
@@ -132,7 +132,7 @@ def test_of_two_predictors_the_one_that_is_right_gets_the_weight():
     right = 3 * torch.nn.functional.one_hot(targets, CLASSES).double() + torch.randn(400, CLASSES)
     noise = torch.randn(400, CLASSES)
     targets[:10] = IGNORED
-    term = NgramTerm(1, VOCAB, CLASSES)
+    term = LinearNgrams(1, VOCAB, CLASSES)
     term.fit_scales(right, noise, targets, "classes")
     assert term.scales[0] > 0.8
     assert term.scales[1] < 0.3
@@ -142,6 +142,6 @@ def test_of_two_predictors_the_one_that_is_right_gets_the_weight():
 
 def test_few_rows_leave_the_scales_near_the_expected_value():
     targets = torch.tensor([0, 1])
-    term = NgramTerm(1, VOCAB, 2)
+    term = LinearNgrams(1, VOCAB, 2)
     term.fit_scales(torch.eye(2), torch.eye(2), targets, "classes")
     assert ((term.scales - 0.6).abs() < 0.2).all()

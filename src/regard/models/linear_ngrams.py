@@ -88,7 +88,7 @@ class TokenRows:
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
 
-class NgramTerm(nn.Module):
+class LinearNgrams(nn.Module):
     """The linear model; its weights are buffers, which no optimizer changes.
 
     Args:
