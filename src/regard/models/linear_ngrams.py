@@ -259,9 +259,9 @@ class LinearNgrams(nn.Module):
         counts = np.bincount((present @ spelled).indices, minlength=len(names))
         kept = np.flatnonzero(counts >= fewest)
         weights = spelled[:, kept] * _inverse_frequency(counts[kept], len(rows))[None]
-        norms = np.asarray(weights.multiply(weights).sum(axis=1)).ravel()
-        self.spelling_squares.copy_(torch.from_numpy(norms))
-        return _unit_rows(present, None, norms) @ weights, weights
+        squares = np.asarray(weights.multiply(weights).sum(axis=1)).ravel()
+        self.spelling_squares.copy_(torch.from_numpy(squares))
+        return _unit_rows(present, None, squares) @ weights, weights
 
 
 def _slot_of(keys: Any, num_slots: int) -> Any:
