@@ -36,7 +36,7 @@ venv: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[parquet,excel,zstd,tensorboard,gguf,onnx,ctranslate2,serve,dev]"
+	$(BIN)/python -m pip install -c constraints.txt -e ".[parquet,excel,zstd,tensorboard,gguf,onnx,ctranslate2,chemistry,control,serve,dev]"
 	@touch $@
 
 # The tests of pages are skipped where there is no browser, so that a missing one is not an error.
