@@ -158,6 +158,12 @@ def test_defaults(run: Run):
     assert all(row["steps"] == 2 and row["verdict"] in ("better", "not significant", "worse") for row in results)
 
 
+def test_defaults_and_choices_by_hand(run: Run):
+    results = run("defaults", "--by-hand", "--row", "trec")
+    assert [row["choice"] for row in results] == [None, "lstm-small", "convolution", "transformer, slow"]
+    assert len({row["model"] for row in results}) == 4
+
+
 def test_beyond_text(run: Run):
     rows = run("beyond_text")
     assert [row["row"] for row in rows] == ["etth1-96", "etth2-96"]
