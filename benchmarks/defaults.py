@@ -310,7 +310,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     train: dict[str, Any] = {"minutes": 0.5 if options.quick else options.minutes, "seed": options.seed}
     train["device"] = options.device
     if options.tiny:
-        train |= {"minutes": None, "steps": 2, "settings": {"model": {"model_dim": 16, "num_layers": 1}}}
+        train |= {"minutes": None, "steps": 2, "settings": {"model": {"model_dim": 48, "num_layers": 1}}}
     work = []
     for name in names:
         folder, read = ROWS[name]
