@@ -10,7 +10,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch import Tensor
 
-from regard.models.linear_ngrams import LinearNgrams, TokenRows
+from regard.models.linear_ngrams import LinearNgrams, Outputs, TokenRows
 from regard.nn.losses import IGNORED
 
 VOCAB, CLASSES = 40, 3
@@ -138,6 +138,20 @@ def test_of_two_predictors_the_one_that_is_right_gets_the_weight():
     assert term.scales[1] < 0.3
     term.fit_scales(noise, right, targets, "classes")
     assert term.scales[1] > 0.8
+
+
+@pytest.mark.parametrize("outputs", ["classes", "labels", "numbers"])
+def test_a_network_that_lowers_the_loss_by_less_than_a_standard_error_is_not_used(outputs: Outputs):
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(400, 1 if outputs == "numbers" else 2, generator=generator)
+    targets = {"classes": hidden.argmax(dim=1), "labels": (hidden > 0).long(), "numbers": hidden[:, 0]}[outputs]
+    linear, network, noise = (torch.randn(hidden.shape, generator=generator) for _ in range(3))
+    term = LinearNgrams(1, VOCAB, hidden.size(1))
+    term.fit_scales(noise, hidden + linear, targets, outputs)
+    assert term.scales[0] == 0
+    assert term.scales[1] > 0.2
+    term.fit_scales(hidden + network, hidden + linear, targets, outputs)
+    assert (term.scales > 0.2).all()
 
 
 def test_few_rows_leave_the_scales_near_the_expected_value():

@@ -12,7 +12,7 @@ better than each. A text has two blocks of features, each of unit length:
 
 The second is linear in the tokens, so that the model stores one row of weights for each token. With $f$ the network and
 $g$ the linear model, the logits of an evaluated model are $a f(x) + b\, g(x)$; $a$ and $b$ are fitted on the validation
-rows. A model in training mode has $f$ alone.
+rows, and $a = 0$ where the network lowers their loss by less than a standard error. In training mode there is $f$ alone.
 
 Dimensions: `batch` texts, `time` positions, `outputs` logits or numbers.
 """
@@ -195,7 +195,7 @@ class LinearNgrams(nn.Module):
         targets: Tensor,
         outputs: Outputs,
     ) -> None:
-        """Choose the scales with the least loss on these rows.
+        """Choose the scales with the least loss on these rows; the network has none unless it is clearly of use.
 
         Args:
             network: The outputs of the network.
@@ -205,19 +205,28 @@ class LinearNgrams(nn.Module):
         """
         both, targets = torch.stack([network, own]).double().cpu(), targets.cpu()
 
+        def row_losses(scales: Tensor) -> Tensor:
+            return _losses(torch.einsum("s,sbo->bo", scales, both), targets, outputs)
+
         def objective(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
             scales = torch.from_numpy(values).requires_grad_()
-            found = torch.einsum("s,sbo->bo", scales, both)
-            loss = _losses(found, targets, outputs).sum() + _EXPECTED_ROWS * (scales - _EXPECTED_SCALE).square().sum()
+            loss = row_losses(scales).sum() + _EXPECTED_ROWS * (scales - _EXPECTED_SCALE).square().sum()
             loss.backward()
             assert scales.grad is not None
             return loss.item(), scales.grad.numpy()
 
-        with torch.enable_grad(), torch.inference_mode(False):
-            found = minimize(
-                objective, np.full(2, _EXPECTED_SCALE), jac=True, method="L-BFGS-B", bounds=[(0, None)] * 2
+        def fit(most: float | None) -> Tensor:
+            bounds, start = (
+                [(0, most), (0, None)],
+                np.array([_EXPECTED_SCALE if most is None else most, _EXPECTED_SCALE]),
             )
-        self.scales.copy_(torch.from_numpy(found.x))
+            return torch.from_numpy(minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds).x)
+
+        with torch.enable_grad(), torch.inference_mode(False):
+            together, alone = fit(None), fit(0.0)
+        gains = (row_losses(alone) - row_losses(together)).reshape(len(targets), -1).sum(dim=1)
+        is_of_use = gains.sum() > gains.std(correction=0) * math.sqrt(len(gains))
+        self.scales.copy_(together if is_of_use else alone)
 
     def _ngrams(self, rows: TokenRows, fewest: int) -> tuple[Int[np.ndarray, " features"], Any]:
         """The keys of the n-grams that are features, and their matrix; their weights are stored."""
