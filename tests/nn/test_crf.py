@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError
-from regard.nn.crf import ConditionalRandomField, transition_mask
+from regard.nn.crf import ConditionalRandomField, sum_over_paths, transition_mask
 
 BATCH, TIME, TAGS = 7, 5, 3
 LENGTHS = torch.tensor([5, 1, 3, 2, 5, 4, 1])
@@ -55,6 +55,29 @@ def test_likelihoods_are_those_of_all_paths_one_by_one(has_rules: bool):
         assert (ours[~can_be] < -1e5).all()
         torch.testing.assert_close(ours.exp().sum(), torch.tensor(1.0))
         torch.testing.assert_close(field.log_partition(alone)[0], path_scores.logsumexp(0))
+
+
+@RULES
+@pytest.mark.parametrize("time", [1, 2, TIME, 8])
+def test_sums_of_pairs_of_steps_are_those_of_one_step_after_the_other(has_rules: bool, time: int):
+    field, logits = make(has_rules=has_rules), torch.randn(BATCH, time, TAGS, requires_grad=True)
+    lengths = LENGTHS.clamp(max=time)
+    allowed = torch.ones(TAGS + 1, TAGS + 1, dtype=torch.bool) if field.allowed is None else field.allowed
+    starts, transitions, ends = (
+        scores.where(mask, -1e6)
+        for scores, mask in (
+            (field.starts, allowed[-1, :-1]),
+            (field.transitions, allowed[:-1, :-1]),
+            (field.ends, allowed[:-1, -1]),
+        )
+    )
+    is_real = torch.arange(1, time) < lengths[:, None]
+    paths = sum_over_paths(transitions + logits[:, 1:, None, :], is_real)
+    at_once = ((starts + logits[:, 0])[:, :, None] + paths + ends).flatten(1).logsumexp(dim=1)
+    by_steps = field.log_partition(logits, lengths)
+    torch.testing.assert_close(at_once, by_steps)
+    ours, theirs = (torch.autograd.grad(found.sum(), logits)[0] for found in (at_once, by_steps))
+    torch.testing.assert_close(ours, theirs)
 
 
 @RULES

@@ -12,7 +12,7 @@ better than each. A text has two blocks of features, each of unit length:
 
 The second is linear in the tokens, so that the model stores one row of weights for each token. With $f$ the network and
 $g$ the linear model, the logits of an evaluated model are $a f(x) + b\, g(x)$; $a$ and $b$ are fitted on the validation
-rows, and $a = 0$ where the network lowers their loss by less than a standard error. In training mode there is $f$ alone.
+rows, and $a = 0$ where the network lowers their loss by less than a standard error. A model in training has $f$ alone.
 
 Dimensions: `batch` texts, `time` positions, `outputs` logits or numbers.
 """
@@ -308,15 +308,15 @@ def _unit_rows(present: Any, weights: NDArray[Any] | None, squares: NDArray[Any]
     return scaled * (1 / np.where(lengths > 0, lengths, 1.0))[:, None]
 
 
-def _character_ngrams(text: str) -> set[str]:
-    """The n-grams of characters of a token.
+def _character_ngrams(text: str) -> list[str]:
+    """The n-grams of characters of a token, each once and always in the same order.
 
     Example:
-        >>> sorted(_character_ngrams(" a "))
-        [' a', ' a ', 'a ']
+        >>> _character_ngrams(" a ")
+        [' a', 'a ', ' a ']
     """
     sizes = range(_SHORTEST_SPELLING, _LONGEST_SPELLING + 1)
-    return {text[start : start + size] for size in sizes for start in range(len(text) - size + 1)}
+    return list(dict.fromkeys(text[start : start + size] for size in sizes for start in range(len(text) - size + 1)))
 
 
 def _fit(

@@ -28,6 +28,8 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 
+_MOST_TAGS_AT_ONCE = 24
+"""With more tags, the sums of all pairs of steps need too much memory."""
 _IMPOSSIBLE = -1e6
 """Score of a forbidden transition in sums over paths. Its exponential is zero, and so is its gradient, which would be
 NaN for -inf."""
@@ -92,6 +94,10 @@ class ConditionalRandomField(nn.Module):
         starts, transitions, ends = self._transition_scores(logits, _IMPOSSIBLE)
         logits, is_real = logits.to(starts.dtype), _is_real(logits, lengths)
         sums = starts + logits[:, 0]
+        if logits.is_cuda and logits.size(2) <= _MOST_TAGS_AT_ONCE:
+            steps = transitions + logits[:, 1:, None, :]
+            sums = (sums[:, :, None] + sum_over_paths(steps, is_real[:, 1:])).logsumexp(dim=1)
+            return (sums + ends).logsumexp(dim=1)
         for time in range(1, logits.size(1)):
             extended = (sums[:, :, None] + transitions).logsumexp(dim=1) + logits[:, time]
             sums = extended.where(is_real[:, time, None], sums)
@@ -175,6 +181,24 @@ def transition_mask(
     """
     names = [*tags, None]
     return torch.tensor([[may_follow(before, after) for after in names] for before in names])
+
+
+def sum_over_paths(
+    steps: Float[Tensor, "batch time before after"], is_real: Bool[Tensor, "batch time"]
+) -> Float[Tensor, "batch before after"]:
+    """The log of the sum over all paths from a first tag to a last one.
+
+    Pairs of neighbors are joined until one is left, in as many rounds as the logarithm of the time: on a GPU, the many
+    small operations of one step after the other take longer.
+    """
+    stay = torch.full(steps.shape[-2:], _IMPOSSIBLE, dtype=steps.dtype, device=steps.device).fill_diagonal_(0.0)
+    steps = torch.where(is_real[:, :, None, None], steps, stay)
+    while steps.size(1) != 1:
+        if steps.size(1) % 2 or steps.size(1) == 0:
+            steps = torch.cat([steps, stay.expand(len(steps), 1, -1, -1)], dim=1)
+        else:
+            steps = (steps[:, 0::2, :, :, None] + steps[:, 1::2, None, :, :]).logsumexp(dim=-2)
+    return steps[:, 0]
 
 
 def _is_real(

@@ -17,7 +17,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, Self
 
 import numpy as np
@@ -99,6 +98,25 @@ _SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio")
 _MOST_LISTED = 12
 _BUCKETS, _MULTIPLIER, _FEATURE_DROPOUT = 1 << 17, 1_000_003, 0.2
 """The table of a linear model of features, which are hashed, and the share that a training step drops."""
+_TOKEN, _SHAPE, *_PARTS = range(2 + len(AFFIXES))
+_NUM_COLUMNS = 2 + len(AFFIXES)
+_MOVES = (0, 1, -1, 2, -2)
+"""How many places before a word a neighbor is."""
+_WINDOW = sorted(
+    enumerate(
+        [
+            *(((_TOKEN, move),) for move in _MOVES),
+            ((_TOKEN, 1), (_TOKEN, 0)), ((_TOKEN, 0), (_TOKEN, -1)), ((_TOKEN, 1), (_TOKEN, -1)),
+            ((_SHAPE, 0), (_TOKEN, 0)), ((_SHAPE, 0), (_SHAPE, 1)), ((_SHAPE, 0), (_SHAPE, -1)),
+            ((_SHAPE, 0), (_TOKEN, 1)),
+            *(((part, 0),) for part in _PARTS), *(((part, 0), (_SHAPE, 0)) for part in _PARTS),
+            *(((part, 1),) for part in _PARTS), *(((part, -1),) for part in _PARTS),
+        ],
+        start=1,
+    ),
+    key=lambda item: len(item[1]),
+)  # fmt: skip
+"""The features of the linear model, by number: a column of a neighbor, or a pair of these; single ones first."""
 _CHARACTERS_PER_WORD = 100
 """The vocabulary has one word for each 100 characters of data: the others are rare, and known by their features."""
 _TUNED_BATCH_TOKENS, _TUNED_LAYER_DECAY = 2_048, 0.85
@@ -582,8 +600,19 @@ class WindowTerm(nn.Module):
     Cheng et al., "Wide & Deep Learning for Recommender Systems" (2016). https://arxiv.org/abs/1606.07792
     """
 
+    numbers: Tensor
+    firsts: Tensor
+    seconds: Tensor
+
     def __init__(self, num_tags: int) -> None:
         super().__init__()
+        indices = {
+            "numbers": [number for number, _ in _WINDOW],
+            "firsts": [_place(*features[0]) for _, features in _WINDOW],
+            "seconds": [_place(*features[1]) for _, features in _WINDOW if len(features) > 1],
+        }
+        for name, values in indices.items():
+            self.register_buffer(name, torch.tensor(values), persistent=False)
         self.table = nn.Embedding(_BUCKETS, num_tags)
         self.dropout = Dropout(_FEATURE_DROPOUT)
         nn.init.zeros_(self.table.weight)
@@ -596,26 +625,24 @@ class WindowTerm(nn.Module):
         affixes: Int[Tensor, "batch time affixes"],
         is_word: Bool[Tensor, "batch words"] | None = None,
     ) -> Float[Tensor, "batch words tags"]:
-        found = [column.gather(1, positions) for column in (source, forms, *affixes.unbind(dim=-1))]
+        columns = torch.cat([source[..., None], forms[..., None], affixes], dim=-1)
+        found = columns.gather(1, positions[..., None].expand(-1, -1, columns.size(-1)))
+        if is_word is not None:
+            found = found * is_word[..., None]
         # Padding is 0, as is what lies beyond the ends of a sentence.
-        words, shapes, *parts = found if is_word is None else [column * is_word for column in found]
-        keys = [
-            (words,), (_moved(words, 1),), (_moved(words, -1),), (_moved(words, 2),), (_moved(words, -2),),
-            (_moved(words, 1), words), (words, _moved(words, -1)), (_moved(words, 1), _moved(words, -1)),
-            (shapes, words), (shapes, _moved(shapes, 1)), (shapes, _moved(shapes, -1)), (shapes, _moved(words, 1)),
-            *((part,) for part in parts), *((part, shapes) for part in parts),
-            *((_moved(part, 1),) for part in parts), *((_moved(part, -1),) for part in parts),
-        ]  # fmt: skip
-        buckets = [reduce(_hashed, key, torch.full_like(words, number)) for number, key in enumerate(keys, start=1)]
-        return self.dropout(self.table(torch.stack(buckets, dim=-1))).sum(dim=-2)
+        moved = torch.stack([F.pad(found, (0, 0, by, -by)) for by in _MOVES], dim=-2).flatten(-2)
+        single = _hashed(self.numbers, moved[..., self.firsts])
+        double = _hashed(single[..., -len(self.seconds) :], moved[..., self.seconds])
+        buckets = torch.cat([single[..., : -len(self.seconds)], double], dim=-1)[..., self.numbers.argsort()]
+        return self.dropout(self.table(buckets)).sum(dim=-2)
 
 
-def _moved(x: Int[Tensor, "batch words"], by: int) -> Int[Tensor, "batch words"]:
-    """The value of the word `by` places before each word; 0 beyond the ends."""
-    return F.pad(x, (by, -by))
+def _place(column: int, move: int) -> int:
+    """Where the value of this column is among those of a word and of its neighbors."""
+    return _MOVES.index(move) * _NUM_COLUMNS + column
 
 
-def _hashed(key: Int[Tensor, "batch words"], value: Int[Tensor, "batch words"]) -> Int[Tensor, "batch words"]:
+def _hashed(key: Int[Tensor, "*any features"], value: Int[Tensor, "*all features"]) -> Int[Tensor, "*all features"]:
     return (key * _MULTIPLIER + value) % _BUCKETS
 
 
