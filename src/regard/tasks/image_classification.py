@@ -122,7 +122,7 @@ class ImageClassification(Task[ImageClassificationSettings]):
     has_labels = True
     unit = "image"
     head_kind = "image-labels"
-    attention_kind = None
+    attention_kind = "image"
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:

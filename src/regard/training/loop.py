@@ -160,7 +160,7 @@ class Trainer:
             save_best: Called when the validation score, or the loss, is the best so far.
             should_stop: Called after each step.
         """
-        progress, config = self.progress, self.config
+        progress = self.progress
         clock = time.perf_counter() - progress.seconds
         last_save, save_seconds = progress.seconds, 0.0
         if self._needs_probe():
