@@ -75,7 +75,6 @@ def test_models_and_data_that_do_not_go_together_are_told(regard, folder, dates,
     regard("train", dates, "--model", "vit-tiny", *quiet).fails_with("needs an encoder and a decoder")
     regard("finetune", run, dates, "--out", tmp_path / "no", "--quiet").fails_with("needs a model that reads tokens")
     regard("generate", run, "a").fails_with("generate is for language models")
-    regard("attention", run, "a").fails_with("which has no attention maps")
     assert not (tmp_path / "no").exists()
 
 
@@ -110,3 +109,19 @@ def test_truncated_and_huge_pictures_are_refused_in_one_line(regard, run, folder
     bomb = tmp_path / "bomb.png"
     Image.new("1", (20_000, 20_000)).save(bomb)
     regard("predict", run, bomb).fails_with("bomb.png has more than", "pixels, and is not read")
+
+
+def test_attention_is_drawn_over_a_picture(regard, folder, run, tmp_path):
+    picture = folder / "1.png"
+    assert "Attention rollout" in regard("attention", run, picture).succeeds().out
+    chosen = regard("attention", run, picture, "--layer", 1, "--head", 2).succeeds().out
+    assert "Attention of the class token, layer 1, head 2" in chosen
+    for name in ("maps.html", "maps.png"):
+        assert regard("attention", run, picture, "--out", tmp_path / name).succeeds().out == f"{tmp_path / name}\n"
+    found = json.loads(regard("attention", run, picture, "--json").succeeds().out)
+    assert found["output"] == "bright"
+    assert np.array(found["weights"]["attention"]).shape == (1, 2, 2, 2)
+    regard("attention", run, picture, "--head", 3).fails_with("--head must be in 1 to 2 for attention, got 3")
+    regard("attention", run, picture, "--beam", 2).fails_with("--beam has no effect")
+    regard("attention", run, folder / "none.png").fails_with("there is no file")
+    regard("attention", run, folder / "table.csv").fails_with("is not an image of a known format")

@@ -40,6 +40,23 @@ def test_a_run_stopped_within_an_epoch_resumes_bit_for_bit(make_trainer, recorde
         assert whole.progress.tokens == second.progress.tokens
 
 
+@pytest.mark.parametrize(
+    ("settings", "step", "since_save", "save_seconds", "is_due"),
+    [
+        ({}, 500, 10.0, 9.0, True),
+        ({}, 499, 10.0, 0.0, False),
+        ({"minutes": 3.0}, 500, 10.0, 0.1, True),
+        ({"minutes": 3.0}, 500, 10.0, 0.3, False),
+        ({"minutes": 3.0, "checkpoint_every": 7}, 14, 10.0, 9.0, True),
+        ({"minutes": 3.0}, 3, 301.0, 9.0, True),
+    ],
+)
+def test_saving_takes_a_small_part_of_a_time_limit(make_trainer, settings, step, since_save, save_seconds, is_due):
+    trainer = make_trainer(**settings)
+    trainer.progress.step = step
+    assert trainer._is_checkpoint_due(since_save, save_seconds) == is_due
+
+
 def test_accumulated_batches_are_one_step_over_their_union(make_trainer):
     """The loss is normalized by tokens, not by batches: batches of unequal length would show the difference."""
     settings = {"dropout": 0.0, "clip_norm": 0.0, "batch_tokens": 100, "epsilon": 1e-3}

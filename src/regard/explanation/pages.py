@@ -29,6 +29,7 @@ ICON = "data:image/svg+xml," + quote(
 COMPONENTS = {
     "attention": ["attention"],
     "highlights": ["highlights"],
+    "image-maps": ["attention", "image-maps"],
     "summary": ["summary"],
     "report": ["charts", "attention", "highlights", "summary", "samples", "report"],
     "comparison": ["charts", "samples", "models", "comparison"],

@@ -89,8 +89,7 @@ class ResNet(nn.Module):
         """Return the hidden states of pixels of 0 to 255; the other arguments are for sequences of tokens."""
         require_pixels(lengths, extra_embeddings, documents)
         x = normalize_pixels(source, self.image, self.encoder.stem.weight.dtype)
-        # Channels last is the layout in which convolutions are fastest, on a GPU and on a CPU.
-        features = self.encoder(x.contiguous(memory_format=torch.channels_last))
+        features = self.encoder(x)
         return EncoderOutput(features.flatten(2).transpose(1, 2), None)
 
 
@@ -113,7 +112,9 @@ class ResidualStack(nn.Module):
         self.final_norm = BatchNorm(config.model_dim)
 
     def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch model rows columns"]:
-        x = self.stem(x)
+        # Channels last is the layout in which convolutions are fastest, on a GPU and on a CPU. A grayscale image has
+        # the same memory in both, so that the layout of its feature maps is not that of the image.
+        x = self.stem(x.contiguous(memory_format=torch.channels_last)).contiguous(memory_format=torch.channels_last)
         for block in self.blocks:
             x = block(x)
         return F.relu(self.final_norm(x))

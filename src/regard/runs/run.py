@@ -55,6 +55,7 @@ from regard.explanation.attention import (
     model_attention_maps,
 )
 from regard.explanation.attribution import Attribution, Highlights
+from regard.explanation.image_maps import ImageMaps, image_maps
 from regard.explanation.report import certificate_summary, update_certificate
 from regard.generation.config import GenerationConfig
 from regard.logging import log_info, log_warning, progress_bar
@@ -509,7 +510,7 @@ class Run:
         """The attention maps of the model for `text` and its output."""
         model: Any = self.model
         kind = self.task.attention_kind
-        if kind is None or kind == "words":
+        if kind not in ("cross", "causal", "encoder"):
             raise RunError(f"{self.path} is for {self.task.description}, which has no attention maps of text")
         if kind == "encoder":
             self._check_inputs([text])
@@ -519,6 +520,15 @@ class Run:
             return causal_attention_maps(model, self.tokenizer, text)
         output = str(self.predict(text, **options))
         return cross_attention_maps(model, self.task.target_tokenizer, text, output, source_tokenizer=self.tokenizer)
+
+    def image_maps(self, path: str | os.PathLike[str]) -> ImageMaps:
+        """Maps over an image: attention and rollout of a Vision Transformer, Grad-CAM of a convolutional network."""
+        if self.task.attention_kind != "image":
+            raise RunError(f"{self.path} is for {self.task.description}, which has no maps over images")
+        task: Any = self.task
+        output = str(self.predict(str(path)))
+        label = task.label_codec.labels.index(output)
+        return image_maps(self.model, str(path), task.image, prediction=output, label=label)
 
     def generate(self, prompt: str = "", **options: Unpack[GenerationOptions]) -> str:
         """The continuation of `prompt`, for a seed always the same."""

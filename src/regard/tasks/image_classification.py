@@ -79,6 +79,8 @@ _ROWS_FOR_SMOOTHING = 10_000
 """With fewer images training has few steps, which label smoothing makes slower to learn from."""
 _FEWEST_PIXELS = 16
 """In smaller images, a shift by a pixel may remove what an image shows."""
+_MOST_BYTES = 1 << 31
+"""A GPU keeps the pixels of all training images up to this size: CIFAR-10 has less than a tenth of it."""
 _AUGMENTATION = 1
 """Augmentation has random numbers of its own, beside those of the order of the images."""
 
@@ -120,7 +122,7 @@ class ImageClassification(Task[ImageClassificationSettings]):
     has_labels = True
     unit = "image"
     head_kind = "image-labels"
-    attention_kind = None
+    attention_kind = "image"
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
@@ -226,25 +228,35 @@ class ImageClassification(Task[ImageClassificationSettings]):
         assert isinstance(data.valid, ImageStore)
         for some in self._ranges(len(data.valid)):
             rows = np.array(some)
-            yield self.make_batch(data.valid.pixels(rows), data.valid.labels(rows))
+            yield self.make_batch(data.valid.labels(rows), pixels=data.valid.pixels(rows))
 
     def row_batches(self, rows: Sequence[Sequence[str]]) -> Iterator["ImageBatch"]:
         codec = PixelCodec(self.image)
         for chosen in self._ranges(len(rows)):
             labels = [numbers[0] for numbers in self.label_codec.encode([rows[row][-1] for row in chosen])]
-            yield self.make_batch(codec.pixels([rows[row][0] for row in chosen]), np.array(labels, np.int64))
+            pixels = codec.pixels([rows[row][0] for row in chosen])
+            yield self.make_batch(np.array(labels, np.int64), pixels=pixels)
 
     def make_batch(
-        self, pixels: NDArray[np.uint8], labels: NDArray[np.int64], *, is_training: bool = False
+        self,
+        labels: NDArray[np.int64],
+        *,
+        pixels: NDArray[np.uint8] | None = None,
+        rows: NDArray[np.int64] | None = None,
+        resident: "ResidentImages | None" = None,
+        is_training: bool = False,
     ) -> "ImageBatch":
+        """A batch of `pixels`, or of the images at `rows` of those that are `resident` on the device."""
         targets = class_targets(labels, len(self.label_codec))
         is_balanced = is_training and self.settings.balance
         return ImageBatch(
-            pixels=torch.from_numpy(pixels),
+            pixels=None if pixels is None else torch.from_numpy(pixels),
             targets=targets,
             weights=balanced_weights(self.label_codec)[targets] if is_balanced else torch.ones(len(labels)),
             num_targets=len(labels),
             num_tokens=len(labels) * self.image.num_positions,
+            rows=None if rows is None else torch.from_numpy(rows),
+            resident=resident,
         )
 
     def augmented(self, batch: "ImageBatch", rng: np.random.Generator) -> "ImageBatch":
@@ -264,7 +276,7 @@ class ImageClassification(Task[ImageClassificationSettings]):
         """Cross-entropy summed over the images; a mixture has the labels of both of its images, by their shares."""
         if objective.rdrop:
             batch = repeat_batch(batch)
-        pixels, targets, weights, shares = batch.pixels, batch.targets, batch.weights, batch.shares
+        pixels, targets, weights, shares = batch.images(), batch.targets, batch.weights, batch.shares
         if batch.offsets is not None and batch.is_mirrored is not None:
             pixels = crop_and_flip(pixels, batch.offsets, batch.is_mirrored)
         if shares is None:
@@ -277,7 +289,7 @@ class ImageClassification(Task[ImageClassificationSettings]):
         return head.is_linear
 
     def head_inputs(self, model: "ImageClassifier", batch: "ImageBatch") -> LabeledVectors:
-        return LabeledVectors(model.embed(batch.pixels), batch.targets, batch.weights)
+        return LabeledVectors(model.embed(batch.images()), batch.targets, batch.weights)
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator["ImageBatch"], device: torch.device) -> Likelihoods:
@@ -286,7 +298,7 @@ class ImageClassification(Task[ImageClassificationSettings]):
         counts: list[int] = []
         for batch in batches:
             batch = to_device(batch, device)
-            losses += label_losses(model(batch.pixels).float(), batch.targets).tolist()
+            losses += label_losses(model(batch.images()).float(), batch.targets).tolist()
             counts += count_targets(batch.targets)
         return Likelihoods(losses, counts)
 
@@ -344,11 +356,29 @@ class ImageClassification(Task[ImageClassificationSettings]):
         return [range(start, min(start + at_once, num_images)) for start in range(0, num_images, at_once)]
 
 
+class ResidentImages:
+    """The images of a store in the memory of a device, to which all of them are copied when some are first needed.
+
+    A step then transfers the numbers of its images only, and a CUDA graph gathers their pixels.
+    """
+
+    def __init__(self, store: ImageStore) -> None:
+        self._store = store
+        self._pixels: UInt8[Tensor, "images channels height width"] | None = None
+
+    def pixels(self, rows: Int[Tensor, " batch"]) -> UInt8[Tensor, "batch channels height width"]:
+        """Of the images at `rows`, on their device."""
+        if self._pixels is None or self._pixels.device != rows.device:
+            self._pixels = torch.from_numpy(self._store.pixels(slice(None)).copy()).to(rows.device)
+        return self._pixels.index_select(0, rows)
+
+
 @dataclass(frozen=True)
 class ImageBatch:
     """Images, and the label of each."""
 
-    pixels: UInt8[Tensor, "batch channels height width"]
+    pixels: UInt8[Tensor, "batch channels height width"] | None
+    """None where the images are `resident`."""
     targets: Int[Tensor, " batch"]
     weights: Float[Tensor, " batch"]
     """The weight of each image in the loss: 0 for one that only pads the batch."""
@@ -359,17 +389,32 @@ class ImageBatch:
     is_mirrored: Bool[Tensor, " batch"] | None = None
     shares: Float[Tensor, " batch"] | None = None
     """The share of each image in its mixture with the one before it; None where images are not mixed."""
+    rows: Int[Tensor, " batch"] | None = None
+    """Which of the `resident` images these are."""
+    resident: ResidentImages | None = None
+
+    def images(self) -> UInt8[Tensor, "batch channels height width"]:
+        """The pixels, on the device of the batch."""
+        if self.pixels is not None:
+            return self.pixels
+        assert self.resident is not None, "without pixels, images are resident"
+        assert self.rows is not None, "without pixels, rows are given"
+        return self.resident.pixels(self.rows)
 
     def tensors(self) -> list[Tensor | None]:
-        return [self.pixels, self.targets, self.weights, self.offsets, self.is_mirrored, self.shares]
+        return [self.pixels, self.targets, self.weights, self.offsets, self.is_mirrored, self.shares, self.rows]
 
     def with_tensors(self, tensors: Sequence[Tensor | None]) -> "ImageBatch":
-        names = ("pixels", "targets", "weights", "offsets", "is_mirrored", "shares")
+        names = ("pixels", "targets", "weights", "offsets", "is_mirrored", "shares", "rows")
         return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
 
 class ImageBatches:
-    """Images of a store in shuffled order; with `has_fixed_shapes` all batches have one shape."""
+    """Images of a store in shuffled order.
+
+    With `has_fixed_shapes`, as a GPU needs them, all batches have one shape, and the pixels of a store that is not too
+    large stay on the device.
+    """
 
     def __init__(
         self, task: ImageClassification, store: ImageStore, *, batch_tokens: int, seed: int, has_fixed_shapes: bool
@@ -378,13 +423,18 @@ class ImageBatches:
         at_once = max(1, batch_tokens // task.image.num_positions)
         self.per_epoch = -(-len(store) // at_once)
         self._num_rows = -(-len(store) // self.per_epoch) if has_fixed_shapes else 0
+        self._resident = ResidentImages(store) if has_fixed_shapes and store.num_bytes <= _MOST_BYTES else None
 
     def batch(self, number: int) -> ImageBatch:
         """Batch `number`, counted from 0 through all epochs."""
         epoch, place = divmod(number, self.per_epoch)
         start, end = (len(self._store) * each // self.per_epoch for each in (place, place + 1))
         rows = permute(np.arange(start, end), len(self._store), mix(self._seed, epoch))
-        batch = self._task.make_batch(self._store.pixels(rows), self._store.labels(rows), is_training=True)
+        labels = self._store.labels(rows)
+        if self._resident is None:
+            batch = self._task.make_batch(labels, pixels=self._store.pixels(rows), is_training=True)
+        else:
+            batch = self._task.make_batch(labels, rows=rows, resident=self._resident, is_training=True)
         batch = self._task.augmented(batch, np.random.default_rng([mix(self._seed, number), _AUGMENTATION]))
         more = max(0, self._num_rows - len(rows))
         if not more:

@@ -54,8 +54,8 @@ Architecture = Literal["encoder-decoder", "decoder", "encoder"]
 HeadKind = Literal[
     "next-token", "target-tokens", "masked-tokens", "labels", "number", "tags", "spans", "vector", "image-labels"
 ]
-AttentionKind = Literal["cross", "causal", "encoder", "words"]
-"""The attention maps that can be drawn; `words`: the weight of each word of the input instead."""
+AttentionKind = Literal["cross", "causal", "encoder", "words", "image"]
+"""The attention maps that can be drawn; `words`: the weight of each word instead; `image`: maps over the image."""
 
 
 class TaskSettings(Settings):

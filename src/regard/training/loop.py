@@ -36,6 +36,9 @@ from regard.training.update import Updater, can_use_cuda_graphs
 
 _LOG_EVERY = 10
 _CHECKPOINT_SECONDS = 300.0
+_CHECKPOINT_STEPS, _CHECKPOINT_SHARE = 500, 0.02
+"""Where `train.checkpoint_every` is unset: steps between checkpoints, and the largest share of a time limit that saving
+takes. The steps of a small model on a GPU take milliseconds, and a checkpoint up to a second."""
 _TIMED_EVALUATIONS = 25
 """Evaluations under a time limit, unless these would take more than the share below."""
 _EVALUATION_SHARE = 0.1
@@ -157,9 +160,9 @@ class Trainer:
             save_best: Called when the validation score, or the loss, is the best so far.
             should_stop: Called after each step.
         """
-        progress, config = self.progress, self.config
+        progress = self.progress
         clock = time.perf_counter() - progress.seconds
-        last_save = progress.seconds
+        last_save, save_seconds = progress.seconds, 0.0
         if self._needs_probe():
             is_stopped = not self._probe(clock, observe, save_best, should_stop)
             if is_stopped or self.settings.is_probe_alone:
@@ -192,11 +195,11 @@ class Trainer:
                 self._begin_cooldown()
                 reason = reason or self._reason_to_stop()
             is_stopped = reason is None and should_stop()
-            is_due = progress.step % config.checkpoint_every == 0 or progress.seconds - last_save > _CHECKPOINT_SECONDS
-            if is_due or reason or is_stopped:
+            if self._is_checkpoint_due(progress.seconds - last_save, save_seconds) or reason or is_stopped:
+                before = time.perf_counter()
                 self._require_finite_weights()
                 save(self)
-                last_save = progress.seconds
+                last_save, save_seconds = progress.seconds, time.perf_counter() - before
             if is_stopped:
                 return Outcome(progress, "interrupted", is_finished=False)
         return Outcome(progress, reason, is_finished=True)
@@ -396,6 +399,16 @@ class Trainer:
         pause = max(budget / _TIMED_EVALUATIONS, expected * (1 / _EVALUATION_SHARE - 1))
         # The last evaluation is at the end of the run: one shortly before it would find the same.
         return progress.seconds - progress.evaluated_at >= pause and budget - progress.seconds > pause / 2
+
+    def _is_checkpoint_due(self, since_save: float, save_seconds: float) -> bool:
+        """Whether to save now, by the seconds since the last checkpoint and those that saving it took."""
+        step, config = self.progress.step, self.config
+        if since_save > _CHECKPOINT_SECONDS:
+            return True
+        if config.checkpoint_every is not None:
+            return step % config.checkpoint_every == 0
+        is_cheap = config.minutes is None or save_seconds <= _CHECKPOINT_SHARE * since_save
+        return step % _CHECKPOINT_STEPS == 0 and is_cheap
 
     def _line(self, clock: float) -> dict[str, Any]:
         """The figures of the steps since the last line."""

@@ -91,8 +91,9 @@ class TrainConfig(Settings):
     evaluate_every: int | None = Field(default=None, ge=1)
     """Steps between evaluations on the validation rows. Unset: 200; for fine-tuning a twelfth of all steps; under a
     time limit by the clock, about 25 evaluations that take at most a tenth of the time."""
-    checkpoint_every: int = Field(default=500, ge=1)
-    """Steps between checkpoints; there is one every five minutes in any case."""
+    checkpoint_every: int | None = Field(default=None, ge=1)
+    """Steps between checkpoints; there is one every five minutes in any case. Unset: 500, and under a time limit more,
+    where saving would take more than a fiftieth of the time."""
     device: DeviceName = "auto"
     """auto, cpu, cuda, or cuda:1 and so on."""
     precision: PrecisionName = "auto"

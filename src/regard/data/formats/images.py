@@ -116,6 +116,12 @@ def is_image(name: str) -> bool:
     return Path(name).suffix.lower() in _SUFFIXES
 
 
+def image_size(path: AnyPath) -> tuple[int, int]:
+    """Width and height of an image that `read_image` can read, with the orientation in its metadata."""
+    with Image.open(check_file(path), formats=_FORMATS) as image:
+        return ImageOps.exif_transpose(image).size
+
+
 def read_image(path: AnyPath, config: ImageConfig) -> NDArray[np.uint8]:
     """The pixels of a file, 0 to 255, by channel, row and column.
 

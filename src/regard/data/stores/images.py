@@ -35,7 +35,12 @@ class ImageStore:
     def __len__(self) -> int:
         return len(self._labels)
 
-    def pixels(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    @property
+    def num_bytes(self) -> int:
+        """The size of all pixels."""
+        return len(self._pixels)
+
+    def pixels(self, rows: NDArray[np.int64] | slice) -> NDArray[np.uint8]:
         """By image, channel, row and column."""
         return self._pixels.reshape(-1, *self._shape)[rows]
 
