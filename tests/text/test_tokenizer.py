@@ -99,6 +99,17 @@ def test_an_unknown_word_and_the_word_unk_are_one():
     assert tokenizer.decode(ids) == ["the <unk> <unk> sat <unk>"]
 
 
+def test_words_that_are_not_in_the_vocabulary_are_split_into_pieces_that_many_words_share():
+    texts = ["walking talking baking making", "walked talked baked", "unwise unfit unreal", "walked, and talked!"]
+    tokenizer = train_tokenizer(texts, "wordpunct", 100)
+    encoded = tokenizer.encode(["unking, walked"])[0]
+    assert tokenizer.pieces(encoded) == ["un", "##king", ",", "walked"]
+    assert tokenizer.decode([encoded]) == ["unking , walked"]
+    assert tokenizer.vocab_size <= 100
+    again = train_tokenizer(texts, "wordpunct", 100)
+    assert again.to_json() == tokenizer.to_json()
+
+
 def test_unknown_tokens_are_counted():
     tokenizer = train_tokenizer(["abc"], "characters", 100)
     assert tokenizer.count_unknown(tokenizer.encode(["abz", "yy"])) == 3

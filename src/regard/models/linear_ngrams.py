@@ -262,6 +262,13 @@ class LinearNgrams(nn.Module):
             for token in np.flatnonzero(is_used).tolist()
             for part in _character_ngrams(spellings[token])
         ]
+        # A token that no row has is known by the n-grams that it shares with others.
+        found += [
+            (token, names[part])
+            for token in np.flatnonzero(~is_used).tolist()
+            for part in _character_ngrams(spellings[token])
+            if part in names
+        ]
         tokens, parts = np.array(found, np.int64).reshape(-1, 2).T
         spelled = _presence(tokens, parts, (len(spellings), len(names)))
         present = _presence(rows.numbers(), rows.ids.astype(np.int64), (len(rows), len(spellings)))

@@ -69,10 +69,10 @@ from regard.tasks.text import (
     regularized_tuning,
 )
 from regard.text.statistics import TextStatistics, choose_tokenizer
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import CONTINUED, Tokenizer
 
-_CHARACTERS_PER_WORD = 50
-"""The vocabulary has one word for each 50 characters of data: most words that occur more than once."""
+_CHARACTERS_PER_WORD = 25
+"""The vocabulary has a token for each 25 characters of data: most words of a small file."""
 _LONG_WORDS, _LONG_TOKENS = 60, 4_096
 """On a CPU, an LSTM takes too long to read texts with more words on average; a bag of words reads all of them."""
 _WORD_NGRAMS, _CHARACTER_NGRAMS = 2, 5
@@ -411,10 +411,15 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
 def spellings_of(tokenizer: Tokenizer, *, are_words: bool) -> list[str]:
     """The characters of each token, words with a space on both sides; none for special tokens."""
+
+    def spelled(name: str) -> str:
+        if not are_words:
+            return name
+        return name.removeprefix(CONTINUED) if name.startswith(CONTINUED) else f" {name} "
+
     ids = range(tokenizer.vocab_size)
     pieces = zip(ids, tokenizer.pieces(ids), strict=True)
-    space = " " if are_words else ""
-    return ["" if number in tokenizer.specials else f"{space}{piece}{space}" for number, piece in pieces]
+    return ["" if number in tokenizer.specials else spelled(piece) for number, piece in pieces]
 
 
 def _is_label_first(summary: DetectionSummary) -> bool:

@@ -5,12 +5,13 @@
     characters  one token for each character
     bytes       one token for each byte
     words       one token for each whitespace-separated word
-    wordpunct   one token for each word and each punctuation mark
+    wordpunct   one token for each word and each punctuation mark; other words are split into frequent pieces
 
 They are implemented by Hugging Face's `tokenizers`, so any public `tokenizer.json` can be loaded.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +39,11 @@ _FOREIGN_SPECIALS = {
 _MASKS, _UNKNOWNS = ("<mask>", "[MASK]"), (UNKNOWN, "[UNK]")
 _ROLE = "regard."
 """Prefix of the names under which roles are stored in `tokenizer.json`."""
+
+CONTINUED = "##"
+"""Prefix of the pieces inside a word."""
+_FEWEST_WORDS, _LONGEST_PIECE, _PIECES_SHARE = 3, 5, 4
+"""Pieces are shared by so many words, have at most so many characters, and are a fourth of a vocabulary."""
 
 _REPLACEMENT = "\ufffd"
 """Decoded in place of bytes that are not, or not yet, a complete character."""
@@ -298,7 +304,39 @@ def train_tokenizer(
         raise ConfigError(
             f"a {kind} vocabulary needs one token for each distinct character of the data, got {vocab_size=}"
         ) from None
+    if kind == "wordpunct":
+        _add_pieces(inner, vocab_size)
     return Tokenizer(inner)
+
+
+def _add_pieces(inner: tokenizers.Tokenizer, vocab_size: int) -> None:
+    """Beside words, the vocabulary gets pieces that many of them share, for words that it does not have.
+
+    Wu et al., "Google's Neural Machine Translation System" (2016), section 4.1, for how a word is split.
+    https://arxiv.org/abs/1609.08144
+    """
+    ids = inner.get_vocab(with_added_tokens=True)
+    names = sorted(ids, key=lambda name: ids[name])
+    words = [name for name in names if name not in SPECIAL_TOKENS]
+    counts = Counter(piece for word in words for piece in _pieces_of(word))
+    known = set(words)
+    frequent = sorted(counts, key=lambda piece: (-counts[piece], piece))
+    shared = [piece for piece in frequent if counts[piece] >= _FEWEST_WORDS and piece not in known]
+    pieces = shared[: vocab_size // _PIECES_SHARE]
+    kept = [*SPECIAL_TOKENS, *words[: vocab_size - len(SPECIAL_TOKENS) - len(pieces)], *pieces]
+    inner.model = models.WordPiece(
+        vocab={name: index for index, name in enumerate(kept)}, unk_token=UNKNOWN, continuing_subword_prefix=CONTINUED
+    )
+    inner.decoder = decoders.WordPiece(prefix=CONTINUED, cleanup=False)
+
+
+def _pieces_of(word: str) -> set[str]:
+    """The beginnings of a word, and its other parts, which are marked."""
+    longest = range(1, _LONGEST_PIECE + 1)
+    first = {word[:size] for size in longest if size < len(word)}
+    return first | {
+        CONTINUED + word[start : start + size] for size in longest for start in range(1, len(word) - size + 1)
+    }
 
 
 def _without_specials(text: str) -> str:
