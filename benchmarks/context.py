@@ -61,9 +61,10 @@ def training(size: str, device: str, rounds: int) -> list[Row]:
 def generation(size: str, device: str, rounds: int) -> list[Row]:
     """Milliseconds for a token after a context of each length, one text at a time, and the size of the cache."""
     config = read_model_config(find_preset(PRESETS[size])[1])
-    model = prepare_for_inference(
+    prepared = prepare_for_inference(
         build_model(config, VOCAB[size]).to(device), "bfloat16" if device == "cuda" else "float32"
     )
+    model = prepared.for_inference()
     assert isinstance(model, Transformer)
     results: list[Row] = []
     for length in GENERATED[size]:
