@@ -42,6 +42,7 @@ from regard.nn.augmentation import crop_and_flip, mix_images
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.task import (
     EVALUATION_TOKENS,
+    MUON_REASON,
     PLAIN,
     Defaults,
     DefaultsContext,
@@ -184,6 +185,10 @@ class ImageClassification(Task[ImageClassificationSettings]):
             "weight_decay": 0.05,
             "ema_decay": 0.998 if is_gpu else 0.99,
         }
+        reasons: dict[str, str] = {}
+        if is_gpu and context.model.can_use_muon and not context.is_finetuned:
+            own["optimizer"] = "muon"
+            reasons["train.optimizer"] = MUON_REASON
         flips = self._default_flips(context)
         is_mixed = flips and is_gpu and context.model.has_class_token and not context.is_finetuned
         augmentation = {
@@ -193,7 +198,7 @@ class ImageClassification(Task[ImageClassificationSettings]):
             "mixup": 0.8 if is_mixed else 0.0,
         }
         pooling = "first" if context.model.has_class_token else "mean"
-        return Defaults({**train, **own}, task=augmentation, head={"pooling": pooling})
+        return Defaults({**train, **own}, task=augmentation, head={"pooling": pooling}, reasons=reasons)
 
     def _default_flips(self, context: DefaultsContext) -> bool:
         """The setting, or whether the data allows flips, for which the reason is logged."""

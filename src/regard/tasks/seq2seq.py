@@ -42,6 +42,7 @@ from regard.nn.losses import IGNORED
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.task import (
     BATCH_TOKENS,
+    MUON_REASON,
     PLAIN,
     TRAIN_DEFAULTS,
     ChoiceContext,
@@ -233,7 +234,7 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
             return Defaults(train=plain)
         rate = _MUON_RATE / math.sqrt(context.model.model_dim) * context.model.lr_scale
         train = plain | {"optimizer": "muon", "learning_rate": float(f"{rate:.2g}"), "schedule": "trapezoid"}
-        reasons = {"train.optimizer": "muon: on a GPU, a Transformer learns more by it than by adamw in as many steps"}
+        reasons = {"train.optimizer": MUON_REASON}
         if context.num_rows >= _MANY_ROWS:
             train["batch_tokens"] = _MANY_ROWS_BATCH
         epochs = self._rdrop_epochs(context, train["batch_tokens"])

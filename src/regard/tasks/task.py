@@ -956,6 +956,7 @@ class BatchPredictor:
 
 BATCH_TOKENS: Mapping[str, int] = {"cpu": 1_024, "cuda": 4_096}
 """A CPU gains nothing from larger batches, and many small steps learn more than few large ones."""
+MUON_REASON = "muon: on a GPU, a Transformer learns more by it than by adamw in as many steps"
 TRAIN_DEFAULTS: dict[str, Any] = {
     "optimizer": "adamw",
     "label_smoothing": 0.1,
