@@ -22,6 +22,7 @@ ROWS = {
     "generate": ["--seconds", "3"],
     "translate": [],
     "recurrent_step": ["--seconds", "5"],
+    "vit_step": ["--seconds", "6"],
     "context": [],
     "shakespeare": ["--seeds", "5"],
     "quality": [],

@@ -73,6 +73,17 @@ def test_recurrent_step(run: Run):
     require_times(rows, "ms", "tokens_per_s", "speedup")
 
 
+def test_vit_step(run: Run):
+    rows = run("vit_step")
+    assert [row["library"] for row in rows] == ["regard", "transformers ViT"]
+    require_times(rows, "ms", "images_per_s", "speedup")
+    script = importlib.import_module("vit_step")
+    for shape in script.TINY_SHAPES.values():
+        ours, theirs = script.regard_vit(shape)[0], script.transformers_vit(shape)
+        counts = [sum(weight.numel() for weight in model.parameters()) for model in (ours, theirs)]
+        assert counts[0] == counts[1]
+
+
 def test_train_text(run: Run):
     rows = run("train_text")
     assert [row["library"] for row in rows] == ["regard", "transformers GPT2"]
@@ -192,5 +203,5 @@ def test_gpu_runs_its_scripts_with_options_that_they_have(capsys: pytest.Capture
     quick = [name for name in gpu.ROWS if name not in ("shakespeare", "quality")]
     gpu.main(["--tiny", "--json", *(part for name in quick for part in ("--script", name))])
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(printed) == len(quick) == 6
+    assert len(printed) == len(quick) == 7
     assert all(each["results"] for each in printed)

@@ -315,7 +315,7 @@ TOKEN_FAMILIES = list(TINY)
 
 
 def test_the_families_of_this_package_are_registered():
-    assert {"transformer", "recurrent", "convolutional", "vision", "cnn"} <= set(FAMILY_NAMES)
+    assert {"transformer", "recurrent", "convolutional", "vision", "cnn", "efficientnet"} <= set(FAMILY_NAMES)
 
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)

@@ -130,6 +130,13 @@ CASES = {
             "model": {"num_layers": 1, "model_dim": 12},
         },
     ),
+    "image-classification-efficientnet": Case(
+        "image-classification", lambda folder: rows_of.lines(folder, 20), preset="efficientnet-lite0",
+        settings={
+            "image": {"size": 64, "patch_size": 32, "channels": 1},
+            "model": {"model_dim": 12, "stem_dim": 4, "widths": [4] * 7, "depths": [1] * 7},
+        },
+    ),
     "trend": Case("trend", series, preset="pooled-tiny"),
 }  # fmt: skip
 WITHOUT_BASELINE = ("masked-language-modeling", "question-answering", "sentence-embedding", "trend")

@@ -3,7 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from tests.golden.data import lines
+
+from regard.interop.efficientnet import foreign_name
+from regard.models.efficientnet import EfficientNet
 
 SMALL = {
     "vit": "--set model.num_layers=1 --set model.model_dim=16 --set model.num_heads=2",
@@ -13,9 +18,14 @@ SMALL = {
 
 @pytest.fixture
 def pictures(workplace: Path) -> Path:
-    """A workplace with a folder of pictures, and one picture beside it."""
+    """A workplace with a folder of pictures, one picture beside it, and random weights in place of pretrained ones."""
     lines(workplace / "drawn", 40).rename(workplace / "pictures")
     (workplace / "photo.png").write_bytes((workplace / "pictures" / "bars" / "0.png").read_bytes())
+    torch.manual_seed(0)
+    model = EfficientNet.from_preset("efficientnet-lite0")
+    weights = {foreign_name(name): tensor.float().contiguous() for name, tensor in model.state_dict().items()}
+    head = {"_fc.weight": torch.randn(3, 1_280).float(), "_fc.bias": torch.zeros(3).float()}
+    save_file(weights | head, workplace / "efficientnet-lite0.safetensors")
     return workplace
 
 
@@ -34,3 +44,4 @@ def test_the_commands_and_the_program_run_in_the_order_they_stand_in(pictures, r
     exec(program, {})
     assert capsys.readouterr().out.strip() in ("['bars']", "['stripes']")
     assert (pictures / "runs" / "cnn" / "report.html").is_file()
+    assert (pictures / "python.html").is_file()

@@ -68,6 +68,15 @@ def test_images_that_are_resident_on_a_device_are_those_of_the_batch(images, mon
             assert first is second is None or torch.equal(first, second)
 
 
+def test_resident_images_that_a_linear_probe_has_read_can_be_trained_on(images):
+    made = prepared(images)
+    model, batch = made.build(), made.batches(batch_tokens=35, has_fixed_shapes=True).batch(0)
+    with torch.inference_mode():
+        made.task.head_inputs(model, batch)
+    made.task.loss(model, batch).backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("family", ["cnn", "vision"])
 def test_a_loss_in_bfloat16_is_near_that_in_single_precision(images, family, channels):

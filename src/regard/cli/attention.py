@@ -10,7 +10,7 @@ def attention_command(
     run: RunPath,
     text: Annotated[str, argument("TEXT", "An input of the model: a text, or the path of an image.")],
     out: Annotated[str | None, option("Write a page (.html), a figure (.png, .svg) or .json. Unset: print.")] = None,
-    kind: Annotated[str | None, option("encoder, decoder, cross; of images attention, rollout. Unset: the last.")] = None,
+    kind: Annotated[str | None, option("encoder, decoder, cross; of images attention, rollout.")] = None,
     layer: Annotated[int | None, option("The layer, from 1. Unset: the average over layers.", min=1)] = None,
     head: Annotated[int | None, option("The head, from 1. Unset: the average over heads.", min=1)] = None,
     aspect: Annotated[str | None, option("For aspect sentiment: the aspect; unset, each aspect.")] = None,

@@ -30,7 +30,7 @@ from torch import Tensor
 from regard.data.formats.images import ImageConfig, image_size, read_image
 from regard.errors import ConfigError
 from regard.explanation.attention.drawing import HeatMap
-from regard.explanation.attention.maps import pack_weights
+from regard.explanation.attention.maps import weights_for_page
 from regard.explanation.attention.recording import has_attention, record_attention
 from regard.explanation.colors import INK, MUTED
 from regard.explanation.pages import frame, page_html, write_page
@@ -155,7 +155,7 @@ class ImageMaps:
             "picture": "data:image/png;base64," + base64.b64encode(drawn.getvalue()).decode("ascii"),
             "aspect": self.aspect,
             "names": {kind: self.describe(kind).split(", mean of")[0] for kind in self.kinds},
-            "weights": {kind: pack_weights(found) for kind, found in self.weights.items()},
+            "weights": {kind: weights_for_page(found) for kind, found in self.weights.items()},
         }
 
     def _repr_html_(self) -> str:

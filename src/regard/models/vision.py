@@ -118,6 +118,8 @@ class ImageFamily(Family):
     """A family of models that read images."""
 
     Encoder: ClassVar[Any]
+    default_image: ClassVar[ImageConfig] = ImageConfig()
+    """The images of a model that is built without saying which."""
 
     def build(
         self,
@@ -127,7 +129,7 @@ class ImageFamily(Family):
         source_vocab_size: int | None = None,
         image: ImageConfig | None = None,
     ) -> nn.Module:
-        return self.Encoder(config, image or ImageConfig())
+        return self.Encoder(config, image or self.default_image)
 
     def decoder_only(self, values: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("a model of images has no decoder")

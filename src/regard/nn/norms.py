@@ -57,8 +57,9 @@ class BatchNorm(nn.Module):
     stays as it is.
     """
 
-    def __init__(self, num_channels: int) -> None:
+    def __init__(self, num_channels: int, *, epsilon: float = _EPSILON) -> None:
         super().__init__()
+        self.epsilon = epsilon
         self.weight = nn.Parameter(torch.ones(num_channels))
         self.bias = nn.Parameter(torch.zeros(num_channels))
         self.mean: Tensor
@@ -69,7 +70,7 @@ class BatchNorm(nn.Module):
     def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch channels height width"]:
         is_of_batch = self.training and self.weight.requires_grad
         return F.batch_norm(
-            x, self.mean, self.variance, self.weight, self.bias, is_of_batch, momentum=_MOMENTUM, eps=_EPSILON
+            x, self.mean, self.variance, self.weight, self.bias, is_of_batch, momentum=_MOMENTUM, eps=self.epsilon
         )
 
 

@@ -188,7 +188,7 @@ class AttentionMaps:
 
     def to_page_data(self) -> dict[str, Any]:
         """Returns what a page embeds: the weights as two-byte integers (little-endian, base64), exact to 1e-5."""
-        return {**self.to_json(), "weights": {kind: pack_weights(self.weights[kind]) for kind in self.kinds}}
+        return {**self.to_json(), "weights": {kind: weights_for_page(self.weights[kind]) for kind in self.kinds}}
 
     def _repr_html_(self) -> str:
         return frame(page_html("attention", title=_title([self]), data=[self.to_page_data()]))
@@ -226,7 +226,7 @@ def _title(examples: Sequence[AttentionMaps]) -> str:
     return f"Attention: {first.source} → {first.prediction}" if len(examples) == 1 else f"{len(examples)} examples"
 
 
-def pack_weights(weights: NDArray[np.float32]) -> dict[str, Any]:
+def weights_for_page(weights: NDArray[np.float32]) -> dict[str, Any]:
     """Returns weights of 0 to 1 as a page embeds them: two-byte integers, little-endian, in base64."""
     levels = np.rint(np.clip(weights, 0.0, 1.0).astype(np.float64) * _LEVELS).astype("<u2")
     return {"shape": list(weights.shape), "values": base64.b64encode(levels.tobytes()).decode("ascii")}

@@ -42,6 +42,7 @@ POOLING_MODES: dict[Pooling, str] = {
     "last": "pooling_mode_lasttoken",
 }
 """The fields of sentence-transformers' `1_Pooling/config.json`."""
+_EFFICIENTNET_STEM = "_conv_stem.weight"
 _CHUNK = 1 << 20
 
 
@@ -96,7 +97,17 @@ def recognizes_folder(path: Path) -> bool:
     """Whether `path` is a folder with a `config.json`, or one file of a model, which `read_checkpoint` explains."""
     if path.is_dir():
         return (path / "config.json").is_file() and not (path / "adapter_config.json").is_file()
-    return path.suffix.lower() == ".safetensors" or is_pickle(path)
+    return (path.suffix.lower() == ".safetensors" and not is_efficientnet(path)) or is_pickle(path)
+
+
+def is_efficientnet(path: Path) -> bool:
+    """Whether a safetensors file has the first tensor of an EfficientNet in the names of PyTorch's ports."""
+    if not path.is_file() or path.suffix.lower() != ".safetensors":
+        return False
+    try:
+        return _EFFICIENTNET_STEM in _names_in(path)
+    except CheckpointError:
+        return False
 
 
 def is_pickle(path: Path) -> bool:
@@ -128,7 +139,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(
         name=folder.resolve().name,
         config=config,
-        tensors=LazyTensors(files, lambda name: _read_tensor(files[name], name)),
+        tensors=LazyTensors(files, lambda name: read_tensor(files[name], name)),
         tokenizer="" if reads_images(config) else _text(tokenizer),
         content_hash=hash_files(sorted(set(files.values()))),
         special_tokens=_special_tokens({**settings, **(_table(folder / "special_tokens_map.json") or {})}),
@@ -184,8 +195,8 @@ def _weight_files(folder: Path) -> dict[str, Path]:
     return {name: folder / file for name, file in table.items()}
 
 
-def _read_tensor(path: Path, name: str) -> Tensor:
-    with _open(path) as file:
+def read_tensor(path: Path, name: str) -> Tensor:
+    with open_safetensors(path) as file:
         try:
             return file.get_tensor(name)
         except (SafetensorError, OSError, RuntimeError, ValueError) as error:
@@ -193,11 +204,11 @@ def _read_tensor(path: Path, name: str) -> Tensor:
 
 
 def _names_in(path: Path) -> list[str]:
-    with _open(path) as file:
+    with open_safetensors(path) as file:
         return list(file.keys())
 
 
-def _open(path: Path) -> Any:
+def open_safetensors(path: Path) -> Any:
     """Open a safetensors file; the library checks its header against its size."""
     try:
         return safe_open(path, framework="pt", device="cpu")
