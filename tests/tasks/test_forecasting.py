@@ -128,7 +128,9 @@ def test_a_masked_value_has_no_effect_on_the_loss():
     model = found.build(std=0.1)
     batch = next(iter(found.task.row_batches(found.data.held_out["test"])))
     assert not bool(batch.known.all())
-    changed = batch.with_tensors([batch.values, torch.where(batch.known, batch.targets, 1e6), batch.known])
+    changed = batch.with_tensors(
+        [batch.values, torch.where(batch.known, batch.targets, 1e6), batch.known, batch.features]
+    )
     assert found.task.loss(model, batch).item() == found.task.loss(model, changed).item()
 
 
@@ -195,7 +197,7 @@ def test_a_forecast_is_a_table_with_a_row_for_each_step(run: Any, tmp_path: Path
     assert [row["time"] for row in records] == [str(date(2024, 2, 10) + timedelta(days=day)) for day in range(5)]
     assert all(row["lower"] <= row["upper"] for row in records)
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
-    values = " ".join(str(row["load"]) for row in days(40))
+    values = " ".join(["@2024-01-01", *(str(row["load"]) for row in days(40))])
     assert [float(step) for step in run.predict(values).split()] == pytest.approx(
         [r["point"] for r in records], rel=1e-3
     )
