@@ -58,7 +58,7 @@ class SeriesTransformerConfig(TransformerConfig):
     gains_from_bf16_on_cpu: ClassVar[bool] = False
     input_kind: ClassVar[InputKind] = "series"
     decoder_layers: int | None = Field(default=0, ge=0, le=0)
-    """Always 0: there is no decoder."""
+    """Always 0: there is no decoder of tokens."""
 
     @property
     def lr_scale(self) -> float:
@@ -85,8 +85,12 @@ class PatchSeq2SeqConfig(PatchConfig):
     """The settings of `PatchSeq2Seq`."""
 
     family: str = "patch-seq2seq"
-    decoder_layers: int | None = Field(default=None, ge=1)
-    """Layers of the decoder, if not num_layers."""
+    forecast_layers: int | None = Field(default=None, ge=1)
+    """Layers of the decoder of forecasts, if not num_layers."""
+
+    @property
+    def forecast_depth(self) -> int:
+        return self.num_layers if self.forecast_layers is None else self.forecast_layers
 
 
 class PatchRecurrenceConfig(ModelConfig):
@@ -203,7 +207,7 @@ class PatchSeq2Seq(SeriesEncoder):
         # A position of the forecast begins as the last patch that is known, and the features of its own steps.
         self.last = nn.Linear(length, config.model_dim)
         self.features = nn.Linear(length * shape.num_features, config.model_dim) if shape.num_features else None
-        self.decoder = TransformerStack(config, config.decoder_depth, has_cross_attention=True)
+        self.decoder = TransformerStack(config, config.forecast_depth, has_cross_attention=True)
         initialize_transformer(self, config)
 
     def hidden_states(
@@ -355,7 +359,7 @@ class PatchSeq2SeqFamily(SeriesFamily):
                 "base": {"num_layers": 3, "model_dim": 256, "num_heads": 8, "feedforward_dim": 1024, "dropout": 0.2},
                 "big": {"num_layers": 4, "model_dim": 512, "num_heads": 16, "feedforward_dim": 2048, "dropout": 0.2},
             },
-            {**{name: value for name, value in _ATTENTION.items() if name != "decoder_layers"}, "positions": "learned"},
+            {**_ATTENTION, "positions": "learned"},
         )
     }
 

@@ -251,7 +251,15 @@ class Forecasting(Task[ForecastingSettings]):
         }
 
     def input_of(self, row: Sequence[str]) -> str:
-        return f"@{row[1].replace(' ', 'T')} {row[-1]}" if self.num_features else row[-1]
+        """The text of a part; with covariates that are known in advance, its last steps are those to forecast."""
+        if not self.num_features:
+            return row[-1]
+        steps, codec = row[-1].split(), self.codec
+        if any(not each.is_static for each in codec.covariates):
+            blank = ["nan"] * len(codec.columns)
+            future = [step.split(",")[len(blank) :] for step in steps[-codec.horizon :]]
+            steps[-codec.horizon :] = [",".join([*blank, *step]) for step in future]
+        return " ".join([f"@{row[1].replace(' ', 'T')}", *steps])
 
     @property
     def num_features(self) -> int:
