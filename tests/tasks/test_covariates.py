@@ -149,9 +149,9 @@ def test_the_calendar_is_used_where_it_lowers_the_error_of_a_linear_forecast():
     rows = NamedRows([{"time": time.isoformat(), "load": load} for time, load in zip(times, bumps, strict=True)])
     found = tiny("forecasting", rows, preset="linear-tiny", horizon=4, input_length=8)
     assert found.task.codec.calendar == ("day", "week")
-    assert found.settings.task.calendar
+    assert found.task.settings.calendar
     plain = NamedRows([{"time": time.isoformat(), "load": rng.normal()} for time in times])
-    assert not tiny("forecasting", plain, preset="linear-tiny", horizon=4, input_length=8).settings.task.calendar
+    assert not tiny("forecasting", plain, preset="linear-tiny", horizon=4, input_length=8).task.settings.calendar
     batch = next(iter(found.task.row_batches(found.data.held_out["test"])))
     _, start, text = found.data.held_out["test"][0]
     saturdays = batch.features[0, :, 6 + 5]

@@ -198,7 +198,9 @@ class SeriesCodec(Codec):
             Covariate(**{**each, "categories": tuple(each["categories"])}) for each in found.pop("covariates", [])
         ]
         seen = tuple(tuple(places) for places in found.pop("categories_seen", []))
-        parts = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+        parts: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
+        }
         return cls(**parts, clock=clock, covariates=tuple(covariates), categories_seen=seen)
 
 

@@ -377,7 +377,7 @@ def _read_numbers(table: _Table, name: str) -> NDArray[np.float64]:
     if (np.isfinite(values) != is_missing).all():
         return values
     mark = decimal_mark(texts[:_SAMPLE])
-    for place in np.flatnonzero(~is_missing):
+    for place in np.flatnonzero(~is_missing).tolist():
         text = texts[place]
         if mark not in decimal_marks(text):
             raise DataError(
@@ -577,7 +577,10 @@ def _describe(
         notes.append(
             f"{format_count(added, 'step')} without a row: filled with the last values before them, not scored"
         )
-    missing = sum(int((~series.observed).sum()) for series in found) - added * len(roles.values)
+    ends = [int(np.append(np.flatnonzero(series.observed.any(axis=1)), -1).max()) + 1 for series in found]
+    if future := sum(len(series.values) - end for series, end in zip(found, ends, strict=True)):
+        notes.append(f"{format_count(future, 'step')} without values at the end of series: they are to be forecast")
+    missing = sum(int((~series.observed).sum()) for series in found) - (added + future) * len(roles.values)
     if missing:
         notes.append(f"{format_count(missing, 'missing value')}: filled with the last one before, not scored")
     return notes

@@ -97,9 +97,10 @@ class SeriesForecaster(nn.Module):
         if self.linear is not None and not self.training:
             outputs = outputs + self.linear.shift(outputs[..., 0], self.linear(values, features))[..., None]
         margins = self.margins * level_and_scale(values)[1]
-        quantiles = outputs[..., 1:]
-        lower = quantiles[..., 0] - margins
-        return ForecastOutput(outputs[..., 0], quantiles, lower, torch.maximum(quantiles[..., -1] + margins, lower))
+        point, quantiles = outputs[..., 0], outputs[..., 1:]
+        # The mean is not between the quantiles of a skewed distribution, or of a network that has learned little.
+        lower = torch.minimum(quantiles[..., 0] - margins, point)
+        return ForecastOutput(point, quantiles, lower, torch.maximum(quantiles[..., -1] + margins, point))
 
     def network(
         self, values: Float[Tensor, "batch time columns"], features: Float[Tensor, "batch steps features"] | None = None

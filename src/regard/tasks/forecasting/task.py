@@ -171,14 +171,16 @@ class Forecasting(Task[ForecastingSettings]):
         dates = [column for column in columns if column.kind == "dates"]
         times = dates or [column for column in columns if column.kind == "numbers" and column.plain_name in _TIME_NAMES]
         kinds = [column.kind for column in columns]
-        if len(times) != 1 or "text" in kinds or "images" in kinds or kinds.count("labels") > 1:
+        if len(times) != 1 or "text" in kinds or "images" in kinds:
             return None
         numbers = [column for column in columns if column.kind == "numbers" and column is not times[0]]
         if not numbers or summary.columns_given == 1:
             return None
         time = times[0].name
         many = "" if "labels" not in kinds else ", for each of several series"
-        return Detection(f"{format_count(len(numbers), 'column')} of numbers over time ({time}){many}", confidence=0.8)
+        reason = f"{format_count(len(numbers), 'column')} of numbers over time ({time}){many}"
+        # Of several columns of labels, all but one are covariates, or the table is another one.
+        return Detection(reason, confidence=0.8 if kinds.count("labels") <= 1 else 0.6)
 
     @property
     def codec(self) -> SeriesCodec:
