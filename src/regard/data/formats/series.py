@@ -264,7 +264,7 @@ class _Table:
         column = self.columns[name][:most]
         if isinstance(column, list):
             return column
-        return ["" if text in ("nan", "NaT", "None") else text for text in np.asarray(column).astype(str).tolist()]
+        return ["" if text in ("nan", "NaT", "None") else text for text in column.astype(str).tolist()]
 
     def known_texts(self, name: str, most: int | None = None) -> list[str]:
         """Those that are not missing."""
@@ -312,7 +312,7 @@ def _find_roles(
     chosen, inferred = None if id_column is None else table.name_of(id_column), ()
     if chosen is None and texts:
         chosen, inferred = _find_id(table, time, texts)
-    if chosen is None and len(set(table.texts(time))) < len(table.lines):
+    if chosen is None and len(np.unique(np.asarray(table.columns[time]))) < len(table.lines):
         chosen = next((name for name in others if name.lower() in ID_NAMES), None)
     values = tuple(name for name in others if name != chosen and name not in inferred)
     if not values:
@@ -409,7 +409,8 @@ def _read_covariate(table: _Table, covariate: Covariate) -> NDArray[np.float64]:
 def _series_names(table: _Table, roles: _Roles) -> NDArray[Any]:
     if roles.id is None:
         return np.full(len(table.lines), "")
-    return np.array(table.texts(roles.id))
+    column = np.asarray(table.columns[roles.id])
+    return column if column.dtype.kind == "U" else np.array(table.texts(roles.id))
 
 
 def _in_order(names: NDArray[Any], times: _Times) -> tuple[dict[str, NDArray[np.int64]], bool]:

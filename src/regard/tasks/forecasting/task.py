@@ -89,6 +89,8 @@ _LEAST_GAIN = 0.02
 """Features of the calendar are used where they lower the validation error of a linear forecast by this share."""
 _SAMPLED_COLUMNS = 4_096
 """Columns of windows on which that is found out."""
+_NUMBERS_AT_ONCE = {"cpu": 1 << 15, "cuda": 1 << 22}
+"""Numbers that a forecast reads at once: hidden states of more are not in the cache of a CPU."""
 _SOLVING_SECONDS = 60.0
 _OPERATIONS_PER_SECOND = {"cpu": 1e10, "cuda": 1e13}
 """Of the linear forecast's solver, roughly."""
@@ -545,7 +547,7 @@ class Forecasting(Task[ForecastingSettings]):
         """
         device, length, step = next(model.parameters()).device, self.codec.input_length, self.codec.horizon
         found: list[list[Tensor]] = [[], [], []]
-        at_once = max(1, (1 << 20) // (length * values.shape[2]))
+        at_once = max(1, _NUMBERS_AT_ONCE[device.type] // (length * values.shape[2]))
         for first in range(0, len(values), at_once):
             read = torch.from_numpy(values[first : first + at_once]).to(device)
             known = None if features is None else torch.from_numpy(features[first : first + at_once]).to(device)
@@ -726,7 +728,7 @@ def _padded(rows: NDArray[np.float64], length: int) -> NDArray[np.float64]:
 
 
 def _known(values: NDArray[np.float64]) -> list[float | None]:
-    return [float(value) if np.isfinite(value) else None for value in values]
+    return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def _sample_windows(segments: Segments, codec: SeriesCodec) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
