@@ -224,14 +224,18 @@ def test_the_linear_forecast_is_ridge_regression():
     assert np.abs(weight - candidates[int(np.argmin(errors))]).max() < 1e-5
 
 
-def test_the_average_is_that_with_the_least_validation_error_drawn_to_a_half():
+def test_the_average_has_the_smallest_weight_of_the_network_within_a_standard_error_of_the_best():
     torch.manual_seed(0)
     linear = LinearForecast(SeriesShape(5, 2, 3))
-    own, network = torch.randn(40, 3, 2), torch.randn(40, 3, 2)
-    known = torch.rand(40, 3, 2) < 0.8
-    targets = torch.where(known, 0.8 * network + 0.2 * own, 1e6)
-    linear.fit_weight(network, own, targets, known)
-    assert linear.network_weight.item() == pytest.approx((0.8 + 0.1 * 0.5) / 1.1)
+    own, network, noise = (torch.randn(400, 3, 2) for _ in range(3))
+    known = torch.rand(400, 3, 2) < 0.8
+    spans = torch.arange(400) // 10
+    for noise_std, lowest, highest in ((0.0, 0.79, 0.81), (0.5, 0.7, 0.85), (30.0, 0.0, 0.05)):
+        targets = torch.where(known, 0.8 * network + 0.2 * own + noise_std * noise, 1e6)
+        linear.fit_weight(network, own, targets, known, spans)
+        assert lowest <= linear.network_weight.item() <= highest
+    linear.fit_weight(network[:10], own[:10], (0.6 * network + 0.4 * own)[:10], known[:10] | True, spans[:10])
+    assert linear.network_weight.item() == pytest.approx(0.6)
     average = network + linear.shift(network, own)
     weight = linear.network_weight
     torch.testing.assert_close(average, weight * network + (1 - weight) * own)

@@ -8,6 +8,9 @@ $W = (X^\top X + \lambda I)^{-1} X^\top Y$; $\lambda$ is the best of a few on th
 Features that are known in advance have a linear effect, which is solved first, by least squares between the values and
 the features of each window, both minus their means.
 
+The average with the network's forecast has the smallest weight of the network that is within one standard error of the
+best on the validation part: Breiman et al., "Classification and Regression Trees" (1984), section 3.4.3.
+
 Dimensions: `batch` windows, `time` steps that are read, `horizon` steps that are forecast, `columns` of numbers,
 `steps` that are read and forecast, `features` of each.
 """
@@ -17,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.models.series import SeriesShape
@@ -27,8 +30,9 @@ _STRENGTHS = (1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0)
 _EFFECT_STRENGTH = 1e-4
 _LEAST_KNOWN = 0.9
 """A window is used if at least this share of its targets is known; missing ones are filled."""
-_EXPECTED_WEIGHT, _EXPECTED_SHARE = 0.5, 0.1
-"""The weight of the network is drawn to this value, as if by this share of additional validation windows."""
+_NUM_WEIGHTS = 21
+_FEWEST_SPANS = 4
+"""Fewer spans have no standard error to speak of."""
 
 
 class LinearForecast(nn.Module):
@@ -125,11 +129,24 @@ class LinearForecast(nn.Module):
         own: Float[Tensor, "windows horizon columns"],
         targets: Float[Tensor, "windows horizon columns"],
         known: Bool[Tensor, "windows horizon columns"],
+        spans: Int[Tensor, " windows"],
     ) -> None:
-        """Fit the weight of the network in the average, from 0 to 1, by the squared error."""
+        """Fit the weight of the network in the average, from 0 to 1, by the squared error.
+
+        The weight is the smallest with an error within one standard error of the least, over spans of origins and
+        columns: the validation part of a long horizon has few of them, and the linear forecast varies less.
+        """
         differences = torch.where(known, network - own, 0.0).double()
         residuals = torch.where(known, targets - own, 0.0).double()
-        squares = differences.square().sum()
-        extra = _EXPECTED_SHARE * squares
-        weight = ((differences * residuals).sum() + extra * _EXPECTED_WEIGHT) / (squares + extra).clamp(min=1e-12)
-        self.network_weight.copy_(weight.clamp(0.0, 1.0))
+        numbers = spans.unique(return_inverse=True)[1]
+        sums = torch.stack([differences.square().sum(dim=1), (differences * residuals).sum(dim=1)])
+        of_spans = sums.new_zeros(2, int(numbers.max()) + 1, sums.size(2)).index_add_(1, numbers, sums)
+        squares, products = of_spans.flatten(1)
+        weights = torch.linspace(0, 1, _NUM_WEIGHTS, device=sums.device, dtype=sums.dtype)[:, None]
+        errors = weights.square() * squares - 2 * weights * products
+        best = errors.sum(dim=1).argmin()
+        worse, count = errors - errors[best], errors.size(1)
+        is_near = (
+            worse.mean(dim=1) <= worse.std(dim=1) / count**0.5 if count >= _FEWEST_SPANS else worse.sum(dim=1) <= 0
+        )
+        self.network_weight.copy_(weights[is_near.nonzero()[0, 0], 0])

@@ -425,7 +425,8 @@ class Forecasting(Task[ForecastingSettings]):
             points = [model.network(batch.values, batch.features)[..., 0] for batch in found]
             own = [model.linear(batch.values, batch.features) for batch in found]
             targets, known = (torch.cat([getattr(batch, name) for batch in found]) for name in ("targets", "known"))
-            model.linear.fit_weight(torch.cat(points), torch.cat(own), targets, known)
+            spans = torch.tensor([span for batch in found for span in batch.spans], device=device)
+            model.linear.fit_weight(torch.cat(points), torch.cat(own), targets, known, spans)
         scores = []
         for batch in found:
             outside = model.conformal_scores(model(batch.values, batch.features), batch.values, batch.targets)
