@@ -6,9 +6,9 @@ Each row of data is `regard.train(FILE, minutes=N)` with the horizon and the usu
 The score is the mean squared error of standardized values from every origin of the test part; coverage is that of 90 %
 intervals. A row whose data is missing is not measured.
 
-Three rows are of speed: `training`, windows of a PatchTST (3 layers, 128 wide, 512 steps in, 96 out) that are trained on
-in a second; `forecasting`, the time to forecast 10,000 series of 512 steps by the same model on a CPU; and the same with
-a model of the size that `regard train` chooses for the data on a CPU.
+Three rows are of speed: `training`, windows of a PatchTST (3 layers, 128 wide, 512 steps in, 96 out) that are trained
+on in a second; `forecasting`, the time to forecast 10,000 series of 512 steps by the same model on a CPU; and the same
+with a model of the size that `regard train` chooses for the data on a CPU.
 
 neuralforecast's PatchTST is measured in the same run where it is installed, on the same rows and split.
 """

@@ -20,7 +20,7 @@ SMALL = {"hidden_size": 128, "n_heads": 16, "linear_hidden_size": 256, "dropout"
 def is_installed() -> bool:
     """Whether neuralforecast can be imported."""
     try:
-        import neuralforecast  # noqa: F401
+        import neuralforecast  # noqa: F401  # pyright: ignore[reportMissingImports]  as it may be
     except ImportError:
         return False
     return True
@@ -51,7 +51,7 @@ def training_rate(
     values: NDArray[np.float64], *, horizon: int, input_length: int, windows: int, steps: int, device: str, **shape: Any
 ) -> float:
     """Windows of one column that are trained on in a second: the median over steps after the first five."""
-    from pytorch_lightning.callbacks import Callback
+    from pytorch_lightning.callbacks import Callback  # pyright: ignore[reportMissingImports]  where it is installed
 
     ends: list[float] = []  # outside of the callback, which is copied with the model
 
@@ -87,8 +87,8 @@ def forecasting_seconds(
 
 
 def _model(horizon: int, input_length: int, steps: int, seed: int, device: str, **more: Any) -> Any:
-    from neuralforecast.losses.pytorch import MSE
-    from neuralforecast.models import PatchTST
+    from neuralforecast.losses.pytorch import MSE  # pyright: ignore[reportMissingImports]  where it is installed
+    from neuralforecast.models import PatchTST  # pyright: ignore[reportMissingImports]  where it is installed
 
     quiet = {
         "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False, "logger": False,
@@ -101,7 +101,7 @@ def _model(horizon: int, input_length: int, steps: int, seed: int, device: str, 
 
 
 def _forecaster(model: Any) -> Any:
-    from neuralforecast import NeuralForecast
+    from neuralforecast import NeuralForecast  # pyright: ignore[reportMissingImports]  where it is installed
 
     warnings.filterwarnings("ignore")
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch"):
@@ -111,7 +111,7 @@ def _forecaster(model: Any) -> Any:
 
 def _frame(series: Sequence[NDArray[np.float64]]) -> Any:
     """One series after the other, as neuralforecast reads them."""
-    import pandas
+    import pandas  # pyright: ignore[reportMissingImports]  where it is installed
 
     lengths = [len(each) for each in series]
     times = np.datetime64("2020-01-01T00", "ns") + np.arange(max(lengths)) * np.timedelta64(1, "h")
