@@ -177,8 +177,16 @@ def test_defaults_and_choices_by_hand(run: Run):
 
 def test_beyond_text(run: Run):
     rows = run("beyond_text")
-    assert [row["row"] for row in rows] == ["etth1-96", "etth2-96"]
-    assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in rows)
+    assert [row["row"] for row in rows] == [
+        "etth1-96",
+        "etth2-96",
+        "training",
+        "forecasting",
+        "forecasting-by-defaults",
+    ]
+    assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in rows[:2])
+    require_times(rows[2:3], "windows_per_s")
+    require_times(rows[3:], "seconds")
 
 
 def test_pictures(run: Run):

@@ -123,6 +123,13 @@ CASES = {
     "forecasting-linear": Case(
         "forecasting", lambda folder: rows_of_numbers(90), preset="linear-tiny", settings=SHORT_SERIES
     ),
+    "forecasting-seq2seq": Case(
+        "forecasting", lambda folder: rows_of_numbers(90), preset="series-seq2seq-tiny", settings=SHORT_SERIES
+    ),
+    "forecasting-covariates": Case(
+        "forecasting", lambda folder: rows_of_numbers(90), preset="series-seq2seq-tiny",
+        settings={**SHORT_SERIES, "known": ["heat"]},
+    ),
     "image-classification-cnn": Case(
         "image-classification", lambda folder: rows_of.lines(folder, 20), preset="cnn-tiny",
         settings={

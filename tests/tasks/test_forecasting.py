@@ -102,6 +102,46 @@ def test_evaluation_is_from_every_origin():
     assert len(apart.likelihoods(model, apart.row_batches(rows), torch.device("cpu")).losses) == 4
 
 
+def test_scaled_errors_quantile_losses_and_coverage_are_those_computed_by_hand():
+    rows = [dict_row({**row, "other": row["load"] ** 2}) for row in days(100)]
+    rows[90] = (rows[90][0], None, rows[90][2])
+    found = tiny("forecasting", rows, preset="linear-tiny", **WINDOW, split_rows=[60, 20, 20], stride=3)
+    model, held_out = found.build(std=0.1), found.data.held_out["test"]
+    scores = {
+        score.name: score.value for score in found.task.scores(_data(held_out, found.likelihoods(model, held_out)))
+    }
+    values = np.array([[np.nan if cell is None else cell for cell in row[1:]] for row in rows])
+    train, codec = values[:60], found.task.codec
+    mean, std = train.mean(axis=0), train.std(axis=0)
+    scale = np.abs(train[codec.season :] - train[: -codec.season]).mean(axis=0)
+    first = date.fromisoformat(rows[0][0])
+    scaled, losses, sizes, inside = [], [], [], []
+    for origin in range(80, 100 - 5 + 1, 3):
+        past = values[origin - 14 : origin].copy()
+        for step in range(1, 14):
+            past[step] = np.where(np.isnan(past[step]), past[step - 1], past[step])
+        text = " ".join(f"{one:.9g},{other:.9g}" for one, other in past)
+        (got,) = found.predict(model, [f"@{first + timedelta(days=origin - 14)} {text}"])
+        point, lower, upper = (
+            np.array([[float(n) for n in step.split(",")] for step in (part or "").split()])
+            for part in (got.output, got.lower, got.upper)
+        )
+        features = codec.features(str(first + timedelta(days=origin - 14)), np.empty((19, 0)))
+        features = torch.from_numpy(features[None, :, : found.task.num_features]) if found.task.num_features else None
+        read = torch.from_numpy((past - mean) / std).float()[None]
+        quantiles = model(read, features).quantiles[0].detach().double().numpy() * std[:, None] + mean[:, None]
+        for step, column in np.argwhere(np.isfinite(values[origin : origin + 5])):
+            truth = values[origin + step, column]
+            scaled.append(abs(point[step, column] - truth) / scale[column])
+            errors = truth - quantiles[step, column]
+            losses.append(2 * np.mean([max(q * e, (q - 1) * e) for q, e in zip((0.1, 0.5, 0.9), errors, strict=True)]))
+            sizes.append(abs(truth))
+            inside.append(lower[step, column] <= truth <= upper[step, column])
+    assert scores["mase"] == pytest.approx(np.mean(scaled), rel=1e-3)
+    assert scores["weighted_quantile_loss"] == pytest.approx(np.sum(losses) / np.sum(sizes), rel=1e-4)
+    assert scores["coverage"] == pytest.approx(np.mean(inside), abs=0.011)
+
+
 def _data(rows: Any, likelihoods: Any) -> Any:
     from regard.tasks.task import EvaluationData
 
@@ -128,7 +168,9 @@ def test_a_masked_value_has_no_effect_on_the_loss():
     model = found.build(std=0.1)
     batch = next(iter(found.task.row_batches(found.data.held_out["test"])))
     assert not bool(batch.known.all())
-    changed = batch.with_tensors([batch.values, torch.where(batch.known, batch.targets, 1e6), batch.known])
+    changed = batch.with_tensors(
+        [batch.values, torch.where(batch.known, batch.targets, 1e6), batch.known, batch.features]
+    )
     assert found.task.loss(model, batch).item() == found.task.loss(model, changed).item()
 
 
@@ -195,7 +237,7 @@ def test_a_forecast_is_a_table_with_a_row_for_each_step(run: Any, tmp_path: Path
     assert [row["time"] for row in records] == [str(date(2024, 2, 10) + timedelta(days=day)) for day in range(5)]
     assert all(row["lower"] <= row["upper"] for row in records)
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
-    values = " ".join(str(row["load"]) for row in days(40))
+    values = " ".join(["@2024-01-01", *(str(row["load"]) for row in days(40))])
     assert [float(step) for step in run.predict(values).split()] == pytest.approx(
         [r["point"] for r in records], rel=1e-3
     )
@@ -271,7 +313,7 @@ def test_a_season_is_found_by_its_autocorrelation():
     assert find_season([rng.normal(size=(400, 1)).cumsum(axis=0)]) == 1
 
 
-@pytest.mark.parametrize("kind", ["patchtst", "itransformer", "lstm-series", "linear"])
+@pytest.mark.parametrize("kind", ["patchtst", "itransformer", "lstm-series", "linear", "series-seq2seq"])
 def test_columns_are_independent_unless_they_are_tokens(kind: str):
     config = read_model_config({**find_preset(kind)[1], **({} if kind == "linear" else {"dropout": 0.0})})
     family: Any = find_family(config.family)

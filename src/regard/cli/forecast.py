@@ -2,16 +2,14 @@
 
 import csv
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 from regard.cli.output import Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
-
-_COLUMNS: tuple[str, ...] = ("id", "time", "column", "point", "lower", "upper")
 
 
 def forecast_command(
     run: RunPath,
-    file: Annotated[str, argument("FILE", "A table with the columns of training, up to the last known step.")],
+    file: Annotated[str, argument("FILE", "A table with the columns of training, and covariates of later steps.")],
     horizon: Annotated[int | None, option("Steps to forecast. Unset: as many as in training.")] = None,
     out: Annotated[str | None, option("The table to write: .csv, .tsv, .jsonl, .parquet. Unset: stdout.")] = None,
     plot: Annotated[str | None, option("Draw the forecasts and their intervals: .png or .svg.")] = None,
@@ -22,7 +20,7 @@ def forecast_command(
     """Forecast the steps after the last one of each series: a row for each series, step and column.
 
     The columns are id, time, column, point, lower and upper; the ends of intervals are calibrated on the validation
-    part of the run.
+    part of the run. Covariates that are known in advance are read from the rows after the last one with values.
 
     Examples:
 
@@ -30,14 +28,15 @@ def forecast_command(
     """
     configure_logging(quiet=quiet)
     from regard.runs.run import load
+    from regard.tasks.task import FORECAST_COLUMNS
 
     found = load(run, device=device).forecast(file, horizon=horizon, out=out, plot=plot)
-    rows: list[dict[str, Any]] = [row for each in found for row in each.to_records()]
+    rows = (row for each in found for row in each.to_records())
     if json:
-        print_json({"file": file, "out": out, "plot": plot, "rows": rows})
+        print_json({"file": file, "out": out, "plot": plot, "rows": list(rows)})
     elif out is not None or plot is not None:
         print("\n".join(filter(None, (out, plot))))
     else:
-        writer = csv.DictWriter(sys.stdout, _COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(sys.stdout, FORECAST_COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from regard.data.codecs.codec import Codec, read_codecs, write_codecs
 from regard.data.codecs.labels import LabelCodec, describe_unknown, format_frequencies
 from regard.data.codecs.pixels import PixelCodec
-from regard.data.codecs.series import SeriesCodec, format_values
+from regard.data.codecs.series import SeriesCodec
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.images import LabeledImages, read_image
 from regard.data.formats.messages import format_count, format_names
 from regard.data.formats.plain_text import Documents, Piece, cut_documents, join_pieces
-from regard.data.formats.series import Clock, Series, SeriesTable, fill_forward, require_columns
+from regard.data.formats.series import Clock, Series, SeriesTable, require_columns
 from regard.data.formats.tables import Table, TableRow, rows_hash
 from regard.data.image_sources import ImageSource
 from regard.data.permutation import mix
@@ -42,7 +42,7 @@ from regard.data.splits.plan import plan_split
 from regard.data.stores.arrays import token_dtype
 from regard.data.stores.images import ImageStore, write_images
 from regard.data.stores.rows import TokenStore, write_store
-from regard.data.stores.series import Segment, SeriesStore, write_series
+from regard.data.stores.series import SeriesStore, write_series
 from regard.data.stores.tokens import TokenStream, count_tokens, write_stream
 from regard.data.text_sources import TextSource
 from regard.errors import BadRowsError, CheckpointError, ConfigError, DataError, DeviceError
@@ -596,10 +596,10 @@ def _build_series(folder: Path, source: SeriesSource, encoder: RowEncoder, split
     folder.mkdir(parents=True)
     write_codecs(folder / "codecs", {"values": codec})
     for role in ("train", "valid"):
-        write_series(folder / role, (_segment(each, codec) for each in usable[role]), len(table.columns))
-    held_out: HeldOut = {
-        role: [(each.name, each.first, format_values(_with_gaps(each))) for each in usable[role]] for role in ends
-    }
+        write_series(
+            folder / role, map(codec.segment, usable[role]), len(table.columns), codec.num_features(has_calendar=True)
+        )  # fmt: skip
+    held_out: HeldOut = {role: [(each.name, each.first, codec.text(each)) for each in usable[role]] for role in ends}
     notes = [
         f"{format_count(table.num_steps, 'step')}, split by time: {sizes['train']:,} for training, "
         f"{sizes['valid']:,} for validation, {sizes['test']:,} for the test",
@@ -616,19 +616,9 @@ def _parts(series: Sequence[Series], clock: Clock, start: int, end: int) -> list
     found = []
     for each in series:
         first, last = max(0, start - each.start), max(0, end - each.start)
-        if len(values := each.values[first:last]):
-            began = clock.at(each.first, first)
-            found.append(replace(each, first=began, values=values, observed=each.observed[first:last]))
+        if len(each.values[first:last]):
+            found.append(each.part(first, last, clock))
     return found
-
-
-def _segment(series: Series, codec: SeriesCodec) -> Segment:
-    """Gaps are filled again, so that the store and the text of a held-out part have the same values."""
-    return codec.standardize(fill_forward(_with_gaps(series))), series.observed
-
-
-def _with_gaps(series: Series) -> NDArray[np.float64]:
-    return np.where(series.observed, series.values, np.nan)
 
 
 def _write_record(folder: Path, notes: list[str], warnings: list[str], held_out: HeldOut) -> None:

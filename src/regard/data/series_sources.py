@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from regard.data.builtin import builtin_names, find_builtin
 from regard.data.formats.files import content_hash
-from regard.data.formats.series import Clock, SeriesTable, read_series
+from regard.data.formats.series import SeriesTable, read_series
 from regard.data.formats.tables import rows_hash
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows, hash_with_held_out, is_builtin, require_files
@@ -53,7 +53,14 @@ class SeriesSplit:
 
 
 def open_series(
-    config: DataConfig, rows: Rows | None = None, *, time_column: str | None = None, id_column: str | None = None
+    config: DataConfig,
+    rows: Rows | None = None,
+    *,
+    time_column: str | None = None,
+    id_column: str | None = None,
+    known: Sequence[str] = (),
+    static: Sequence[str] = (),
+    resample: str | None = None,
 ) -> SeriesSource:
     """Open the series that the settings name, or rows in memory."""
     defaults = DataConfig()
@@ -61,10 +68,19 @@ def open_series(
         if (value := getattr(config, name)) != getattr(defaults, name):
             raise ConfigError(f"data.{name} has no effect on series, which are split by time, got {value!r}")
 
-    def read(data: object, clock: Clock | None = None) -> SeriesTable:
+    def read(data: object, like: SeriesTable | None = None) -> SeriesTable:
+        """Read a table, with the step and the categories of another one."""
         return read_series(
-            data, columns=config.columns, time_column=time_column, id_column=id_column, clock=clock
-        )  # fmt: skip
+            data,
+            columns=config.columns,
+            time_column=time_column,
+            id_column=id_column,
+            clock=None if like is None else like.clock,
+            known=known,
+            static=static,
+            covariates=None if like is None else like.covariates,
+            resample=resample,
+        )
 
     if rows is not None:
         records = [dict(zip(rows.names, row, strict=True)) for row in rows] if isinstance(rows, NamedRows) else rows
@@ -87,7 +103,7 @@ def open_series(
                     raise DataError(f"{error}; built-in data sets: {', '.join(builtin_names())}") from None
                 raise
             hash_of_train = lambda: content_hash(config.train[0])  # noqa: E731  as above
-    valid, test = (read(paths[0], train.clock) if paths else None for paths in (config.valid, config.test))
+    valid, test = (read(paths[0], train) if paths else None for paths in (config.valid, config.test))
     held_out = {split: table.paths for split, table in (("valid", valid), ("test", test)) if table is not None}
     return SeriesSource(train, valid, test, lambda: hash_with_held_out(hash_of_train(), held_out))
 

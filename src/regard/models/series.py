@@ -1,16 +1,20 @@
-"""Encoders of series of numbers: patches, variables as tokens, a recurrent network, and a linear decomposition.
+"""Models of series of numbers: patches, variables as tokens, a recurrent network, a linear one, an encoder-decoder.
 
 All read the standardized numbers of some steps and columns, and return hidden states of each column: `positions` of
-them one after the other, column by column. A head maps those of a column to its forecast.
+them one after the other, column by column. A head maps those of a column to its forecast, all at once; those of an
+encoder-decoder are patches of the forecast, and a head maps each to its own steps.
 
     PatchEncoder       patches of each column are tokens (Nie et al., "A Time Series is Worth 64 Words", 2023)
     VariableEncoder    each column is a token (Liu et al., "iTransformer", 2024)
     PatchRecurrence    an LSTM over the patches of each column
     Decomposition      a moving average and the rest of each column, without weights (Zeng et al., "Are Transformers
                        Effective for Time Series Forecasting?", 2023): with a head, a linear model
+    PatchSeq2Seq       an encoder of patches of the past, and a decoder with a position for each patch of the forecast,
+                       which reads what is known in advance of its steps (as Lim et al., "Temporal Fusion Transformers",
+                       2021, with patches, and all steps at once)
 
 Dimensions: `batch` windows, `time` steps of each, `columns` of numbers, `model` width, `tokens`: positions of all
-columns.
+columns, `steps` that are read and forecast, `features` of steps that are known in advance.
 """
 
 from collections.abc import Mapping
@@ -41,6 +45,10 @@ class SeriesShape:
 
     input_length: int
     num_columns: int
+    horizon: int = 1
+    """Steps that are forecast."""
+    num_features: int = 0
+    """Features of steps that are known in advance."""
 
 
 class SeriesTransformerConfig(TransformerConfig):
@@ -50,7 +58,7 @@ class SeriesTransformerConfig(TransformerConfig):
     gains_from_bf16_on_cpu: ClassVar[bool] = False
     input_kind: ClassVar[InputKind] = "series"
     decoder_layers: int | None = Field(default=0, ge=0, le=0)
-    """Always 0: there is no decoder."""
+    """Always 0: there is no decoder of tokens."""
 
     @property
     def lr_scale(self) -> float:
@@ -71,6 +79,18 @@ class VariableConfig(SeriesTransformerConfig):
     """The settings of `VariableEncoder`."""
 
     family: str = "variables"
+
+
+class PatchSeq2SeqConfig(PatchConfig):
+    """The settings of `PatchSeq2Seq`."""
+
+    family: str = "patch-seq2seq"
+    forecast_layers: int | None = Field(default=None, ge=1)
+    """Layers of the decoder of forecasts, if not num_layers."""
+
+    @property
+    def forecast_depth(self) -> int:
+        return self.num_layers if self.forecast_layers is None else self.forecast_layers
 
 
 class PatchRecurrenceConfig(ModelConfig):
@@ -113,12 +133,16 @@ class DecompositionConfig(ModelConfig):
 class SeriesEncoder(nn.Module):
     """What encoders of series have in common."""
 
-    def __init__(self, shape: SeriesShape, *, num_positions: int, width: int) -> None:
+    def __init__(
+        self, shape: SeriesShape, *, num_positions: int, width: int, steps_per_position: int | None = None
+    ) -> None:
         super().__init__()
         self.shape = shape
         self.num_positions = num_positions
         """Hidden states of each column."""
         self.width = width
+        self.steps_per_position = steps_per_position
+        """Steps of the forecast that each position is for; None where all positions are for all steps."""
 
     def encode(
         self,
@@ -128,15 +152,21 @@ class SeriesEncoder(nn.Module):
         segments: Any = None,
         extra_embeddings: Any = None,
         documents: Any = None,
+        features: Float[Tensor, "batch steps features"] | None = None,
     ) -> EncoderOutput:
-        """Return the hidden states of numbers; the other arguments are for sequences of tokens."""
+        """Return the hidden states of numbers; `features` are of the steps that are read and of those to forecast.
+
+        The other arguments are for sequences of tokens.
+        """
         if any(part is not None for part in (lengths, extra_embeddings, documents)):
             raise ConfigError(
                 "lengths, extra_embeddings and documents are for sequences of tokens, this model reads series"
             )
-        return EncoderOutput(self.hidden_states(source), None)
+        return EncoderOutput(self.hidden_states(source, features), None)
 
-    def hidden_states(self, values: Float[Tensor, "batch time columns"]) -> Float[Tensor, "batch tokens model"]:
+    def hidden_states(
+        self, values: Float[Tensor, "batch time columns"], features: Float[Tensor, "batch steps features"] | None = None
+    ) -> Float[Tensor, "batch tokens model"]:
         raise NotImplementedError
 
 
@@ -146,7 +176,6 @@ class PatchEncoder(SeriesEncoder):
     def __init__(self, config: PatchConfig, shape: SeriesShape) -> None:
         length = patch_length_of(config.patch_length, shape)
         stride = min(config.patch_stride, length)
-        # The last value is repeated so that the last patch ends with it.
         num_patches = (shape.input_length + stride - length) // stride + 1
         super().__init__(shape, num_positions=num_patches, width=config.model_dim)
         self.config = config = config.changed(context_length=num_patches)
@@ -155,10 +184,44 @@ class PatchEncoder(SeriesEncoder):
         self.encoder = TransformerStack(config, config.encoder_depth)
         initialize_transformer(self, config)
 
-    def hidden_states(self, values: Float[Tensor, "batch time columns"]) -> Float[Tensor, "batch tokens model"]:
-        x = F.pad(values.transpose(1, 2), (0, self.patch_stride), mode="replicate")
-        patches = x.unfold(2, self.patch_length, self.patch_stride)
-        found = self.encoder(self.embedding(patches).flatten(0, 1))
+    def hidden_states(
+        self, values: Float[Tensor, "batch time columns"], features: Float[Tensor, "batch steps features"] | None = None
+    ) -> Float[Tensor, "batch tokens model"]:
+        found = self.encoder(self.embedding(_patches(values, self.patch_length, self.patch_stride)).flatten(0, 1))
+        return found.unflatten(0, (values.size(0), -1)).flatten(1, 2)
+
+
+class PatchSeq2Seq(SeriesEncoder):
+    """An encoder reads the patches of each column, and a decoder has a position for each patch of its forecast."""
+
+    def __init__(self, config: PatchSeq2SeqConfig, shape: SeriesShape) -> None:
+        length = patch_length_of(config.patch_length, shape)
+        stride = min(config.patch_stride, length)
+        num_patches = (shape.input_length + stride - length) // stride + 1
+        num_forecast = -(-shape.horizon // length)
+        super().__init__(shape, num_positions=num_forecast, width=config.model_dim, steps_per_position=length)
+        self.config = config = config.changed(context_length=max(num_patches, num_forecast))
+        self.patch_length, self.patch_stride = length, stride
+        self.embedding = nn.Linear(length, config.model_dim)
+        self.encoder = TransformerStack(config, config.encoder_depth)
+        # A position of the forecast begins as the last patch that is known, and the features of its own steps.
+        self.last = nn.Linear(length, config.model_dim)
+        self.features = nn.Linear(length * shape.num_features, config.model_dim) if shape.num_features else None
+        self.decoder = TransformerStack(config, config.forecast_depth, has_cross_attention=True)
+        initialize_transformer(self, config)
+
+    def hidden_states(
+        self, values: Float[Tensor, "batch time columns"], features: Float[Tensor, "batch steps features"] | None = None
+    ) -> Float[Tensor, "batch tokens model"]:
+        patches = _patches(values, self.patch_length, self.patch_stride)
+        memory = EncoderOutput(self.encoder(self.embedding(patches).flatten(0, 1)), None)
+        queries = self.last(values.transpose(1, 2)[:, :, -self.patch_length :])[:, :, None]
+        queries = queries.expand(-1, -1, self.num_positions, -1)
+        if self.features is not None and features is not None:
+            future = features[:, self.shape.input_length :]
+            future = F.pad(future, (0, 0, 0, self.num_positions * self.patch_length - future.size(1)))
+            queries = queries + self.features(future.unflatten(1, (self.num_positions, -1)).flatten(2))[:, None]
+        found = self.decoder(queries.flatten(0, 1), cross_kvs=self.decoder.project_memory(memory))
         return found.unflatten(0, (values.size(0), -1)).flatten(1, 2)
 
 
@@ -172,7 +235,9 @@ class VariableEncoder(SeriesEncoder):
         self.encoder = TransformerStack(config, config.encoder_depth)
         initialize_transformer(self, config)
 
-    def hidden_states(self, values: Float[Tensor, "batch time columns"]) -> Float[Tensor, "batch tokens model"]:
+    def hidden_states(
+        self, values: Float[Tensor, "batch time columns"], features: Float[Tensor, "batch steps features"] | None = None
+    ) -> Float[Tensor, "batch tokens model"]:
         return self.encoder(self.embedding(values.transpose(1, 2)))
 
 
@@ -188,7 +253,9 @@ class PatchRecurrence(SeriesEncoder):
         widths = [config.model_dim] * config.num_layers
         self.encoder = RecurrentStack(config.cell, config.model_dim, widths, dropout=Dropout(config.dropout))
 
-    def hidden_states(self, values: Float[Tensor, "batch time columns"]) -> Float[Tensor, "batch tokens model"]:
+    def hidden_states(
+        self, values: Float[Tensor, "batch time columns"], features: Float[Tensor, "batch steps features"] | None = None
+    ) -> Float[Tensor, "batch tokens model"]:
         x = values.transpose(1, 2)
         # Patches end with the last value; a first one that is incomplete repeats the first value.
         x = F.pad(x, (-x.size(2) % self.patch_length, 0), mode="replicate")
@@ -204,11 +271,20 @@ class Decomposition(SeriesEncoder):
         super().__init__(shape, num_positions=2, width=shape.input_length)
         self.config = config
 
-    def hidden_states(self, values: Float[Tensor, "batch time columns"]) -> Float[Tensor, "batch tokens model"]:
+    def hidden_states(
+        self, values: Float[Tensor, "batch time columns"], features: Float[Tensor, "batch steps features"] | None = None
+    ) -> Float[Tensor, "batch tokens model"]:
         x, size = values.transpose(1, 2), self.config.kernel_size
         padded = F.pad(x, ((size - 1) // 2, size // 2), mode="replicate")
         trend = F.avg_pool1d(padded, size, stride=1)
         return torch.stack([trend, x - trend], dim=2).flatten(1, 2)
+
+
+def _patches(
+    values: Float[Tensor, "batch time columns"], length: int, stride: int
+) -> Float[Tensor, "batch columns patches length"]:
+    """Overlapping patches of each column; the last value is repeated so that the last patch ends with it."""
+    return F.pad(values.transpose(1, 2), (0, stride), mode="replicate").unfold(2, length, stride)
 
 
 def patch_length_of(wanted: int, shape: SeriesShape) -> int:
@@ -263,6 +339,25 @@ class PatchFamily(SeriesFamily):
                 "small": {"num_layers": 3, "model_dim": 128, "num_heads": 16, "feedforward_dim": 256, "dropout": 0.2},
                 "base": {"num_layers": 6, "model_dim": 256, "num_heads": 16, "feedforward_dim": 1024, "dropout": 0.2},
                 "big": {"num_layers": 8, "model_dim": 512, "num_heads": 16, "feedforward_dim": 2048, "dropout": 0.2},
+            },
+            {**_ATTENTION, "positions": "learned"},
+        )
+    }
+
+
+class PatchSeq2SeqFamily(SeriesFamily):
+    """Encoder-decoders over patches."""
+
+    name: ClassVar[str] = "patch-seq2seq"
+    Config: ClassVar[type[ModelConfig]] = PatchSeq2SeqConfig
+    Encoder: ClassVar[Any] = PatchSeq2Seq
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "series-seq2seq": Preset(
+            {
+                "tiny": {"num_layers": 2, "model_dim": 16, "num_heads": 4, "feedforward_dim": 128, "dropout": 0.3},
+                "small": {"num_layers": 2, "model_dim": 128, "num_heads": 8, "feedforward_dim": 256, "dropout": 0.2},
+                "base": {"num_layers": 3, "model_dim": 256, "num_heads": 8, "feedforward_dim": 1024, "dropout": 0.2},
+                "big": {"num_layers": 4, "model_dim": 512, "num_heads": 16, "feedforward_dim": 2048, "dropout": 0.2},
             },
             {**_ATTENTION, "positions": "learned"},
         )

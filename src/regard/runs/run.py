@@ -68,7 +68,16 @@ from regard.selection.ledger import FILE, openings_in
 from regard.selection.sealed import rows_digest, without_sealed
 from regard.selection.siblings import read_ledgers
 from regard.tasks.registry import make_task
-from regard.tasks.task import EvaluationData, Likelihoods, Prediction, Predictor, SeriesForecast, Task, TextScore
+from regard.tasks.task import (
+    FORECAST_COLUMNS,
+    EvaluationData,
+    Likelihoods,
+    Prediction,
+    Predictor,
+    SeriesForecast,
+    Task,
+    TextScore,
+)
 from regard.tasks.text import SEPARATOR
 from regard.text.chat import Chat
 from regard.text.tokenizer import Tokenizer
@@ -570,34 +579,37 @@ class Run:
 
     def forecast(
         self,
-        data: str | os.PathLike[str] | Sequence[Any],
+        data: str | os.PathLike[str] | Sequence[Any] | Mapping[str, Any],
         *,
         horizon: int | None = None,
         out: str | os.PathLike[str] | None = None,
         plot: str | os.PathLike[str] | None = None,
     ) -> list[SeriesForecast]:
-        """The steps after the last one of each series, with intervals.
+        """The steps after the last one with values of each series, with intervals.
 
         Args:
-            data: A table with the columns of training, or rows in memory.
+            data: A table with the columns of training, rows in memory, or columns in memory: a dictionary of arrays.
+                Covariates that are known in advance are read from the rows after the last one with values.
             horizon: Steps to forecast; unset, as many as in training.
             out: A CSV, TSV, JSON-lines or Parquet file to write, with a row for each series, step and column.
             plot: A PNG or SVG file to draw.
         """
-        from regard.explanation.series import require_plot_path, save_forecasts
-
         if out is not None:
             written_format(out)
             if isinstance(data, str | os.PathLike):
                 require_other_file(out, data)
         if plot is not None:
+            from regard.explanation.series import require_plot_path
+
             require_plot_path(os.fspath(plot))
         found = self.task.forecast(self.model, data, horizon=horizon)
         if out is not None:
-            rows = [row for each in found for row in each.to_records()]
-            table = RecordTable(name="the forecasts", format="rows", read=lambda: iter(()), names=tuple(rows[0]))
-            write_records(out, iter(rows), table, {})
+            rows = (row for each in found for row in each.to_records())
+            table = RecordTable(name="the forecasts", format="rows", read=lambda: iter(()), names=FORECAST_COLUMNS)
+            write_records(out, rows, table, {})
         if plot is not None:
+            from regard.explanation.series import save_forecasts
+
             save_forecasts(found, os.fspath(plot), coverage=getattr(self.settings.task, "coverage", None))
         return found
 

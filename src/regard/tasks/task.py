@@ -325,6 +325,10 @@ class Defaults:
     """For each setting that is printed, its value and why: `train.rdrop` -> `5: the budget allows many epochs`."""
 
 
+FORECAST_COLUMNS: tuple[str, ...] = ("id", "time", "column", "point", "lower", "upper")
+"""The columns of a table of forecasts."""
+
+
 @dataclass(frozen=True)
 class SeriesForecast:
     """The forecast of one column of a series, with an interval at each step."""

@@ -1,16 +1,16 @@
-"""Tables of series: a column of time, columns of numbers and, where there are several series, a column of their names.
+"""Tables of series: a column of time, columns of numbers, covariates and, for several series, a column of their names.
 
 Steps of time are equal: seconds, months or plain numbers. Missing values and rows are filled with the last value before
 them, and marked as not observed.
 
-Dimensions: `time` steps, `columns` of numbers.
+Dimensions: `time` steps, `columns` of numbers, `covariates`.
 """
 
 import calendar
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -26,13 +26,14 @@ from regard.data.formats.cells import (
     decimal_mark,
     decimal_marks,
     is_date,
+    is_number,
     parse_timestamp,
     with_decimal_point,
 )
 from regard.data.formats.columns import require_column
 from regard.data.formats.layouts import BLANK
 from regard.data.formats.messages import format_column, format_count, format_names
-from regard.data.formats.records import RecordTable, cell, open_records
+from regard.data.formats.records import cell, open_records
 from regard.errors import DataError
 
 TIME_NAMES = ("time", "timestamp", "date", "datetime", "ds", "t", "step", "year", "month", "week", "day", "hour")
@@ -93,6 +94,17 @@ class Clock:
 
 
 @dataclass(frozen=True)
+class Covariate:
+    """A column that is an input of forecasts only: its values are known in advance."""
+
+    name: str
+    is_static: bool = False
+    """Whether it has one value for each series."""
+    categories: tuple[str, ...] = ()
+    """Its values, where they are not numbers: in arrays, each is its place here, and an unknown one the place after."""
+
+
+@dataclass(frozen=True)
 class Series:
     """One series: a row for each step, from the first to the last one that is in the table."""
 
@@ -104,6 +116,16 @@ class Series:
     values: Float[np.ndarray, "time columns"]
     """A value that is missing is the last one before it; NaN where there is none."""
     observed: Bool[np.ndarray, "time columns"]
+    covariates: Float[np.ndarray, "time covariates"] = field(default_factory=lambda: np.empty((0, 0)))
+    """NaN where a value is missing."""
+
+    def part(self, first: int, last: int, clock: Clock) -> "Series":
+        """The steps from `first` to `last`."""
+        span = slice(first, last)
+        return replace(
+            self, first=clock.at(self.first, first), values=self.values[span], observed=self.observed[span],
+            covariates=self.covariates[span],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -116,6 +138,7 @@ class SeriesTable:
     paths: tuple[Path, ...] = ()
     inferred: list[str] = field(default_factory=list)
     """What was inferred and filled in, one sentence each."""
+    covariates: tuple[Covariate, ...] = ()
 
     @property
     def num_steps(self) -> int:
@@ -130,40 +153,79 @@ def read_series(
     time_column: str | None = None,
     id_column: str | None = None,
     clock: Clock | None = None,
+    known: Sequence[str] = (),
+    static: Sequence[str] = (),
+    covariates: Sequence[Covariate] | None = None,
+    resample: str | None = None,
 ) -> SeriesTable:
-    """Read the series of a file, or of rows in memory.
+    """Read the series of a file, or of rows or columns in memory.
 
     Args:
-        data: A path, or rows in memory: dictionaries or lists of cells.
+        data: A path; rows in memory: dictionaries or lists of cells; or columns: a dictionary of arrays.
         columns: The columns to use; unset, all.
         time_column: The column of time; unset, it is inferred.
         id_column: The column with the names of series; unset, it is inferred.
         clock: The step that the series must have; unset, it is the most frequent one.
+        known: Covariates that are known in advance.
+        static: Covariates with one value for each series.
+        covariates: Those of another table, with their categories, instead of `known` and `static`.
+        resample: A step such as `1 hour`, to which rows are averaged.
     """
-    wanted = [*columns, *filter(None, (time_column, id_column))]
-    table = open_records(data, wanted=wanted or None)
-    rows = _rows_of(table)
-    names = [table.names[require_column(name, table.names, where=table.name)] for name in columns] or list(table.names)
-    roles = _find_roles(table, rows, names, time_column, id_column)
-    times = _read_times(table.name, rows, roles.time)
-    numbers = np.column_stack([_read_numbers(table.name, rows, name) for name in roles.values])
-    of_series: dict[str, list[int]] = {}
-    for place, (_, row) in enumerate(rows):
-        of_series.setdefault("" if roles.id is None else as_text(cell(row, roles.id)) or "", []).append(place)
-    order, is_sorted = {}, True
-    for name, places in of_series.items():
-        keys = times.values[places]
-        is_sorted = is_sorted and bool((keys[1:] >= keys[:-1]).all())
-        order[name] = np.array(places)[np.argsort(keys, kind="stable")]
+    if covariates is not None:
+        known = [each.name for each in covariates if not each.is_static]
+        static = [each.name for each in covariates if each.is_static]
+    named = [*columns, *known, *static] if columns else []
+    table = _open_table(data, [*named, *filter(None, (time_column, id_column))])
+    names = list(dict.fromkeys(table.name_of(name) for name in named)) or list(table.columns)
+    roles = _find_roles(table, names, time_column, id_column, known, static)
+    times = _read_times(table, roles.time)
+    numbers = np.column_stack([_read_numbers(table, name) for name in roles.values])
+    found = covariates if covariates is not None else [
+        *(_describe_covariate(table, name, is_static=False) for name in roles.known),
+        *(_describe_covariate(table, name, is_static=True) for name in roles.static),
+    ]  # fmt: skip
+    inputs = np.column_stack([_read_covariate(table, each) for each in found] or [np.empty((len(times.values), 0))])
+    order, is_sorted = _in_order(_series_names(table, roles), times)
+    notes = []
+    if resample is not None:
+        clock = parse_clock(resample, times.kind)
+        before = len(times.values)
+        times, numbers, inputs, order = _resampled(times, numbers, inputs, order, clock, found)
+        notes.append(f"resampled to steps of {clock}: {before:,} rows are averaged to {len(times.values):,}")
     _require_distinct(table.name, roles, times, order)
     clock = clock or _find_clock(table.name, times, order)
     origin = float(times.values.min())
-    found = tuple(
-        _make_series(table.name, name, places, times, numbers, clock, origin) for name, places in order.items()
+    series = tuple(
+        _make_series(table.name, name, places, times, numbers, inputs, clock, origin) for name, places in order.items()
     )
-    paths = () if table.format == "rows" else (Path(data),)
-    inferred = _describe(roles, clock, found, len(rows), is_sorted=is_sorted)
-    return SeriesTable(roles.values, clock, found, paths, inferred)
+    _fill_static(series, found)
+    inferred = [*_describe(roles, clock, series, len(times.values), is_sorted=is_sorted), *notes]
+    return SeriesTable(roles.values, clock, series, table.paths, inferred, tuple(found))
+
+
+def parse_clock(text: str, kind: TimestampKind = "date") -> Clock:
+    """The step that a text such as `15 minutes` names.
+
+    Example:
+        >>> parse_clock("2 hours"), parse_clock("month"), parse_clock("0.5", "number")
+        (Clock(unit='seconds', size=7200.0), Clock(unit='months', size=1.0), Clock(unit='numbers', size=0.5))
+    """
+    if kind == "number":
+        if not is_number(text) or float(text) <= 0:
+            raise DataError(f"times are numbers, so task.resample must be a positive number, got {text!r}")
+        return Clock("numbers", float(text))
+    number, _, unit = text.strip().rpartition(" ")
+    seconds = {name: size for size, name in _SECONDS} | {"week": 7 * 86_400}
+    months = {"month": 1, "year": _MONTHS}
+    unit = unit.removesuffix("s")
+    if (number and not (number.isdigit() and int(number))) or unit not in seconds | months:
+        raise DataError(f"task.resample must be a step such as 1 hour, 15 minutes or 1 month, got {text!r}")
+    count = int(number or 1)
+    return (
+        Clock("months", float(count * months[unit]))
+        if unit in months
+        else Clock("seconds", float(count * seconds[unit]))
+    )
 
 
 @dataclass(frozen=True)
@@ -171,33 +233,72 @@ class _Roles:
     time: str
     id: str | None
     values: tuple[str, ...]
+    known: tuple[str, ...] = ()
+    static: tuple[str, ...] = ()
+    inferred_static: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Times:
     kind: TimestampKind
     values: NDArray[np.float64]
-    texts: list[str]
 
     def name(self, place: int) -> str:
         return str(Timestamp(self.kind, float(self.values[place])))
 
 
-_Rows = list[tuple[int, Mapping[str, Any]]]
+@dataclass(frozen=True)
+class _Table:
+    """The columns of a table: arrays of numbers or points in time, or cells as texts."""
+
+    name: str
+    columns: Mapping[str, NDArray[Any] | list[str]]
+    lines: Sequence[int]
+    paths: tuple[Path, ...] = ()
+
+    def name_of(self, name: str) -> str:
+        return tuple(self.columns)[require_column(name, tuple(self.columns), where=self.name)]
+
+    def texts(self, name: str, most: int | None = None) -> list[str]:
+        """The first cells of a column as texts; an empty one is missing."""
+        column = self.columns[name][:most]
+        if isinstance(column, list):
+            return column
+        return ["" if text in ("nan", "NaT", "None") else text for text in column.astype(str).tolist()]
+
+    def known_texts(self, name: str, most: int | None = None) -> list[str]:
+        """Those that are not missing."""
+        return [text for text in self.texts(name, most) if text.lower() not in _MISSING]
 
 
-def _rows_of(table: RecordTable) -> _Rows:
+def _open_table(data: Any, wanted: Sequence[str]) -> _Table:
+    if isinstance(data, Mapping):
+        columns = {str(name): np.asarray(column) for name, column in data.items()}
+        if not columns or len({len(column) for column in columns.values()}) > 1:
+            lengths = ", ".join(f"{name}: {len(column):,}" for name, column in columns.items())
+            raise DataError(f"columns must be as long as each other, got {lengths or 'none'}")
+        if not len(next(iter(columns.values()))):
+            raise DataError("the table in memory has no rows")
+        return _Table("the table in memory", columns, range(1, len(next(iter(columns.values()))) + 1))
+    table = open_records(data, wanted=wanted or None)
     table.check()
-    return [(line, row) for line, row, fault in table.read() if fault != BLANK]
+    rows = [(line, row) for line, row, fault in table.read() if fault != BLANK]
+    columns = {name: [(as_text(cell(row, name)) or "").strip() for _, row in rows] for name in table.names}
+    paths = () if table.format == "rows" else (Path(data),)
+    return _Table(table.name, columns, [line for line, _ in rows], paths)
 
 
 def _find_roles(
-    table: RecordTable, rows: _Rows, names: list[str], time_column: str | None, id_column: str | None
-) -> _Roles:
-    """The columns of time, of the names of series and of numbers."""
+    table: _Table, names: list[str], time_column: str | None, id_column: str | None, known: Sequence[str],
+    static: Sequence[str],
+) -> _Roles:  # fmt: skip
+    """The columns of time, of the names of series, of covariates and of numbers."""
     where = table.name
-    cells = {name: _texts(rows[:_SAMPLE], name) for name in names}
-    time = _given(time_column, table) or next(
+    known, static = tuple(map(table.name_of, known)), tuple(map(table.name_of, static))
+    if twice := set(known) & set(static):
+        raise DataError(f"a covariate is either known or static, got {_listed(sorted(twice))} as both")
+    cells = {name: table.known_texts(name, _SAMPLE) for name in names}
+    time = (None if time_column is None else table.name_of(time_column)) or next(
         (name for name in names if cells[name] and all(is_date(text) for text in cells[name])), None
     )
     time = time or next((name for name in names if name.lower() in TIME_NAMES and _are_numbers(cells[name])), None)
@@ -206,33 +307,35 @@ def _find_roles(
             f"{where} has no column of time among {_listed(names)}: dates such as 2024-05-31T12:00, or numbers in a "
             "column called time; task.time_column names another"
         )
-    others = [name for name in names if name != time]
+    others = [name for name in names if name != time and name not in (*known, *static)]
     texts = [name for name in others if cells[name] and not any(decimal_marks(text) for text in cells[name])]
-    has_repeats = len(set(_texts(rows, time))) < len(rows)
-    chosen = _given(id_column, table)
+    chosen, inferred = None if id_column is None else table.name_of(id_column), ()
     if chosen is None and texts:
-        if len(texts) > 1:
-            raise DataError(
-                f"{where} has {len(texts)} columns of text ({_listed(texts)}): task.id_column names the one with the "
-                "names of series, and data.columns those that are used"
-            )
-        chosen = texts[0]
-    if chosen is None and has_repeats:
+        chosen, inferred = _find_id(table, time, texts)
+    if chosen is None and len(np.unique(np.asarray(table.columns[time]))) < len(table.lines):
         chosen = next((name for name in others if name.lower() in ID_NAMES), None)
-    values = tuple(name for name in others if name != chosen)
+    values = tuple(name for name in others if name != chosen and name not in inferred)
     if not values:
         raise DataError(f"{where} has no column of numbers beside the time, {format_column(time)}")
-    return _Roles(time, chosen, values)
+    return _Roles(time, chosen, values, known, (*static, *inferred), inferred)
 
 
-def _given(name: str | None, table: RecordTable) -> str | None:
-    return None if name is None else table.names[require_column(name, table.names, where=table.name)]
-
-
-def _texts(rows: _Rows, name: str) -> list[str]:
-    """The cells of a column that are not missing."""
-    found = ((as_text(cell(row, name)) or "").strip() for _, row in rows)
-    return [text for text in found if text.lower() not in _MISSING]
+def _find_id(table: _Table, time: str, texts: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Of columns of text, the one with the names of series; the others must have one value for each series."""
+    if len(texts) == 1:
+        return texts[0], ()
+    numbers = {name: np.unique(table.texts(name), return_inverse=True)[1] for name in (*texts, time)}
+    for name in texts:
+        others = tuple(each for each in texts if each != name)
+        pairs = np.unique(np.stack([numbers[name], numbers[time]]), axis=1).shape[1]
+        size = numbers[name].max() + 1
+        constant = (np.unique(np.stack([numbers[name], numbers[other]]), axis=1).shape[1] == size for other in others)
+        if pairs == len(table.lines) and all(constant):
+            return name, others
+    raise DataError(
+        f"{table.name} has {len(texts)} columns of text ({_listed(texts)}): task.id_column names the one with the "
+        "names of series, task.known covariates that are known in advance, and data.columns those that are used"
+    )
 
 
 def _are_numbers(texts: Sequence[str]) -> bool:
@@ -243,33 +346,121 @@ def _listed(names: Sequence[str]) -> str:
     return format_names([format_column(name) for name in names])
 
 
-def _read_times(where: str, rows: _Rows, name: str) -> _Times:
-    texts = [(as_text(cell(row, name)) or "").strip() for _, row in rows]
-    found = [parse_timestamp(text) for text in texts]
-    for (line, _), text, time in zip(rows, texts, found, strict=True):
-        if time is None or time.kind != (found[0] or time).kind:
-            raise DataError(
-                f"{where}, line {line:,}: {format_column(name)} must be a number or a date such as 2024-05-31T12:00, "
-                f"as in all rows, got {text!r}"
-            )
-    assert found[0] is not None
-    return _Times(found[0].kind, np.array([time.value for time in found if time is not None]), texts)
+def _read_times(table: _Table, name: str) -> _Times:
+    column = table.columns[name]
+    if isinstance(column, np.ndarray) and column.dtype.kind == "M" and not np.isnat(column).any():
+        return _Times("date", column.astype("datetime64[us]").astype(np.int64) / 1e6)
+    texts = table.texts(name)
+    distinct = {text: parse_timestamp(text) for text in dict.fromkeys(texts)}
+    first = next((time for time in distinct.values() if time is not None), None)
+    if wrong := {text for text, time in distinct.items() if time is None or first is None or time.kind != first.kind}:
+        place = next(place for place, text in enumerate(texts) if text in wrong)
+        raise DataError(
+            f"{table.name}, line {table.lines[place]:,}: {format_column(name)} must be a number or a date such as "
+            f"2024-05-31T12:00, as in all rows, got {texts[place]!r}"
+        )
+    assert first is not None
+    values = {text: time.value for text, time in distinct.items() if time is not None}
+    return _Times(first.kind, np.array([values[text] for text in texts]))
 
 
-def _read_numbers(where: str, rows: _Rows, name: str) -> NDArray[np.float64]:
-    texts = [(as_text(cell(row, name)) or "").strip() for _, row in rows]
+def _read_numbers(table: _Table, name: str) -> NDArray[np.float64]:
+    column = table.columns[name]
+    if isinstance(column, np.ndarray) and column.dtype.kind in "fiub":
+        return np.where(np.isfinite(values := column.astype(np.float64)), values, np.nan)
+    texts = table.texts(name)
+    is_missing = np.array([text.lower() in _MISSING for text in texts])
+    try:
+        values = np.array(["nan" if missing else text for text, missing in zip(texts, is_missing, strict=True)], float)
+    except ValueError:
+        values = np.full(len(texts), np.nan)
+    if (np.isfinite(values) != is_missing).all():
+        return values
     mark = decimal_mark(texts[:_SAMPLE])
-    values = np.full(len(texts), np.nan)
-    for place, text in enumerate(texts):
-        if text.lower() in _MISSING:
-            continue
+    for place in np.flatnonzero(~is_missing).tolist():
+        text = texts[place]
         if mark not in decimal_marks(text):
             raise DataError(
-                f"{where}, line {rows[place][0]:,}: {format_column(name)} must have numbers, got {text!r}; an empty "
-                "cell is a missing value"
+                f"{table.name}, line {table.lines[place]:,}: {format_column(name)} must have numbers, got {text!r}; an "
+                "empty cell is a missing value"
             )
         values[place] = float(with_decimal_point(text, mark))
     return values
+
+
+def _describe_covariate(table: _Table, name: str, *, is_static: bool) -> Covariate:
+    texts = dict.fromkeys(table.known_texts(name))
+    if not texts:
+        raise DataError(f"the covariate {format_column(name)} of {table.name} has no values")
+    return Covariate(name, is_static, () if _are_numbers(tuple(texts)) else tuple(sorted(texts)))
+
+
+def _read_covariate(table: _Table, covariate: Covariate) -> NDArray[np.float64]:
+    name = table.name_of(covariate.name)
+    if not covariate.categories:
+        return _read_numbers(table, name)
+    places = {text: float(place) for place, text in enumerate(covariate.categories)}
+    texts = table.texts(name)
+    return np.array(
+        [np.nan if text.lower() in _MISSING else places.get(text, float(len(places))) for text in texts]
+    )  # fmt: skip
+
+
+def _series_names(table: _Table, roles: _Roles) -> NDArray[Any]:
+    if roles.id is None:
+        return np.full(len(table.lines), "")
+    column = np.asarray(table.columns[roles.id])
+    return column if column.dtype.kind == "U" else np.array(table.texts(roles.id))
+
+
+def _in_order(names: NDArray[Any], times: _Times) -> tuple[dict[str, NDArray[np.int64]], bool]:
+    """The rows of each series in the order of time, and whether they were in that order."""
+    distinct, firsts, numbers = np.unique(names, return_index=True, return_inverse=True)
+    order = np.lexsort((times.values, numbers))
+    ends = np.cumsum(np.bincount(numbers.reshape(-1), minlength=len(distinct)))
+    parts = np.split(order, ends[:-1])
+    found = {str(distinct[number]): parts[number] for number in np.argsort(firsts)}
+    return found, all((part[1:] > part[:-1]).all() for part in found.values())
+
+
+def _resampled(
+    times: _Times, numbers: NDArray[np.float64], inputs: NDArray[np.float64], order: Mapping[str, NDArray[np.int64]],
+    clock: Clock, covariates: Sequence[Covariate],
+) -> tuple[_Times, NDArray[np.float64], NDArray[np.float64], dict[str, NDArray[np.int64]]]:  # fmt: skip
+    """The means of the rows of each step; of categories, the last one."""
+    if clock.unit == "months":
+        months = np.array([_month_of(_EPOCH + timedelta(seconds=value)) for value in times.values])
+        bins = months // clock.size
+    else:
+        bins = np.floor(times.values / clock.size + 1e-9)
+    kept: list[NDArray[np.float64]] = []
+    averaged: list[NDArray[np.float64]] = []
+    found, total = {}, 0
+    table = np.concatenate([numbers, inputs], axis=1)
+    is_category = np.array([False] * numbers.shape[1] + [bool(each.categories) for each in covariates])
+    for name, places in order.items():
+        steps, firsts = np.unique(bins[places], return_index=True)
+        rows = table[places]
+        counts = np.add.reduceat(np.isfinite(rows), firsts, axis=0, dtype=np.float64)
+        sums = np.add.reduceat(np.nan_to_num(rows), firsts, axis=0)
+        means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+        lasts = fill_forward(rows)[np.append(firsts[1:], len(rows)) - 1]
+        averaged.append(np.where(is_category & (counts > 0), lasts, means))
+        kept.append(steps)
+        found[name] = np.arange(total, total := total + len(steps))
+    joined = np.concatenate(kept)
+    if clock.unit == "months":
+        starts = [datetime(*_year_and_month(int(step * clock.size)), 1, tzinfo=UTC) for step in joined]
+        joined = np.array([(each - _EPOCH).total_seconds() for each in starts])
+    else:
+        joined = joined * clock.size
+    values = np.concatenate(averaged)
+    split = numbers.shape[1]
+    return _Times(times.kind, joined), values[:, :split], values[:, split:], found
+
+
+def _year_and_month(month: int) -> tuple[int, int]:
+    return month // _MONTHS, month % _MONTHS + 1
 
 
 def _require_distinct(where: str, roles: _Roles, times: _Times, order: Mapping[str, NDArray[np.int64]]) -> None:
@@ -279,6 +470,21 @@ def _require_distinct(where: str, roles: _Roles, times: _Times, order: Mapping[s
             which = f"the series {name!r} has" if roles.id is not None else f"{where} has"
             hint = "" if roles.id is not None else "; task.id_column names the column that distinguishes several series"
             raise DataError(f"{which} two rows for {times.name(int(places[twice[0]]))}{hint}")
+
+
+def _fill_static(series: Sequence[Series], covariates: Sequence[Covariate]) -> None:
+    """Give all steps of a series the one value that a static covariate has in some."""
+    for column, covariate in enumerate(covariates):
+        for each in series if covariate.is_static else ():
+            known = each.covariates[np.isfinite(each.covariates[:, column]), column]
+            if len(known) and known.min() != known.max():
+                which = f"the series {each.name!r}" if each.name else "the series"
+                raise DataError(
+                    f"{format_column(covariate.name)} is a static covariate and must have one value for {which}, got "
+                    "several; task.known is for covariates that change"
+                )
+            if len(known):
+                each.covariates[:, column] = known[0]
 
 
 def _find_clock(where: str, times: _Times, order: Mapping[str, NDArray[np.int64]]) -> Clock:
@@ -317,8 +523,8 @@ def _places(clock: Clock, values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _make_series(
-    where: str, name: str, places: NDArray[np.int64], times: _Times, numbers: NDArray[np.float64], clock: Clock,
-    origin: float,
+    where: str, name: str, places: NDArray[np.int64], times: _Times, numbers: NDArray[np.float64],
+    inputs: NDArray[np.float64], clock: Clock, origin: float,
 ) -> Series:  # fmt: skip
     steps = _places(clock, times.values[places])
     whole = np.round(steps)
@@ -327,18 +533,19 @@ def _make_series(
         of_series = f" of the series {name!r}" if name else ""
         raise DataError(
             f"{where}: the rows{of_series} must be a step of {clock} apart, or several, got {times.name(places[place])}"
-            f" after {times.name(places[place - 1])}: resample the series to equal steps"
+            f" after {times.name(places[place - 1])}: task.resample averages rows to equal steps, such as 1 hour"
         )
     length = int(whole[-1]) + 1
     if length > _MOST_STEPS:
         raise DataError(
-            f"{where}: {length:,} steps of {clock} are too many for {len(places):,} rows: resample the series"
+            f"{where}: {length:,} steps of {clock} are too many for {len(places):,} rows: task.resample averages rows"
         )
-    values = np.full((length, numbers.shape[1]), np.nan)
-    values[whole.astype(np.int64)] = numbers[places]
+    steps = whole.astype(np.int64)
+    values, covariates = (np.full((length, some.shape[1]), np.nan) for some in (numbers, inputs))
+    values[steps], covariates[steps] = numbers[places], inputs[places]
     observed = np.isfinite(values)
     first = _places(clock, np.array([origin, times.values[places[0]]]))[1]
-    return Series(name, times.name(places[0]), math.floor(first + 1e-3), fill_forward(values), observed)
+    return Series(name, times.name(places[0]), math.floor(first + 1e-3), fill_forward(values), observed, covariates)
 
 
 def fill_forward(values: Float[np.ndarray, "time columns"]) -> Float[np.ndarray, "time columns"]:
@@ -360,6 +567,10 @@ def _describe(
         f"time = {format_column(roles.time)}, a step of {clock}; {format_count(len(roles.values), 'column')} of "
         f"numbers: {_listed(roles.values)}{several}"
     ]
+    if roles.known or roles.static:
+        parts = {"known in advance": roles.known, "static": roles.static}
+        listed = "; ".join(f"{kind}: {_listed(names)}" for kind, names in parts.items() if names)
+        notes.append(f"covariates {listed}")
     if not is_sorted:
         notes.append("rows are not in the order of time: they are sorted")
     added = sum(len(series.values) for series in found) - num_rows
@@ -367,7 +578,10 @@ def _describe(
         notes.append(
             f"{format_count(added, 'step')} without a row: filled with the last values before them, not scored"
         )
-    missing = sum(int((~series.observed).sum()) for series in found) - added * len(roles.values)
+    ends = [int(np.append(np.flatnonzero(series.observed.any(axis=1)), -1).max()) + 1 for series in found]
+    if future := sum(len(series.values) - end for series, end in zip(found, ends, strict=True)):
+        notes.append(f"{format_count(future, 'step')} without values at the end of series: they are to be forecast")
+    missing = sum(int((~series.observed).sum()) for series in found) - (added + future) * len(roles.values)
     if missing:
         notes.append(f"{format_count(missing, 'missing value')}: filled with the last one before, not scored")
     return notes
@@ -379,7 +593,6 @@ def require_columns(table: SeriesTable, columns: Sequence[str], where: str) -> S
         raise DataError(f"{where} must have the columns of training, got none called {_listed(missing)}")
     chosen = [table.columns.index(name) for name in columns]
     series = tuple(
-        Series(each.name, each.first, each.start, each.values[:, chosen], each.observed[:, chosen])
-        for each in table.series
+        replace(each, values=each.values[:, chosen], observed=each.observed[:, chosen]) for each in table.series
     )
-    return SeriesTable(tuple(columns), table.clock, series, table.paths, table.inferred)
+    return replace(table, columns=tuple(columns), series=series)

@@ -1,12 +1,13 @@
-"""Series on disk, memory-mapped: standardized numbers, step by step, and which of them are known.
+"""Series on disk, memory-mapped: standardized numbers, step by step, which of them are known, and features of steps.
 
 A store is a folder with the steps of all segments, one after the other. A segment is a series, or a part of one.
 
-Dimensions: `time` steps of all segments, `columns` of numbers, `windows`.
+Dimensions: `time` steps of all segments, `columns` of numbers, `features`, `windows`.
 """
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from regard.data.stores.arrays import complete_folder, flush_to_disk, map_array
 from regard.errors import DataError
 
 _LENGTH_DTYPE = np.dtype(np.int64)
-Segment = tuple[Float[np.ndarray, "time columns"], Bool[np.ndarray, "time columns"]]
+Segment = tuple[Float[np.ndarray, "time columns"], Bool[np.ndarray, "time columns"], Float[np.ndarray, "time features"]]
+"""Values, which of them are known, and features of steps, which are known in advance."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,13 @@ class Segments:
     values: NDArray[np.float32]
     known: NDArray[np.bool_]
     lengths: NDArray[np.int64]
+    features: NDArray[np.float32]
 
     @classmethod
     def join(cls, segments: Sequence[Segment]) -> "Segments":
         """Segments in memory."""
-        values, known = (np.concatenate(parts) for parts in zip(*segments, strict=True))
-        return cls(values, known, np.array([len(each) for each, _ in segments]))
+        values, known, features = (np.concatenate(parts) for parts in zip(*segments, strict=True))
+        return cls(values, known, np.array([len(each) for each, _, _ in segments]), features)
 
     def windows(self, length: int, stride: int = 1) -> NDArray[np.int64]:
         """The first steps of all windows of this length, each within a segment."""
@@ -58,33 +61,39 @@ class SeriesStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        num_columns = json.loads((folder / "store.json").read_text())["columns"]
-        values, known = (map_array(folder / f"{name}.bin", np.dtype(dtype)) for name, dtype in _FILES)
+        record = json.loads((folder / "store.json").read_text())
+        num_columns, num_features = record["columns"], record["features"]
+        values, known, features = (map_array(folder / f"{name}.bin", np.dtype(dtype)) for name, dtype in _FILES)
         lengths = map_array(folder / "lengths.bin", _LENGTH_DTYPE)
-        if not len(values) == len(known) == int(lengths.sum()) * num_columns:
+        total = int(lengths.sum())
+        if not len(values) == len(known) == total * num_columns or len(features) != total * num_features:
             raise DataError(f"{folder} is damaged: the size of its files does not match its {len(lengths):,} series")
-        self.segments = Segments(values.reshape(-1, num_columns), known.reshape(-1, num_columns), lengths)
+        self.segments = Segments(
+            values.reshape(-1, num_columns), known.reshape(-1, num_columns), lengths,
+            features.reshape(total, num_features),
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.segments.values)
 
 
-_FILES = (("values", np.float32), ("known", np.bool_))
+_FILES = (("values", np.float32), ("known", np.bool_), ("features", np.float32))
 
 
-def write_series(folder: Path, segments: Iterable[Segment], num_columns: int) -> SeriesStore:
+def write_series(folder: Path, segments: Iterable[Segment], num_columns: int, num_features: int = 0) -> SeriesStore:
     """Write segments to a new store."""
     with complete_folder(folder) as work:
         lengths: list[int] = []
-        with open(work / "values.bin", "wb") as values_file, open(work / "known.bin", "wb") as known_file:
-            for values, known in segments:
-                values_file.write(values.astype(np.float32).tobytes())
-                known_file.write(known.astype(np.bool_).tobytes())
-                lengths.append(len(values))
-            flush_to_disk(values_file)
-            flush_to_disk(known_file)
+        with ExitStack() as stack:
+            files = [stack.enter_context(open(work / f"{name}.bin", "wb")) for name, _ in _FILES]
+            for segment in segments:
+                for file, part, (_, dtype) in zip(files, segment, _FILES, strict=True):
+                    file.write(part.astype(dtype).tobytes())
+                lengths.append(len(segment[0]))
+            for file in files:
+                flush_to_disk(file)
         with open(work / "lengths.bin", "wb") as file:
             file.write(np.array(lengths, _LENGTH_DTYPE).tobytes())
             flush_to_disk(file)
-        (work / "store.json").write_text(json.dumps({"columns": num_columns}))
+        (work / "store.json").write_text(json.dumps({"columns": num_columns, "features": num_features}))
     return SeriesStore(folder)

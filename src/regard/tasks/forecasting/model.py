@@ -4,6 +4,13 @@ Each column of a window is normalized by its own mean and standard deviation, an
 al., "Reversible Instance Normalization for Accurate Time-Series Forecasting against Distribution Shift" (2022). The
 first output of a step is the mean, trained by the squared error; the others are quantiles, trained by their loss.
 
+Features of steps that are known in advance have an effect on each column, a function of the features of a step alone:
+it is subtracted from the steps that are read and added to those that are forecast, as in a regression whose errors are
+a series. One part of it is in units of the data, the other in those of the window.
+
+Beside the network there is a linear forecast: see `linear`. With weights that are fitted on the validation part, the
+forecast of a model in evaluation mode is an average of both.
+
 Intervals are those of conformalized quantile regression: Romano, Patterson and Candès (2019).
 https://arxiv.org/abs/1905.03222. With scores $E = \max(\hat q_{low} - y, y - \hat q_{high})$ of the validation part, a
 margin that is their quantile at $(1 - \alpha)(1 + 1/n)$ is added on both sides: such intervals contain a share
@@ -11,7 +18,7 @@ $1 - \alpha$ of new values, if those are exchangeable with the validation part. 
 column, in units of the window's standard deviation.
 
 Dimensions: `batch` windows, `time` steps that are read, `horizon` steps that are forecast, `columns` of numbers,
-`outputs`: the mean and the quantiles.
+`steps` that are read and forecast, `features` of each, `outputs`: the mean and the quantiles.
 """
 
 from dataclasses import dataclass
@@ -26,9 +33,12 @@ from regard.models.family import ModelConfig, find_family
 from regard.models.heads import HeadConfig
 from regard.models.series import SeriesShape
 from regard.nn.dropout import Dropout
+from regard.tasks.forecasting.linear import LinearForecast
 
 _SMALLEST_STD = 1e-3
 """Of a window, relative to the standard deviation of the training part: a constant window is not magnified."""
+_EFFECT_WIDTH = 64
+"""Of the hidden layer for effects of features."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,13 @@ class SeriesForecaster(nn.Module):
     """Standardized numbers in, the next ones out."""
 
     def __init__(
-        self, config: ModelConfig, shape: SeriesShape, head: HeadConfig, *, horizon: int, num_quantiles: int
+        self,
+        config: ModelConfig,
+        shape: SeriesShape,
+        head: HeadConfig,
+        *,
+        num_quantiles: int,
+        has_linear: bool = False,
     ) -> None:
         super().__init__()
         if config.input_kind != "series":
@@ -54,42 +70,98 @@ class SeriesForecaster(nn.Module):
                 f"series need a model that reads them, such as patchtst, got model.family={config.family}"
             )
         family: Any = find_family(config.family)
-        self.config, self.horizon = config, horizon
+        self.config, self.horizon = config, shape.horizon
         self.body: Any = family.build(config, vocab_size=0, series=shape)
+        self.effects = FeatureEffects(shape.num_features, shape.num_columns) if shape.num_features else None
         self.dropout = Dropout(head.dropout)
-        self.head = nn.Linear(self.body.num_positions * self.body.width, horizon * (1 + num_quantiles))
+        steps = self.body.steps_per_position
+        num_read, num_steps = (self.body.num_positions, shape.horizon) if steps is None else (1, steps)
+        self.head = nn.Linear(num_read * self.body.width, num_steps * (1 + num_quantiles))
+        self.linear = LinearForecast(shape) if has_linear else None
         self.margins: Tensor
-        self.register_buffer("margins", torch.zeros(horizon, shape.num_columns))
+        self.register_buffer("margins", torch.zeros(shape.horizon, shape.num_columns))
 
     def conformal_scores(
-        self, values: Float[Tensor, "batch time columns"], targets: Float[Tensor, "batch horizon columns"]
-    ) -> Float[Tensor, "batch horizon columns"]:
+        self, output: ForecastOutput, values: Float[Tensor, "batch time columns"],
+        targets: Float[Tensor, "batch horizon columns"],
+    ) -> Float[Tensor, "batch horizon columns"]:  # fmt: skip
         """How far each value is outside of its quantiles, in units of the window's standard deviation."""
-        quantiles = self(values).quantiles
+        quantiles = output.quantiles
         outside = torch.maximum(quantiles[..., 0] - targets, targets - quantiles[..., -1])
-        return outside / self._level_and_scale(values)[1]
+        return outside / level_and_scale(values)[1]
 
-    @staticmethod
-    def _level_and_scale(
-        values: Float[Tensor, "batch time columns"],
-    ) -> tuple[Float[Tensor, "batch 1 columns"], Float[Tensor, "batch 1 columns"]]:
-        mean = values.mean(dim=1, keepdim=True)
-        variance = (values - mean).square().mean(dim=1, keepdim=True)
-        return mean, (variance + _SMALLEST_STD**2).sqrt()
+    def forward(
+        self, values: Float[Tensor, "batch time columns"], features: Float[Tensor, "batch steps features"] | None = None
+    ) -> ForecastOutput:
+        outputs = self.network(values, features)
+        if self.linear is not None and not self.training:
+            outputs = outputs + self.linear.shift(outputs[..., 0], self.linear(values, features))[..., None]
+        margins = self.margins * level_and_scale(values)[1]
+        point, quantiles = outputs[..., 0], outputs[..., 1:]
+        # The mean is not between the quantiles of a skewed distribution, or of a network that has learned little.
+        lower = torch.minimum(quantiles[..., 0] - margins, point)
+        return ForecastOutput(point, quantiles, lower, torch.maximum(quantiles[..., -1] + margins, point))
 
-    def forward(self, values: Float[Tensor, "batch time columns"]) -> ForecastOutput:
-        values = values.to(torch.promote_types(self.head.weight.dtype, torch.float32))
-        mean, scale = self._level_and_scale(values)
-        hidden_states = self.body.encode((values - mean) / scale).hidden_states
-        of_columns = hidden_states.unflatten(1, (values.size(2), -1)).flatten(2)
-        found = self.head(self.dropout(of_columns)).unflatten(2, (self.horizon, -1)).transpose(1, 2).to(values.dtype)
+    def network(
+        self, values: Float[Tensor, "batch time columns"], features: Float[Tensor, "batch steps features"] | None = None
+    ) -> Float[Tensor, "batch horizon columns outputs"]:
+        """The forecast of the network alone: the mean and the quantiles."""
+        length, dtype = values.size(1), torch.promote_types(self.head.weight.dtype, torch.float32)
+        values, features = values.to(dtype), None if features is None else features.to(dtype)
+        if self.effects is None or features is None:
+            mean, scale = level_and_scale(values)
+            found = self._normalized((values - mean) / scale, features)
+            return found * scale[..., None] + mean[..., None]
+        absolute, relative = (part.to(values.dtype) for part in self.effects(features))
+        values = values - absolute[:, :length]
+        mean, scale = level_and_scale(values)
+        relative = relative - relative[:, :length].mean(dim=1, keepdim=True)
+        found = self._normalized((values - mean) / scale - relative[:, :length], features)
+        found = (found + relative[:, length:, :, None]) * scale[..., None] + mean[..., None]
+        return found + absolute[:, length:, :, None]
+
+    def _normalized(
+        self, values: Float[Tensor, "batch time columns"], features: Float[Tensor, "batch steps features"] | None
+    ) -> Float[Tensor, "batch horizon columns outputs"]:
+        """The outputs for normalized values."""
+        hidden_states = self.body.encode(values, features=features).hidden_states.unflatten(1, (values.size(2), -1))
+        if self.body.steps_per_position is None:
+            found = self.head(self.dropout(hidden_states.flatten(2))).unflatten(2, (self.horizon, -1))
+        else:
+            found = self.head(self.dropout(hidden_states)).unflatten(3, (self.body.steps_per_position, -1))
+            found = found.flatten(2, 3)[:, :, : self.horizon]
+        found = found.transpose(1, 2).to(values.dtype)
         # Each output is an increment to the one before: quantiles cannot cross.
         point, lowest, steps = found[..., :1], found[..., 1:2], nn.functional.softplus(found[..., 2:])
-        found = torch.cat([point, lowest, lowest + steps.cumsum(dim=-1)], dim=-1)
-        outputs = found * scale[..., None] + mean[..., None]
-        margins, quantiles = self.margins * scale, outputs[..., 1:]
-        lower = quantiles[..., 0] - margins
-        return ForecastOutput(outputs[..., 0], quantiles, lower, torch.maximum(quantiles[..., -1] + margins, lower))
+        return torch.cat([point, lowest, lowest + steps.cumsum(dim=-1)], dim=-1)
+
+
+class FeatureEffects(nn.Module):
+    """The effects of a step's features on its values: a linear map and a small network, zero before training."""
+
+    def __init__(self, num_features: int, num_columns: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(num_features, _EFFECT_WIDTH)
+        self.output = nn.Linear(_EFFECT_WIDTH + num_features, 2 * num_columns)
+        nn.init.zeros_(self.output.weight)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(
+        self, features: Float[Tensor, "batch steps features"]
+    ) -> tuple[Float[Tensor, "batch steps columns"], Float[Tensor, "batch steps columns"]]:
+        """The effects in units of the data, and in units of the window's standard deviation."""
+        hidden = nn.functional.gelu(self.hidden(features))
+        absolute, relative = self.output(torch.cat([hidden, features.to(hidden.dtype)], dim=-1)).chunk(2, dim=-1)
+        return absolute, relative
+
+
+def level_and_scale(
+    values: Float[Tensor, "batch time columns"],
+) -> tuple[Float[Tensor, "batch 1 columns"], Float[Tensor, "batch 1 columns"]]:
+    """The mean and the standard deviation of each column of a window."""
+    mean = values.mean(dim=1, keepdim=True)
+    variance = (values - mean).square().mean(dim=1, keepdim=True)
+    return mean, (variance + _SMALLEST_STD**2).sqrt()
 
 
 def quantile_losses(

@@ -7,7 +7,10 @@ series is to it what a token is to a text: batch sizes and speed are counted in 
 Dimensions: `batch` windows, `time` steps that are read, `horizon` steps that are forecast, `columns` of numbers.
 """
 
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -27,8 +30,8 @@ from regard.baselines.series import (
 )
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.series import SeriesCodec, format_values
-from regard.data.formats.messages import format_count
-from regard.data.formats.series import Series, read_series, require_columns
+from regard.data.formats.messages import format_column, format_count
+from regard.data.formats.series import Series, fill_forward, read_series, require_columns
 from regard.data.prepare import Prepared, prepare_series
 from regard.data.series_sources import SeriesSource, open_series, plan_series
 from regard.data.settings import DataConfig
@@ -36,11 +39,12 @@ from regard.data.sources import Rows
 from regard.data.stores.series import Segments, SeriesStore
 from regard.errors import ConfigError, DataError
 from regard.evaluation.examples import Examples
-from regard.logging import log_info, log_warning
+from regard.logging import format_duration, log_info, log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.models.series import SeriesShape
 from regard.tasks.detection import DetectionSummary
+from regard.tasks.forecasting.linear import LinearForecast
 from regard.tasks.forecasting.model import ForecastOutput, SeriesForecaster, conformal_margins, quantile_losses
 from regard.tasks.forecasting.windows import (
     ForecastBatch,
@@ -81,6 +85,15 @@ _BASELINE_WINDOWS = 128
 _NUM_DRAWN, _DRAWN_PAST = 4, 3
 """Forecasts that a report shows, and how many horizons of the past are drawn before one."""
 _FEW_SPANS = 20
+_LEAST_GAIN = 0.02
+"""Features of the calendar are used where they lower the validation error of a linear forecast by this share."""
+_SAMPLED_COLUMNS = 4_096
+"""Columns of windows on which that is found out."""
+_NUMBERS_AT_ONCE = {"cpu": 1 << 15, "cuda": 1 << 22}
+"""Numbers that a forecast reads at once: hidden states of more are not in the cache of a CPU."""
+_SOLVING_SECONDS = 60.0
+_OPERATIONS_PER_SECOND = {"cpu": 1e10, "cuda": 1e13}
+"""Of the linear forecast's solver, roughly."""
 _TRAIN_DEFAULTS: dict[str, Any] = {
     "optimizer": "adamw",
     "label_smoothing": 0.0,
@@ -113,6 +126,17 @@ class ForecastingSettings(TaskSettings):
     """The column of time. Unset: inferred and reported."""
     id_column: str | None = None
     """The column with the names of series. Unset: inferred and reported."""
+    known: list[str] = Field(default_factory=list)
+    """Covariates: columns whose values are known in advance, such as holidays. They are inputs, and not forecast."""
+    static: list[str] = Field(default_factory=list)
+    """Covariates with one value for each series. Columns of text that are constant in each series are inferred."""
+    calendar: bool
+    """Whether the time of day, the weekday and the time of the year are inputs. Unset: where a linear forecast of the
+    validation part is better with them."""
+    resample: str | None = None
+    """A step such as `1 hour`, to which rows are averaged. Unset: rows must be whole numbers of steps apart."""
+    linear: bool = True
+    """Whether a linear forecast, which is solved exactly, is averaged with that of the network."""
 
     @model_validator(mode="after")
     def _quantiles_are_ascending(self) -> Self:
@@ -149,14 +173,16 @@ class Forecasting(Task[ForecastingSettings]):
         dates = [column for column in columns if column.kind == "dates"]
         times = dates or [column for column in columns if column.kind == "numbers" and column.plain_name in _TIME_NAMES]
         kinds = [column.kind for column in columns]
-        if len(times) != 1 or "text" in kinds or "images" in kinds or kinds.count("labels") > 1:
+        if len(times) != 1 or "text" in kinds or "images" in kinds:
             return None
         numbers = [column for column in columns if column.kind == "numbers" and column is not times[0]]
         if not numbers or summary.columns_given == 1:
             return None
         time = times[0].name
         many = "" if "labels" not in kinds else ", for each of several series"
-        return Detection(f"{format_count(len(numbers), 'column')} of numbers over time ({time}){many}", confidence=0.8)
+        reason = f"{format_count(len(numbers), 'column')} of numbers over time ({time}){many}"
+        # Of several columns of labels, all but one are covariates, or the table is another one.
+        return Detection(reason, confidence=0.8 if kinds.count("labels") <= 1 else 0.6)
 
     @property
     def codec(self) -> SeriesCodec:
@@ -167,7 +193,15 @@ class Forecasting(Task[ForecastingSettings]):
 
     def open(self, config: DataConfig, rows: Rows | None = None) -> SeriesSource:  # pyright: ignore[reportIncompatibleMethodOverride]  series are not rows of a table
         settings = self.settings
-        return open_series(config, rows, time_column=settings.time_column, id_column=settings.id_column)
+        return open_series(
+            config,
+            rows,
+            time_column=settings.time_column,
+            id_column=settings.id_column,
+            known=settings.known,
+            static=settings.static,
+            resample=settings.resample,
+        )
 
     def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared[SeriesStore]:
         source, settings = self.open(config, rows), self.settings
@@ -188,7 +222,7 @@ class Forecasting(Task[ForecastingSettings]):
         table = require_columns(source.train, self.codec.columns, "the table")
         self._require_clock(table.clock)
         window = self.codec.input_length + self.codec.horizon
-        found = [_row_of(each) for each in table.series if len(each.values) >= window]
+        found = [(each.name, each.first, self.codec.text(each)) for each in table.series if len(each.values) >= window]
         if not found:
             raise DataError(
                 f"an evaluation needs a series of at least {window:,} steps: {self.codec.input_length:,} that are "
@@ -202,7 +236,8 @@ class Forecasting(Task[ForecastingSettings]):
             raise DataError(f"the model was trained on steps of {self.codec.clock}, and these are of {clock}")
 
     def cache_key(self) -> Mapping[str, Any]:
-        return {"task": self.name, "time_column": self.settings.time_column, "id_column": self.settings.id_column}
+        names = ("time_column", "id_column", "known", "static", "resample")
+        return {"task": self.name, **{name: getattr(self.settings, name) for name in names}}
 
     def notes(self) -> list[str]:
         codec = self.codec
@@ -220,7 +255,23 @@ class Forecasting(Task[ForecastingSettings]):
         }
 
     def input_of(self, row: Sequence[str]) -> str:
-        return row[-1]
+        """The text of a part; with covariates that are known in advance, its last steps are those to forecast."""
+        if not self.num_features:
+            return row[-1]
+        steps, codec = row[-1].split(), self.codec
+        if any(not each.is_static for each in codec.covariates):
+            blank = ["nan"] * len(codec.columns)
+            future = [step.split(",")[len(blank) :] for step in steps[-codec.horizon :]]
+            steps[-codec.horizon :] = [",".join([*blank, *step]) for step in future]
+        return " ".join([f"@{row[1].replace(' ', 'T')}", *steps])
+
+    @property
+    def num_features(self) -> int:
+        """Features of a step that are known in advance."""
+        return self._num_features(self.codec)
+
+    def _num_features(self, codec: SeriesCodec) -> int:
+        return codec.num_features(has_calendar=bool(self.settings.calendar))
 
     # Settings
 
@@ -228,10 +279,38 @@ class Forecasting(Task[ForecastingSettings]):
         codec = context.data.codecs["values"]
         assert isinstance(codec, SeriesCodec)
         num_windows = max(4, min(_BATCH_WINDOWS, _BATCH_SEQUENCES // len(codec.columns)))
+        has_calendar, reasons = self.settings.calendar, {}
+        if has_calendar is None:
+            has_calendar, reason = self._choose_calendar(context.data)
+            reasons = {"task.calendar": reason} if has_calendar else {}
         return Defaults(
             train={**_TRAIN_DEFAULTS, "batch_tokens": num_windows * codec.input_length * len(codec.columns)},
-            task={"horizon": codec.horizon, "input_length": codec.input_length},
+            task={"horizon": codec.horizon, "input_length": codec.input_length, "calendar": has_calendar},
+            reasons=reasons,
         )
+
+    def _choose_calendar(self, data: Prepared) -> tuple[bool, str]:
+        """Whether a linear forecast of the validation part is better with features of the calendar, and why."""
+        codec = self._codec_of(data)
+        if not codec.calendar:
+            return False, ""
+        errors = []
+        for num_features in (codec.num_covariate_features, codec.num_features(has_calendar=True)):
+            shape = SeriesShape(codec.input_length, len(codec.columns), codec.horizon, num_features)
+            train, valid = (
+                partial(self._sampled_batches, store.segments, codec, num_features)
+                for store in (data.train, data.valid)
+            )
+            with torch.device("cpu"):  # also where models are only counted, without memory
+                errors.append(LinearForecast(shape).solve(train, valid))
+        lower = 1 - errors[1] / errors[0] if errors[0] else 0.0
+        return lower >= _LEAST_GAIN, f"true: the error of a linear forecast is {100 * lower:.0f} % lower with it"
+
+    def _sampled_batches(self, segments: Segments, codec: SeriesCodec, num_features: int) -> Iterator[ForecastBatch]:
+        """Windows at equal distances, few enough to be solved in a moment."""
+        num_windows = len(segments.windows(codec.input_length + codec.horizon))
+        stride = max(1, num_windows * len(codec.columns) // _SAMPLED_COLUMNS)
+        return evaluation_batches(segments, codec, stride=stride, num_features=num_features)
 
     def num_positions(self, data: Prepared) -> int:
         return 0  # positions are those of patches
@@ -248,17 +327,19 @@ class Forecasting(Task[ForecastingSettings]):
             raise ConfigError(
                 "head.hidden_layer and head.pooling have no effect on forecasts, which read all positions"
             )
-        shape = SeriesShape(self.codec.input_length, len(self.codec.columns))
+        codec, settings = self.codec, self.settings
+        shape = SeriesShape(codec.input_length, len(codec.columns), codec.horizon, self.num_features)
         return SeriesForecaster(
-            model, shape, head, horizon=self.codec.horizon, num_quantiles=len(self.settings.quantiles)
-        )
+            model, shape, head, num_quantiles=len(settings.quantiles), has_linear=settings.linear
+        )  # fmt: skip
 
     def batches(
         self, data: Prepared, *, batch_tokens: int, seed: int, has_fixed_shapes: bool = False
     ) -> ForecastBatches:
         assert isinstance(data.train, SeriesStore)
+        codec = self._codec_of(data)
         return ForecastBatches(
-            data.train.segments, self._codec_of(data), batch_tokens=batch_tokens, seed=seed,
+            data.train.segments, codec, num_features=self._num_features(codec), batch_tokens=batch_tokens, seed=seed,
             has_fixed_shapes=has_fixed_shapes,
         )  # fmt: skip
 
@@ -272,17 +353,22 @@ class Forecasting(Task[ForecastingSettings]):
         assert isinstance(data.valid, SeriesStore)
         codec, stride = self._codec_of(data), self.settings.stride
         num_read = len(data.valid.segments.windows(codec.input_length + codec.horizon, stride)) * len(codec.columns)
-        return evaluation_batches(data.valid.segments, codec, stride=stride * max(1, -(-num_read // _MOST_VALIDATED)))
+        stride *= max(1, -(-num_read // _MOST_VALIDATED))
+        return evaluation_batches(
+            data.valid.segments, codec, stride=stride, num_features=self._num_features(codec)
+        )  # fmt: skip
 
     def row_batches(self, rows: Sequence[Sequence[str]]) -> Iterator[ForecastBatch]:
-        return evaluation_batches(self._segments_of(rows), self.codec, stride=self.settings.stride)
+        return evaluation_batches(
+            self._segments_of(rows), self.codec, stride=self.settings.stride, num_features=self.num_features
+        )  # fmt: skip
 
     def _segments_of(self, rows: Sequence[Sequence[str]]) -> Segments:
-        return Segments.join([self.codec.read(row[-1]) for row in rows])
+        return Segments.join([self.codec.read(row[-1], row[1]) for row in rows])
 
     def loss(self, model: Any, batch: ForecastBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
         """The squared error of the mean and the loss of the quantiles, summed over the known values."""
-        return (self._losses(model(batch.values), batch) * batch.known).sum()
+        return (self._losses(model(batch.values, batch.features), batch) * batch.known).sum()
 
     def _losses(self, output: ForecastOutput, batch: ForecastBatch) -> Float[Tensor, "batch horizon columns"]:
         levels = torch.tensor(self.settings.quantiles, device=batch.targets.device, dtype=torch.float32)
@@ -297,20 +383,55 @@ class Forecasting(Task[ForecastingSettings]):
         sums = ForecastSums(self.codec, self.settings.quantiles)
         for batch in batches:
             batch = to_device(batch, device)
-            output = model(batch.values)
+            output = model(batch.values, batch.features)
             losses += (self._losses(output, batch) * batch.known).sum(dim=(1, 2)).tolist()
             counts += batch.known.sum(dim=(1, 2)).tolist()
             sums.add(batch, output)
         return ForecastLikelihoods(losses, counts, sums=sums.rows())
 
+    def solve(self, model: Any, data: Prepared, *, seconds: float | None = None) -> bool:
+        """Solve the linear forecast on windows of the training part, as many as the time allows."""
+        if model.linear is None:
+            return False
+        assert isinstance(data.train, SeriesStore)
+        codec, segments, device = self.codec, data.train.segments, model.margins.device
+        window = codec.input_length + codec.horizon
+        work = 2.0 * len(segments.windows(window)) * len(codec.columns) * codec.input_length * window
+        allowed = min(_SOLVING_SECONDS, seconds or _SOLVING_SECONDS) * _OPERATIONS_PER_SECOND[device.type]
+        stride = max(1, math.ceil(work / allowed))
+
+        def train() -> Iterator[ForecastBatch]:
+            batches = evaluation_batches(segments, codec, stride=stride, num_features=self.num_features)
+            return (to_device(batch, device) for batch in batches)
+
+        def valid() -> Iterator[ForecastBatch]:
+            return (to_device(batch, device) for batch in self.validation_batches(data))
+
+        began = time.perf_counter()
+        error = model.linear.solve(train, valid)
+        if math.isnan(error):
+            log_warning("no linear forecast: in every window of the training part, too many values are missing")
+            return False
+        log_info(
+            f"linear forecast: solved in {format_duration(time.perf_counter() - began)}, mean squared error on the "
+            f"validation part {error:.4f}; it is averaged with the network's, with weights fitted there"
+        )
+        return True
+
     @torch.no_grad()
     def blend(self, model: Any, batches: Iterator[ForecastBatch], device: torch.device) -> None:
-        """Calibrate the margins of the intervals on the validation part."""
+        """Fit the weights of the network and of the linear forecast, and calibrate the margins of the intervals."""
+        found = [to_device(batch, device) for batch in batches]
+        if model.linear is not None and model.linear.weight.any():
+            points = [model.network(batch.values, batch.features)[..., 0] for batch in found]
+            own = [model.linear(batch.values, batch.features) for batch in found]
+            targets, known = (torch.cat([getattr(batch, name) for batch in found]) for name in ("targets", "known"))
+            spans = torch.tensor([span for batch in found for span in batch.spans], device=device)
+            model.linear.fit_weight(torch.cat(points), torch.cat(own), targets, known, spans)
         scores = []
-        for batch in batches:
-            batch = to_device(batch, device)
-            found = model.conformal_scores(batch.values, batch.targets)
-            scores.append(torch.where(batch.known, found, torch.nan))
+        for batch in found:
+            outside = model.conformal_scores(model(batch.values, batch.features), batch.values, batch.targets)
+            scores.append(torch.where(batch.known, outside, torch.nan))
         model.margins.copy_(conformal_margins(torch.cat(scores), self.settings.coverage))
 
     # Use
@@ -335,7 +456,7 @@ class Forecasting(Task[ForecastingSettings]):
         return []
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
-        columns = ",".join(self.codec.columns)
+        columns = ",".join([*self.codec.columns, *(each.name for each in self.codec.covariates)])
         return ServerSchema(
             ("series",),
             placeholder=f"{self.codec.input_length} steps separated by spaces, each {columns}",
@@ -348,62 +469,96 @@ class Forecasting(Task[ForecastingSettings]):
         if horizon < 1:
             raise ConfigError(f"horizon must be at least 1, got {horizon}")
         table = read_series(
-            data, time_column=settings.time_column, id_column=settings.id_column, clock=codec.clock
+            data, time_column=settings.time_column, id_column=settings.id_column, clock=codec.clock,
+            covariates=codec.covariates, resample=settings.resample,
         )  # fmt: skip
         for inferred in table.inferred:
             log_info(inferred)
         table = require_columns(table, codec.columns, "the table")
-        inputs = [self._last_steps(each) for each in table.series]
+        ends = [self._end_of(each) for each in table.series]
+        pairs = list(zip(table.series, ends, strict=True))
+        inputs = codec.standardize(np.stack([each.values[end - codec.input_length : end] for each, end in pairs]))
+        features = None
+        if self.num_features:
+            features = np.stack([self._features_of(each, end, horizon) for each, end in pairs])
         if horizon > codec.horizon:
             log_warning(
                 f"{horizon:,} steps are more than the {codec.horizon:,} that the model was trained for: later ones are "
                 "forecast from forecasts, and their intervals are too narrow"
             )
-        found = self.forecast_values(model, np.stack(inputs), horizon)
+        found = self.forecast_values(model, inputs, horizon, features)
+        times: dict[tuple[str, int], list[str]] = {}
         return [
             each
-            for number, series in enumerate(table.series)
-            for each in self._of_series(series, [part[number] for part in found], horizon)
+            for number, (series, end) in enumerate(pairs)
+            for each in self._of_series(series, end, [part[number] for part in found], horizon, times)
         ]
 
-    def _last_steps(self, series: Series) -> NDArray[np.float32]:
-        length = self.codec.input_length
-        if len(series.values) < length:
-            name = f"the series {series.name!r}" if series.name else "the series"
-            raise DataError(f"{name} has {len(series.values):,} steps, and a forecast is made from {length:,}")
-        return self.codec.standardize(series.values[-length:])
+    def _end_of(self, series: Series) -> int:
+        """The steps up to the last one that has a value; those after it are to be forecast."""
+        length, known = self.codec.input_length, np.flatnonzero(series.observed.any(axis=1))
+        end = int(known[-1]) + 1 if len(known) else 0
+        if end < length:
+            raise DataError(f"{_named(series)} has {end:,} steps, and a forecast is made from {length:,}")
+        return end
 
-    def _of_series(self, series: Series, parts: Sequence[NDArray], horizon: int) -> list[SeriesForecast]:
-        clock, length = self.codec.clock, len(series.values)
-        times = clock.after(clock.at(series.first, length - 1), horizon)
-        num_past = min(length, _DRAWN_PAST * horizon)
-        past = np.where(series.observed, series.values, np.nan)[length - num_past :]
-        past_times = [clock.at(series.first, step) for step in range(length - num_past, length)]
+    def _features_of(self, series: Series, end: int, horizon: int) -> NDArray[np.float32]:
+        """The features of the steps that are read and of those to forecast, which must have all known covariates."""
+        codec = self.codec
+        for column, covariate in enumerate(codec.covariates):
+            given = series.covariates[end : end + horizon, column]
+            places = np.flatnonzero(~np.isfinite(given))
+            missing = int(places[0]) if len(places) else len(given)
+            if not covariate.is_static and missing < horizon:
+                raise DataError(
+                    f"{format_column(covariate.name)} is known in advance and has no value for "
+                    f"{codec.clock.at(series.first, end + missing)}{' of ' + _named(series) if series.name else ''}: a "
+                    f"forecast of {format_count(horizon, 'step')} needs a row for each, with its covariates"
+                )
+        first, last = end - codec.input_length, end + -(-horizon // codec.horizon) * codec.horizon
+        covariates = np.full((last, len(codec.covariates)), np.nan)
+        covariates[: min(last, end + horizon)] = _padded(series.covariates, min(last, end + horizon))
+        features = codec.features(codec.clock.at(series.first, first), fill_forward(covariates)[first:])
+        return features[:, : self.num_features]
+
+    def _of_series(
+        self, series: Series, end: int, parts: Sequence[NDArray], horizon: int, times: dict[tuple[str, int], list[str]]
+    ) -> list[SeriesForecast]:
+        """The forecasts of the columns of a series; `times` are those of the steps of series before it."""
+        clock, num_past = self.codec.clock, min(end, _DRAWN_PAST * horizon)
+        if (series.first, end) not in times:
+            times[series.first, end] = [clock.at(series.first, step) for step in range(end - num_past, end + horizon)]
+        steps = times[series.first, end]
+        past = np.where(series.observed, series.values, np.nan)[end - num_past : end]
         return [
             SeriesForecast(
-                series.name, name, times, *(part[:, column].tolist() for part in parts),
-                past_times=past_times, past=_known(past[:, column]),
+                series.name, name, steps[num_past:], *(part[:, column].tolist() for part in parts),
+                past_times=steps[:num_past], past=_known(past[:, column]),
             )
             for column, name in enumerate(self.codec.columns)
         ]  # fmt: skip
 
     @torch.inference_mode()
     def forecast_values(
-        self, model: Any, values: Float[np.ndarray, "windows time columns"], horizon: int
-    ) -> tuple[NDArray[np.float64], ...]:
-        """The point, the lower and the upper end of each value, in the units of the data."""
-        device = next(model.parameters()).device
-        steps = -(-horizon // self.codec.horizon)
+        self, model: Any, values: Float[np.ndarray, "windows time columns"], horizon: int,
+        features: Float[np.ndarray, "windows steps features"] | None = None,
+    ) -> tuple[NDArray[np.float64], ...]:  # fmt: skip
+        """The point, the lower and the upper end of each value, in the units of the data.
+
+        `features` are of the steps that are read, and of as many horizons as are forecast.
+        """
+        device, length, step = next(model.parameters()).device, self.codec.input_length, self.codec.horizon
         found: list[list[Tensor]] = [[], [], []]
-        at_once = max(1, (1 << 20) // (self.codec.input_length * values.shape[2]))
+        at_once = max(1, _NUMBERS_AT_ONCE[device.type] // (length * values.shape[2]))
         for first in range(0, len(values), at_once):
             read = torch.from_numpy(values[first : first + at_once]).to(device)
+            known = None if features is None else torch.from_numpy(features[first : first + at_once]).to(device)
             parts: list[list[Tensor]] = [[], [], []]
-            for _ in range(steps):
-                output = model(read)
+            for start in range(0, horizon, step):
+                output = model(read, None if known is None else known[:, start : start + length + step])
                 for part, each in zip(parts, (output.point, output.lower, output.upper), strict=True):
                     part.append(each)
-                read = torch.cat([read, output.point.to(read.dtype)], dim=1)[:, -self.codec.input_length :]
+                read = torch.cat([read, output.point.to(read.dtype)], dim=1)[:, -length:]
             for some, part in zip(found, parts, strict=True):
                 some.append(torch.cat(part, dim=1)[:, :horizon].float().cpu())
         return tuple(self.codec.restore(torch.cat(some).numpy()) for some in found)
@@ -467,7 +622,17 @@ class Forecasting(Task[ForecastingSettings]):
         sizes: Sequence[int] = (),
     ) -> None:  # fmt: skip
         """Raise where models would be evaluated on different forecasts."""
-        for name in ("horizon", "input_length", "split_rows", "quantiles", "coverage", "stride"):
+        for name in (
+            "horizon",
+            "input_length",
+            "split_rows",
+            "quantiles",
+            "coverage",
+            "stride",
+            "known",
+            "static",
+            "calendar",
+        ):
             if len({str(getattr(task.settings, name)) for task in tasks.values()}) > 1:
                 raise ConfigError(f"models are compared on the same forecasts: task.{name} must be the same for all")
         super().check_comparison(tasks, data, config, batch_tokens=batch_tokens, sizes=sizes)
@@ -489,11 +654,12 @@ class Forecasting(Task[ForecastingSettings]):
         window = codec.input_length + codec.horizon
         for number in range(_NUM_DRAWN):
             row = rows[number % len(rows)]
-            values, known = codec.read(row[-1])
+            values, known, features = codec.read(row[-1], row[1])
             last = len(values) - window
             start = last * number // max(1, _NUM_DRAWN - 1)
             read = values[start : start + codec.input_length]
-            parts = [part[0] for part in self.forecast_values(model, read[None], codec.horizon)]
+            some = features[None, start : start + window, : self.num_features] if self.num_features else None
+            parts = [part[0] for part in self.forecast_values(model, read[None], codec.horizon, some)]
             origin = start + codec.input_length
             num_past = min(codec.input_length, _DRAWN_PAST * codec.horizon)
             actual = np.where(known, codec.restore(values), np.nan)
@@ -519,27 +685,52 @@ class ForecastPredictor:
         self._task, self._model = task, model
 
     def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
-        codec = self._task.codec
-        read = []
-        for text in inputs:
-            values, _ = codec.read(text)
-            if len(values) < codec.input_length:
-                raise DataError(f"a forecast is made from {codec.input_length:,} steps, got {len(values):,}")
-            read.append(values[-codec.input_length :])
-        found = self._task.forecast_values(self._model, np.stack(read), codec.horizon)
+        task, codec = self._task, self._task.codec
+        windows = [self._window(text) for text in inputs]
+        values = np.stack([values for values, _ in windows])
+        features = np.stack([features for _, features in windows]) if task.num_features else None
+        found = task.forecast_values(self._model, values, codec.horizon, features)
         texts = [[format_values(each, _DIGITS) for each in part] for part in found]
         return [
             Prediction(text, point, lower=lower, upper=upper)
             for text, point, lower, upper in zip(inputs, *texts, strict=True)
         ]
 
+    def _window(self, text: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The steps that a forecast is made from, and the features of those and of the ones to forecast."""
+        codec, num_features = self._task.codec, self._task.num_features
+        if num_features and all(each.is_static for each in codec.covariates):
+            text += f" {','.join(['nan'] * codec.num_numbers)}" * codec.horizon
+        values, known, features = codec.read(text)
+        end = int(np.flatnonzero(known.any(axis=1))[-1]) + 1 if num_features and known.any() else len(values)
+        if end < codec.input_length:
+            raise DataError(f"a forecast is made from {codec.input_length:,} steps, got {end:,}")
+        features = features[end - codec.input_length : end + codec.horizon, :num_features]
+        if num_features and len(features) < codec.input_length + codec.horizon:
+            names = ", ".join(format_column(each.name) for each in codec.covariates if not each.is_static)
+            raise DataError(
+                f"a forecast needs {names} at each of the next {codec.horizon:,} steps, as steps with nan for the "
+                f"columns, got {len(values) - end:,}"
+            )
+        if np.isnan(features).any():
+            raise DataError(
+                "the model reads the calendar: a text must begin with the time of its first step, such as "
+                "@2024-05-31T12:00"
+            )
+        return values[end - codec.input_length : end], features
 
-def _row_of(series: Series) -> tuple[str, str, str]:
-    return series.name, series.first, format_values(np.where(series.observed, series.values, np.nan))
+
+def _named(series: Series) -> str:
+    return f"the series {series.name!r}" if series.name else "the series"
+
+
+def _padded(rows: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+    """The first rows, and missing ones after the last."""
+    return np.concatenate([rows[:length], np.full((max(0, length - len(rows)), rows.shape[1]), np.nan)])
 
 
 def _known(values: NDArray[np.float64]) -> list[float | None]:
-    return [float(value) if np.isfinite(value) else None for value in values]
+    return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def _sample_windows(segments: Segments, codec: SeriesCodec) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

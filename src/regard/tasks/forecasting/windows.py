@@ -1,6 +1,7 @@
 """Windows of series: batches of them, and the sums over forecasts that metrics are computed from.
 
-Dimensions: `batch` windows, `time` steps that are read, `horizon` steps that are forecast, `columns` of numbers.
+Dimensions: `batch` windows, `time` steps that are read, `horizon` steps that are forecast, `columns` of numbers,
+`steps` that are read and forecast, `features` of each.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,19 +35,23 @@ class ForecastBatch:
     num_targets: int
     num_tokens: int
     """The numbers that are read."""
+    features: Float[Tensor, "batch steps features"] | None = None
+    """Of the steps that are read and of those that are forecast: what is known in advance."""
     spans: tuple[int, ...] = ()
     """The number of the span of origins that each window belongs to, in evaluations."""
 
     def tensors(self) -> list[Tensor | None]:
-        return [self.values, self.targets, self.known]
+        return [self.values, self.targets, self.known, self.features]
 
     def with_tensors(self, tensors: Sequence[Tensor | None]) -> "ForecastBatch":
-        names = ("values", "targets", "known")
+        names = ("values", "targets", "known", "features")
         return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
 
-def make_batch(segments: Segments, starts: NDArray[np.int64], codec: SeriesCodec) -> ForecastBatch:
-    """The windows that begin at these steps."""
+def make_batch(
+    segments: Segments, starts: NDArray[np.int64], codec: SeriesCodec, *, num_features: int = 0
+) -> ForecastBatch:
+    """The windows that begin at these steps, with the first of the features."""
     places = starts[:, None] + np.arange(codec.input_length + codec.horizon)
     values, known = segments.values[places], segments.known[places]
     known = torch.from_numpy(known[:, codec.input_length :])
@@ -56,6 +61,7 @@ def make_batch(segments: Segments, starts: NDArray[np.int64], codec: SeriesCodec
         known=known,
         num_targets=max(1, int(known.sum())),
         num_tokens=len(starts) * codec.input_length * values.shape[2],
+        features=torch.from_numpy(segments.features[places, :num_features]) if num_features else None,
     )
 
 
@@ -63,9 +69,10 @@ class ForecastBatches:
     """The windows of some segments in shuffled order; with `has_fixed_shapes` all batches have one shape."""
 
     def __init__(
-        self, segments: Segments, codec: SeriesCodec, *, batch_tokens: int, seed: int, has_fixed_shapes: bool
-    ) -> None:
-        self._segments, self._codec, self._seed = segments, codec, seed
+        self, segments: Segments, codec: SeriesCodec, *, num_features: int, batch_tokens: int, seed: int,
+        has_fixed_shapes: bool,
+    ) -> None:  # fmt: skip
+        self._segments, self._codec, self._seed, self._num_features = segments, codec, seed, num_features
         self._starts = segments.windows(codec.input_length + codec.horizon)
         at_once = max(1, batch_tokens // (codec.input_length * len(codec.columns)))
         self.per_epoch = -(-len(self._starts) // at_once)
@@ -77,7 +84,7 @@ class ForecastBatches:
         total = len(self._starts)
         start, end = (total * each // self.per_epoch for each in (place, place + 1))
         chosen = permute(np.arange(start, end), total, mix(self._seed, epoch))
-        batch = make_batch(self._segments, self._starts[chosen], self._codec)
+        batch = make_batch(self._segments, self._starts[chosen], self._codec, num_features=self._num_features)
         more = max(0, self._num_windows - len(chosen))
         padding = (0, 0, 0, 0, 0, more)
         return batch.with_tensors(
@@ -85,7 +92,9 @@ class ForecastBatches:
         )
 
 
-def evaluation_batches(segments: Segments, codec: SeriesCodec, *, stride: int) -> Iterator[ForecastBatch]:
+def evaluation_batches(
+    segments: Segments, codec: SeriesCodec, *, stride: int, num_features: int
+) -> Iterator[ForecastBatch]:
     """All windows in their order, `stride` steps apart, each with the number of its span of origins.
 
     A span has the origins of as many steps as are forecast: forecasts from different spans share few values.
@@ -98,7 +107,7 @@ def evaluation_batches(segments: Segments, codec: SeriesCodec, *, stride: int) -
     spans = spans.reshape(-1)
     at_once = max(1, _EVALUATION_VALUES // ((codec.input_length + codec.horizon) * len(codec.columns)))
     for first in range(0, len(starts), at_once):
-        batch = make_batch(segments, starts[first : first + at_once], codec)
+        batch = make_batch(segments, starts[first : first + at_once], codec, num_features=num_features)
         yield replace(batch, spans=tuple(spans[first : first + at_once].tolist()))
 
 
