@@ -73,6 +73,11 @@ def predict_command(
         with remedies():
             _predict_file(load(run, device=device), file, out, table_options, json=json)
         return
+    if texts and len(texts) == 1 and not also and Path(texts[0]).is_file():
+        opened = load(run, device=device)
+        if opened.task.reads_tables:
+            _predict_file(opened, texts[0], out, {"columns": split_names(columns)}, json=json)
+            return
     for name, value in {"--out": out, "--columns": columns, "--encoding": encoding}.items():
         if value is not None:
             raise ConfigError(f"{name} needs --file")

@@ -90,12 +90,13 @@ class EventCodec(Codec):
             stds=tuple(float(column.std()) or 1.0 if len(column) else 1.0 for column in known),
         )
 
-    def read(self, text: str, *, is_strict: bool = True) -> EncodedHistory:
+    def read(self, text: str, *, is_strict: bool = True, max_entries: int | None = None) -> EncodedHistory:
         """A history as arrays.
 
         Args:
             text: The history.
             is_strict: Whether an event that training did not see is an error; otherwise the observation ends with it.
+            max_entries: Only so many of the last entries are kept; the gap of the first is then since the start.
         """
         times, events, values = parse_history(text, len(self.values))
         known = {event: number for number, event in enumerate(self.events, start=1)}
@@ -108,6 +109,8 @@ class EventCodec(Codec):
                 times, values = times[: place + 1], values[: place + 1]
                 events = [*events[:place], None]
                 break
+        if max_entries is not None:
+            times, events, values = times[-max_entries:], events[-max_entries:], values[-max_entries:]
         gaps = np.diff(np.array(times), prepend=0.0)
         kinds = np.array([0 if event is None else known[event] for event in events], np.int64)
         # Events at the same time are half of the resolution apart: a gap of an event is positive.

@@ -111,6 +111,11 @@ class EventColumns:
     end_event: str | None = None
 
 
+def unit_size(unit: str) -> float:
+    """Seconds of a unit of dates; 1 for numbers."""
+    return _SECONDS.get(unit, 1.0)
+
+
 def parse_history(text: str, num_values: int) -> tuple[list[float], list[str | None], list[list[float]]]:
     """The times, events and values of the entries of a history.
 
@@ -223,7 +228,7 @@ class _Reader:
             order[subject] = np.array(places)[np.argsort(keys, kind="stable")]
             num_ties += int((np.diff(self.times[order[subject]]) == 0).sum())
         unit = self._unit(order) if unit is None else unit
-        size = _SECONDS.get(unit, 1.0)
+        size = unit_size(unit)
         is_zero = self.kind == "number" and self.start is None and self._starts_at_zero(order)
         found, num_single = [], 0
         for subject, places in order.items():
@@ -329,9 +334,7 @@ def _special(given: str | None, names: Sequence[str], known: Mapping[str, str], 
     return found[0] if found else None
 
 
-def _find_roles(
-    table: RecordTable, rows: _Rows, names: list[str], columns: EventColumns
-) -> dict[str, str]:
+def _find_roles(table: RecordTable, rows: _Rows, names: list[str], columns: EventColumns) -> dict[str, str]:
     """The columns of subjects, times and events."""
     roles: dict[str, str] = {}
     for role in ("time", "subject", "event"):
@@ -354,9 +357,7 @@ def _find_roles(
         roles |= {"event": texts[0]} if len(texts) == 1 else {}
     if missing := [role for role in ("subject", "time", "event") if role not in roles]:
         shown = format_names([format_column(name) for name in names])
-        raise DataError(
-            f"{table.name} has no column of {missing[0]}s among {shown}: task.{missing[0]}_column names it"
-        )
+        raise DataError(f"{table.name} has no column of {missing[0]}s among {shown}: task.{missing[0]}_column names it")
     return roles
 
 
@@ -366,9 +367,7 @@ def _find_numbers(rows: _Rows, names: Sequence[str]) -> tuple[list[str], list[st
     return [name for name in names if has_numbers[name]], [name for name in names if not has_numbers[name]]
 
 
-def _read_times(
-    where: str, rows: _Rows, name: str
-) -> tuple[TimestampKind, NDArray[np.float64]]:
+def _read_times(where: str, rows: _Rows, name: str) -> tuple[TimestampKind, NDArray[np.float64]]:
     texts = _texts(rows, name)
     found = [parse_timestamp(text) for text in texts]
     kinds = Counter(time.kind for time in found if time is not None)

@@ -14,6 +14,7 @@ An observation that ends without an event contributes $\log S$: right-censoring.
 Dimensions: `*batch` positions, `components` of the mixture, `events` kinds of events, `horizons`.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -35,8 +36,13 @@ class EventMixture:
     shapes: Float[Tensor, "*batch components"]
     log_events: Float[Tensor, "*batch components events"]
 
+    def at(self, places: tuple[Int[Tensor, " chosen"], ...]) -> "EventMixture":
+        """The mixtures of some positions."""
+        parts = (self.log_weights, self.log_scales, self.shapes, self.log_events)
+        return EventMixture(*(part[places] for part in parts))
+
     def log_density(self, times: Float[Tensor, "*batch"], events: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """log f(t, k) of positive times."""
+        """The logarithm of f(t, k), at positive times."""
         log_times = times[..., None].log()
         exponents = (self.shapes * (log_times - self.log_scales)).clamp(max=_LARGEST_EXPONENT)
         # a_m / t (t / b_m)^a_m is the hazard of a component.
@@ -46,7 +52,7 @@ class EventMixture:
         return (self.log_weights + log_times + log_events).logsumexp(dim=-1)
 
     def log_survival(self, times: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """log S(t)."""
+        """The logarithm of S(t)."""
         return (self.log_weights + self._log_component_survival(times)).logsumexp(dim=-1)
 
     def _log_component_survival(self, times: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch components"]:
@@ -76,7 +82,7 @@ class EventMixture:
 
     def quantile(self, level: float, elapsed: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """The time from now until the next event has come with this probability, by bisection."""
-        target = self.log_survival(elapsed) + torch.log1p(torch.tensor(-level, dtype=elapsed.dtype)).to(elapsed.device)
+        target = self.log_survival(elapsed) + math.log1p(-level)
         low, high = elapsed, elapsed + 1.0
         for _ in range(_BISECTIONS):
             high = torch.where(self.log_survival(high) > target, elapsed + 2 * (high - elapsed), high)
@@ -99,7 +105,7 @@ def make_mixture(
     """
     weights, scales, shapes = (outputs[..., place].float() for place in range(3))
     assert outputs.size(-1) == 3 + num_events
-    lower = torch.log(torch.tensor(shortest)).item()
+    lower = math.log(shortest)
     log_shapes = torch.where(
         shapes < 0, _SHAPE_BELOW * (shapes / _SHAPE_BELOW).tanh(), _SHAPE_ABOVE * (shapes / _SHAPE_ABOVE).tanh()
     )
