@@ -53,7 +53,7 @@ class Metric:
     scorer: Callable[[Examples], Score] | None = None
     """Computes the score where there is no `counter`."""
     part_scorer: Callable[[Examples], Mapping[str, Score]] | None = None
-    """With a `scorer`: the scores of parts of the examples, by a suffix of the name, as `breakdown` with a `counter`."""
+    """With a `scorer`: scores of parts of the examples, by a suffix of the name, as `breakdown` with a `counter`."""
     breakdown: Callable[[Examples], Mapping[str, Counts]] | None = None
     """Counts of parts of the examples or labels, by a suffix of the name: `entity_f1_PER` for the key `PER`."""
     needs: tuple[str, ...] = PAIRS

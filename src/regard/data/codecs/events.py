@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -164,8 +164,9 @@ class EventCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        found = json.loads(text)
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+        found: dict[str, Any] = json.loads(text)
+        lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
+        return cls(**{**found, **lists})
 
 
 def join_halves(high: NDArray, low: NDArray) -> NDArray[np.float32]:

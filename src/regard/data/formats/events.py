@@ -5,8 +5,8 @@ An event called `start`, `birth` or similar is the start, one called `end`, `cen
 start, times that are numbers begin at 0, and those that are dates at the first event, which is then given and not
 predicted. Without an end, the observation of a subject ends with its last event.
 
-The text of a history is a JSON list with an entry for each event, `[time, event, number, ...]`, of which the first is at
-time 0. An event that is null is the start, in the first entry, or the end, in the last.
+The text of a history is a JSON list with an entry for each event, `[time, event, number, ...]`, of which the first is
+at time 0. An event that is null is the start, in the first entry, or the end, in the last.
 
     [[0, null], [2.5, "visit", 1.7], [4, "relapse", null], [9, null]]
 
@@ -14,6 +14,7 @@ Dimensions: `events` of a subject, `columns` of numbers.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -129,18 +130,20 @@ def parse_history(text: str, num_values: int) -> tuple[list[float], list[str | N
         raise DataError(f'a history must be JSON such as [[0, null], [2.5, "visit"]], got {text[:60]!r}') from None
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, list) for entry in entries):
         raise DataError(f"a history must be a list of entries [time, event], got {text[:60]!r}")
-    times, events, values = [], [], []
+    times: list[float] = []
+    events: list[str | None] = []
+    values: list[list[float]] = []
     for place, entry in enumerate(entries):
-        time, event, *numbers = entry if len(entry) > 1 else [None, None]
+        time, event = (entry[0], entry[1]) if len(entry) > 1 else (None, None)
         is_inner = 0 < place < len(entries) - 1
         if not _is_number(time) or not (isinstance(event, str) or (event is None and not is_inner)):
             raise DataError(f"an entry of a history must be a time and an event, got {json.dumps(entry)}")
-        numbers = [*numbers, *[None] * (num_values - len(numbers))][:num_values]
+        numbers = [*entry[2:], *[None] * (num_values - len(entry) + 2)][:num_values]
         if wrong := [number for number in numbers if number is not None and not _is_number(number)]:
             raise DataError(f"a value of an event must be a number or null, got {wrong[0]!r}")
-        times.append(float(time))
+        times.append(float(time))  # pyright: ignore[reportArgumentType]  a number, as checked
         events.append(event)
-        values.append([float("nan") if number is None else float(number) for number in numbers])
+        values.append([math.nan if number is None else float(number) for number in numbers])
     if times[0] != 0:
         raise DataError(f"the first entry of a history must be at time 0, got {times[0]:g}")
     if late := next((place for place in range(1, len(times)) if times[place] < times[place - 1]), 0):
@@ -211,7 +214,8 @@ class _Reader:
         self, where: str, kind: TimestampKind, times: NDArray[np.float64], events: list[str],
         numbers: NDArray[np.float64], columns: EventColumns,
     ) -> None:  # fmt: skip
-        self.where, self.kind, self.times, self.events, self.numbers = where, kind, times, events, numbers
+        self.where, self.times, self.events, self.numbers = where, times, events, numbers
+        self.kind: TimestampKind = kind
         known = {event.strip().lower(): event for event in events}
         self.start = _special(columns.start_event, START_NAMES, known, where)
         self.end = _special(columns.end_event, END_NAMES, known, where)
@@ -291,7 +295,7 @@ class _Reader:
         return next(unit for unit, seconds in _SECONDS.items() if median >= seconds or unit == "seconds")
 
     def _starts_at_zero(self, order: Mapping[str, NDArray[np.int64]]) -> bool:
-        """Whether numbers are times since the start: not where they are those of a clock, such as seconds since 1970."""
+        """Whether numbers are times since the start, and not those of a clock, such as seconds since 1970."""
         firsts = np.array([self.times[places[0]] for places in order.values()])
         spans = np.array([self.times[places[-1]] - self.times[places[0]] for places in order.values()])
         return bool(np.median(firsts) <= max(float(spans.max()), 1e-12) or float(firsts.min()) < 0)

@@ -3,9 +3,9 @@ r"""Metrics of event processes: log-likelihood, the next event, and risks within
 An example is a subject, so intervals are over subjects. Risks are judged at landmarks, right after an event: did the
 next event come within the horizon, and which was it? Landmarks whose subject was not observed for so long are weighted
 by the inverse probability of censoring (Graf et al., "Assessment and comparison of prognostic classification schemes
-for survival data", 1999): one whose event came at $t \leq h$ by $1 / G(t)$, one without an event until $h$ by $1 / G(h)$,
-and one that was censored before by 0, where $G$ is the Kaplan-Meier estimate of the probability of being observed. On
-data without censoring all weights are 1.
+for survival data", 1999): one whose event came at $t \leq h$ by $1 / G(t)$, one without an event until $h$ by
+$1 / G(h)$, and one that was censored before by 0, where $G$ is the Kaplan-Meier estimate of the probability of being
+observed. On data without censoring all weights are 1.
 
 The AUROC at a horizon is the probability that a landmark with an event within it has a higher predicted risk of that
 event than one without (Uno et al., "Evaluating Prediction Rules for t-Year Survivors", 2007).
@@ -49,7 +49,7 @@ def censoring_survival(
     ends = np.searchsorted(np.sort(gaps[is_censored]), times, side="right") - np.searchsorted(
         np.sort(gaps[is_censored]), times, side="left"
     )
-    return times, np.cumprod(1 - ends / np.maximum(at_risk, 1))
+    return times, np.cumprod(1 - ends / np.maximum(at_risk, 1)).astype(np.float64)
 
 
 def censoring_weights(

@@ -86,6 +86,8 @@ _LEVELS = (0.05, 0.5, 0.95)
 _DIGITS = 6
 _NUM_DRAWN, _FEWEST_DRAWN, _NUM_POINTS = 4, 5, 300
 """Subjects that a report shows, the fewest events of one, and the times at which its risks are computed."""
+_BEFORE = 1e-4
+"""In units of the mean gap: the risk right before an event is drawn, too."""
 _TRAIN_DEFAULTS: dict[str, Any] = {
     "optimizer": "adamw",
     "label_smoothing": 0.0,
@@ -212,6 +214,11 @@ class EventPrediction(Task[EventPredictionSettings]):
 
     def encode_rows(self, rows: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         return self._encode([row[-1] for row in rows], is_strict=False)
+
+    def row_batches(self, rows: Sequence[Sequence[str]]) -> Iterator[EventBatch]:
+        for _, batch in self.indexed_batches(self.encode_rows(rows)):
+            assert isinstance(batch, EventBatch)
+            yield batch
 
     def encode_inputs(self, inputs: Sequence[str]) -> list[list[list[int]]]:
         return self._encode(inputs, is_strict=True)
@@ -471,9 +478,8 @@ class EventPrediction(Task[EventPredictionSettings]):
 
     @torch.no_grad()
     def timeline(self, model: Any, subject: str, history: str) -> EventTimeline:
-        """The risks of a subject while it was observed, within the middle one of the horizons."""
-        codec, horizons = self.codec, self.settings.horizons
-        horizon = horizons[len(horizons) // 2]
+        """The risks of a subject while it was observed, within the longest of the horizons."""
+        codec, horizon = self.codec, self.settings.horizons[-1]
         device = next(model.parameters()).device
         batch = to_device(next(iter(self.row_batches([(subject, history)]))), device)
         times = batch.source[0, :, 2]
@@ -481,6 +487,7 @@ class EventPrediction(Task[EventPredictionSettings]):
         kinds = batch.source[0, :, 0].long()
         is_end = bool(kinds[-1] == 0) and len(kinds) > 1
         read = times[: len(times) - is_end]
+        grid = torch.cat([grid, read, (read - _BEFORE).clamp(min=float(times[0]))]).sort().values
         places = (torch.searchsorted(read.contiguous(), grid, right=True) - 1).clamp(min=0)
         mixture = model(batch.source).at((torch.zeros_like(places), places))
         ahead = torch.tensor([horizon / codec.scale], device=device, dtype=times.dtype)
