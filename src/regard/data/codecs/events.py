@@ -73,7 +73,7 @@ class EventCodec(Codec):
         positive = np.array([gap for gap in gaps if gap > 0])
         if not len(positive):
             raise DataError("no subject has an event after its start, so there is nothing to learn")
-        table = np.array(numbers, np.float64).reshape(-1, len(values))
+        table = np.array(numbers, np.float64).reshape(len(numbers), len(values))
         known = [column[np.isfinite(column)] for column in table.T]
         ordered = sorted(counts, key=lambda event: (-counts[event], event))
         scale = float(np.mean(positive))
@@ -115,7 +115,9 @@ class EventCodec(Codec):
         kinds = np.array([0 if event is None else known[event] for event in events], np.int64)
         # Events at the same time are half of the resolution apart: a gap of an event is positive.
         gaps[1:] = np.where(kinds[1:] > 0, np.maximum(gaps[1:], self.resolution / 2), gaps[1:])
-        standardized = (np.array(values, np.float64).reshape(len(times), -1) - np.array(self.means)) / self.stds
+        standardized = (
+            np.array(values, np.float64).reshape(len(times), len(self.values)) - np.array(self.means)
+        ) / self.stds
         return EncodedHistory(
             kinds,
             (gaps / self.scale).astype(np.float32),
@@ -147,7 +149,10 @@ class EventCodec(Codec):
             count = len(some) // (3 + len(self.values))
             kinds, high, low, rest = (np.array(some[count * n : count * (n + 1 if n < 3 else 99)]) for n in range(4))
             gaps = join_halves(high, low)
-            numbers = rest.astype(np.uint16).view(np.float16).reshape(count, -1) * np.array(self.stds) + self.means
+            numbers = (
+                rest.astype(np.uint16).view(np.float16).reshape(count, len(self.values)) * np.array(self.stds)
+                + self.means
+            )
             times = np.cumsum(gaps.astype(np.float64) * self.scale)
             found.append(
                 json.dumps(

@@ -352,12 +352,12 @@ def _find_roles(table: RecordTable, rows: _Rows, names: list[str], columns: Even
             by_name = [name for wanted in known for name in free if name.strip().lower() == wanted]
             roles.update({role: by_name[0]} if by_name else {})
 
-    first("time", TIME_NAMES, lambda texts: _are_dates(texts) or _has_numbers(texts))
+    first("time", TIME_NAMES, lambda texts: _are_dates(texts) or has_numbers(texts))
     first("time", [name.strip().lower() for name in names], _are_dates)
     first("subject", SUBJECT_NAMES, bool)
     first("event", EVENT_NAMES, bool)
     if "event" not in roles and "subject" in roles:  # the only other column of text
-        texts = [name for name in names if name not in roles.values() and not _has_numbers(cells[name])]
+        texts = [name for name in names if name not in roles.values() and not has_numbers(cells[name])]
         roles |= {"event": texts[0]} if len(texts) == 1 else {}
     if missing := [role for role in ("subject", "time", "event") if role not in roles]:
         shown = format_names([format_column(name) for name in names])
@@ -367,8 +367,8 @@ def _find_roles(table: RecordTable, rows: _Rows, names: list[str], columns: Even
 
 def _find_numbers(rows: _Rows, names: Sequence[str]) -> tuple[list[str], list[str]]:
     """The columns that have numbers, and those that have texts only."""
-    has_numbers = {name: _has_numbers(_known_cells(rows[:_SAMPLE], name)) for name in names}
-    return [name for name in names if has_numbers[name]], [name for name in names if not has_numbers[name]]
+    are_numbers = {name: has_numbers(_known_cells(rows[:_SAMPLE], name)) for name in names}
+    return [name for name in names if are_numbers[name]], [name for name in names if not are_numbers[name]]
 
 
 def _read_times(where: str, rows: _Rows, name: str) -> tuple[TimestampKind, NDArray[np.float64]]:
@@ -419,9 +419,15 @@ def _are_dates(texts: Sequence[str]) -> bool:
     return bool(texts) and all(is_date(text) for text in texts)
 
 
-def _has_numbers(texts: Sequence[str]) -> bool:
-    """Most of them are: a single text in a column of numbers is an error, and not a column of texts."""
-    return 2 * sum(bool(decimal_marks(text)) for text in texts) > len(texts)
+def has_numbers(texts: Sequence[str]) -> bool:
+    """Whether most cells that are not empty are numbers: a few texts among them are errors, and not a column of text.
+
+    Example:
+        >>> has_numbers(["1.5", "", "2", "much"]), has_numbers(["a", "2024-05-31"])
+        (True, False)
+    """
+    known = [text for text in texts if text.strip().lower() not in _MISSING]
+    return 2 * sum(bool(decimal_marks(text)) for text in known) > len(known)
 
 
 def _is_number(value: Any) -> bool:

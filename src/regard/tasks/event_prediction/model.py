@@ -53,6 +53,7 @@ class EventPredictor(nn.Module):
         bias[:, _NUM_PARTS:] = torch.tensor([math.log(count / sum(counts)) for count in counts]).to(bias)
 
     def forward(self, source: Float[Tensor, "batch time features"]) -> EventMixture:
+        source = source.to(torch.promote_types(self.output.weight.dtype, torch.float32))
         hidden_states = self.dropout(self.body.encode(source).hidden_states)
         # The logarithms of scales need more digits than bfloat16 has.
         with torch.autocast(source.device.type, enabled=False):

@@ -103,7 +103,8 @@ def make_mixture(
         shortest: The smallest scale: times are not known more exactly.
         num_events: Kinds of events.
     """
-    weights, scales, shapes = (outputs[..., place].float() for place in range(3))
+    outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+    weights, scales, shapes = (outputs[..., place] for place in range(3))
     assert outputs.size(-1) == 3 + num_events
     lower = math.log(shortest)
     log_shapes = torch.where(
@@ -113,5 +114,5 @@ def make_mixture(
         weights.log_softmax(dim=-1),
         lower + torch.nn.functional.softplus(scales - lower),
         log_shapes.exp(),
-        outputs[..., 3:].float().log_softmax(dim=-1),
+        outputs[..., 3:].log_softmax(dim=-1),
     )

@@ -35,6 +35,7 @@ from regard.data.formats.events import (
     TIME_NAMES,
     EventColumns,
     EventHistory,
+    has_numbers,
     parse_history,
     read_events,
     unit_size,
@@ -164,7 +165,8 @@ class EventPrediction(Task[EventPredictionSettings]):
         ]
         if subject is None or event is None or not times or subject == event:
             return None
-        if any(column.kind == "text" for name, column in columns.items() if name not in (subject, event)):
+        others = [column for name, column in columns.items() if name not in (subject, event)]
+        if any(column.kind == "text" and not has_numbers(column.cells) for column in others):
             return None
         return Detection(f"events ({event}) of subjects ({subject}) over time ({times[0]})", confidence=0.85)
 
