@@ -159,8 +159,10 @@ def test_defaults(run: Run):
 
 
 def test_beyond_text(run: Run):
-    rows = run("beyond_text")
+    *rows, patients = run("beyond_text")
     assert [row["row"] for row in rows] == ["etth1-96", "etth2-96"]
+    assert patients["row"] == "patients"
+    assert patients["distance"] == patients["truth"] - patients["log_likelihood"] > 0
     assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in rows)
 
 

@@ -245,7 +245,9 @@ def test_time_without_an_event_changes_a_prediction_as_the_process_says(run: Any
     assert list(later.probabilities.values()) == pytest.approx(expected, rel=1e-4)
     horizon = run.settings.task.horizons[0]
     before, after = (mixture.log_survival((elapsed * scale + h) / scale).exp() for h in (0.0, horizon))
-    assert later.details["risks"][f"{horizon:g}"]["any"] == pytest.approx(1 - float(after / before), rel=1e-4)
+    assert later.details["risks"][f"{horizon:g}"]["any"] == pytest.approx(
+        1 - float((after / before).detach()), rel=1e-4
+    )
     assert now.details != later.details
     assert json.loads(json.dumps(later.to_json()))["details"]["unit"] == "days"
 

@@ -355,6 +355,28 @@ class Run:
         write_records(out, rows, table, added)
         return None
 
+    def plot_timelines(
+        self,
+        data: str | os.PathLike[str] | Sequence[Any],
+        path: str | os.PathLike[str],
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        """Draw the events of the first subjects of a table, and the risks that were predicted over time.
+
+        Args:
+            data: A table of events, or rows in memory.
+            path: A PNG or SVG file.
+            columns: The columns to use; unset, all.
+        """
+        from regard.explanation.events import plot_timelines
+        from regard.explanation.figures import save_figure
+        from regard.explanation.series import require_plot_path
+
+        require_plot_path(os.fspath(path))
+        timelines = self.task.subject_timelines(self.model, data, columns=columns)
+        save_figure(plot_timelines(timelines), Path(path))
+
     def _predict_subjects(
         self,
         data: str | os.PathLike[str] | Sequence[Any],

@@ -949,6 +949,10 @@ class Task(Generic[TaskSettingsT]):
         """Predictions for a table of which several rows are one input; None where each row is an input."""
         return None
 
+    def subject_timelines(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> list[EventTimeline]:
+        """The events and the risks of each subject of a table, to be drawn."""
+        raise RunError(f"timelines are for events, and this is a model for {self.description}")
+
     def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
         """A vector of length 1 for each input."""
         raise RunError(f"a model for {self.description} has no embeddings")

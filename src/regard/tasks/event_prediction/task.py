@@ -376,6 +376,15 @@ class EventPrediction(Task[EventPredictionSettings]):
 
     def predict_subjects(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """For each subject of a table the next event, when it is expected, and risks from the end of observation on."""
+        histories = self._read_histories(data, columns)
+        found = BatchPredictor(self, model)([history.to_text() for history in histories])
+        return [self._record(history, each) for history, each in zip(histories, found, strict=True)]
+
+    def subject_timelines(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> list[EventTimeline]:
+        return [self.timeline(model, each.subject, each.to_text()) for each in self._read_histories(data, columns)]
+
+    def _read_histories(self, data: Any, columns: Sequence[str] | None) -> tuple[EventHistory, ...]:
+        """The histories of a table whose events are all known."""
         codec = self.codec
         table = read_events(data, self._columns, used=columns or (), unit=codec.unit, values=codec.values)
         for inferred in table.inferred:
@@ -386,8 +395,7 @@ class EventPrediction(Task[EventPredictionSettings]):
                     f"the subject {history.subject!r} has the event {unknown[0]!r}, which is not among those of "
                     f"training: {format_names(list(codec.events))}"
                 )
-        found = BatchPredictor(self, model)([history.to_text() for history in table.histories])
-        return [self._record(history, each) for history, each in zip(table.histories, found, strict=True)]
+        return table.histories
 
     def _record(self, history: EventHistory, prediction: Prediction) -> dict[str, Any]:
         details, probabilities = prediction.details or {}, prediction.probabilities or {}
