@@ -46,6 +46,7 @@ from regard.data.settings import DataConfig
 from regard.data.sources import Rows, Source, is_builtin
 from regard.errors import ConfigError, DataError
 from regard.evaluation.examples import Examples
+from regard.evaluation.registry import find_metric
 from regard.logging import log_info, log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
@@ -460,6 +461,10 @@ class EventPrediction(Task[EventPredictionSettings]):
         found = self.likelihoods(ConstantRates(baseline.rates), self.row_batches(rows), torch.device("cpu"))
         return self.examples(EvaluationData(rows, [], found))
 
+    def comparison_metrics(self, headline: str) -> tuple[str, ...]:
+        """Without the AUROC, which is not a sum over subjects and has no paired test."""
+        return tuple(name for name in super().comparison_metrics(headline) if find_metric(name).is_additive)
+
     def comparison_notes(self, runs: Sequence[ComparedRun]) -> list[str]:
         (counts,) = runs[0].examples.require("num_tokens")
         return [
@@ -479,6 +484,9 @@ class EventPrediction(Task[EventPredictionSettings]):
 
     def report(self, model: Any, data: EvaluationData) -> ReportContent:
         return ReportContent(facts=self.facts(), timelines=self._timelines(model, data.rows))
+
+    def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
+        return []
 
     def _timelines(self, model: Any, rows: Sequence[Sequence[str]]) -> list[EventTimeline]:
         """The first subjects with a few events, or those that there are."""
