@@ -25,7 +25,7 @@ from regard.evaluation.metrics.events import censoring_survival, censoring_weigh
 from regard.explanation.pages import page_data
 from regard.models.events import EventShape
 from regard.models.family import find_family, read_model_config
-from regard.tasks.event_prediction.batches import Landmarks, judge_landmarks, log_likelihoods, make_batch
+from regard.tasks.event_prediction.batches import Landmarks, judge_landmarks, log_likelihoods, make_event_batch
 from regard.tasks.event_prediction.model import ConstantRates
 from regard.tasks.event_prediction.process import EventMixture, make_mixture
 
@@ -170,7 +170,7 @@ def test_patients_are_the_same_for_the_same_seed_and_any_number_of_rows():
 def encoded(*histories: str) -> tuple[EventCodec, Any]:
     codec = EventCodec.fit(histories, unit="", values=())
     columns = [codec.to_columns(codec.read(text)) for text in histories]
-    return codec, make_batch([[np.array(each[place]) for each in columns] for place in range(3)])
+    return codec, make_event_batch([[np.array(each[place]) for each in columns] for place in range(3)])
 
 
 def test_constant_rates_have_the_likelihood_of_poisson_processes_and_the_end_adds_its_survival():

@@ -41,15 +41,27 @@ from regard.data.formats.messages import format_column, format_count, format_nam
 from regard.data.formats.records import RecordTable, cell, open_records
 from regard.errors import DataError
 
-SUBJECT_NAMES = (
+SUBJECT_COLUMNS = (
     "subject", "subject_id", "patient", "patient_id", "user", "user_id", "customer", "customer_id", "person",
     "person_id", "case", "case_id", "session", "session_id", "visitor_id", "client_id", "entity", "entity_id", "id",
 )  # fmt: skip
-TIME_NAMES = ("time", "timestamp", "date", "datetime", "day", "t", "start_time", "event_time", "age", "hour", "days")
-EVENT_NAMES = ("event", "event_type", "event_name", "type", "activity", "action", "code", "diagnosis", "mark", "label",
+EVENT_TIME_COLUMNS = (
+    "time",
+    "timestamp",
+    "date",
+    "datetime",
+    "day",
+    "t",
+    "start_time",
+    "event_time",
+    "age",
+    "hour",
+    "days",
+)
+EVENT_COLUMNS = ("event", "event_type", "event_name", "type", "activity", "action", "code", "diagnosis", "mark", "label",
                "category", "concept", "state")  # fmt: skip
-START_NAMES = ("start", "birth", "begin", "enrolment", "enrollment", "start of observation")
-END_NAMES = ("end", "censored", "censoring", "end of observation", "end of follow-up", "lost to follow-up", "exit")
+_START_NAMES = ("start", "birth", "begin", "enrolment", "enrollment", "start of observation")
+_END_NAMES = ("end", "censored", "censoring", "end of observation", "end of follow-up", "lost to follow-up", "exit")
 _MISSING = ("", "nan", "na", "n/a", "null", "none", "?")
 _SECONDS = {"days": 86_400.0, "hours": 3_600.0, "minutes": 60.0, "seconds": 1.0}
 _SAMPLE = 1_000
@@ -158,6 +170,7 @@ def read_events(
     used: Sequence[str] = (),
     unit: str | None = None,
     values: Sequence[str] | None = None,
+    keeps_single: bool = False,
 ) -> EventTable:
     """Read the events of a file, or of rows in memory.
 
@@ -167,6 +180,8 @@ def read_events(
         used: The columns to use; unset, all.
         unit: The unit of times; unset, that of the distances between dates.
         values: The columns of numbers, for a model that was trained on them; unset, all that have numbers.
+        keeps_single: Whether subjects with one event and no end are kept, from which something is predicted and nothing
+            is learned.
     """
     wanted = [*used, *filter(None, (columns.subject, columns.time, columns.event))]
     table = open_records(data, wanted=wanted or None)
@@ -195,12 +210,12 @@ def read_events(
             f"at most {_MOST_EVENTS:,} are modeled"
         )
     reader = _Reader(table.name, kind, times, events, numbers, columns)
-    found = reader.read(subjects, unit)
+    found = reader.read(subjects, unit, keeps_single=keeps_single)
     notes = [
         f"subject = {format_column(roles['subject'])}, time = {format_column(roles['time'])}"
         f"{f' in {found[0]}' if found[0] else ''}, event = {format_column(roles['event'])}"
         + (f", numbers: {format_names([format_column(name) for name in numeric])}" if numeric else ""),
-        *([f"not used: {format_names([format_column(name) for name in ignored])}, which has text"] if ignored else []),
+        *([f"not used: {format_names([format_column(name) for name in ignored])}, without numbers"] if ignored else []),
         *reader.notes,
     ]
     paths = () if table.format == "rows" else (Path(data),)
@@ -217,11 +232,11 @@ class _Reader:
         self.where, self.times, self.events, self.numbers = where, times, events, numbers
         self.kind: TimestampKind = kind
         known = {event.strip().lower(): event for event in events}
-        self.start = _special(columns.start_event, START_NAMES, known, where)
-        self.end = _special(columns.end_event, END_NAMES, known, where)
+        self.start = _special(columns.start_event, _START_NAMES, known, where)
+        self.end = _special(columns.end_event, _END_NAMES, known, where)
         self.notes: list[str] = []
 
-    def read(self, subjects: Sequence[str], unit: str | None) -> tuple[str, list[EventHistory]]:
+    def read(self, subjects: Sequence[str], unit: str | None, *, keeps_single: bool) -> tuple[str, list[EventHistory]]:
         of_subject: dict[str, list[int]] = {}
         for place, subject in enumerate(subjects):
             of_subject.setdefault(subject, []).append(place)
@@ -237,7 +252,7 @@ class _Reader:
         found, num_single = [], 0
         for subject, places in order.items():
             history = self._history(subject, places, size, is_zero=is_zero)
-            if history.end == 0.0 and len(history.events) <= history.is_given:
+            if history.end == 0.0 and len(history.events) <= history.is_given and not keeps_single:
                 num_single += 1
             else:
                 found.append(history)
@@ -352,10 +367,10 @@ def _find_roles(table: RecordTable, rows: _Rows, names: list[str], columns: Even
             by_name = [name for wanted in known for name in free if name.strip().lower() == wanted]
             roles.update({role: by_name[0]} if by_name else {})
 
-    first("time", TIME_NAMES, lambda texts: _are_dates(texts) or has_numbers(texts))
+    first("time", EVENT_TIME_COLUMNS, lambda texts: _are_dates(texts) or has_numbers(texts))
     first("time", [name.strip().lower() for name in names], _are_dates)
-    first("subject", SUBJECT_NAMES, bool)
-    first("event", EVENT_NAMES, bool)
+    first("subject", SUBJECT_COLUMNS, bool)
+    first("event", EVENT_COLUMNS, bool)
     if "event" not in roles and "subject" in roles:  # the only other column of text
         texts = [name for name in names if name not in roles.values() and not has_numbers(cells[name])]
         roles |= {"event": texts[0]} if len(texts) == 1 else {}

@@ -59,7 +59,7 @@ class EventBatch:
         return self.source[:, 1:, 1]
 
 
-def make_batch(columns: Sequence[list[NDArray[np.int64]]]) -> EventBatch:
+def make_event_batch(columns: Sequence[list[NDArray[np.int64]]]) -> EventBatch:
     """A batch of the columns of a store: kinds, the halves of gaps, and values."""
     kinds, high, low, *values = columns
     lengths = np.array([len(each) for each in kinds])
@@ -81,7 +81,7 @@ def make_batch(columns: Sequence[list[NDArray[np.int64]]]) -> EventBatch:
     )
 
 
-def pad_rows(batch: EventBatch, num_rows: int, length: int) -> EventBatch:
+def pad_event_batch(batch: EventBatch, num_rows: int, length: int) -> EventBatch:
     """The batch with more rows, without entries, and more entries, which are padding."""
     rows, entries = num_rows - batch.source.size(0), length - batch.source.size(1)
     pad = torch.nn.functional.pad

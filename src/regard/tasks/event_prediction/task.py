@@ -30,9 +30,9 @@ from regard.data.codecs.labels import format_frequencies
 from regard.data.event_sources import ROLES, open_events
 from regard.data.formats.cells import Timestamp
 from regard.data.formats.events import (
-    EVENT_NAMES,
-    SUBJECT_NAMES,
-    TIME_NAMES,
+    EVENT_COLUMNS,
+    EVENT_TIME_COLUMNS,
+    SUBJECT_COLUMNS,
     EventColumns,
     EventHistory,
     has_numbers,
@@ -57,8 +57,8 @@ from regard.tasks.event_prediction.batches import (
     find_landmarks,
     judge_landmarks,
     log_likelihoods,
-    make_batch,
-    pad_rows,
+    make_event_batch,
+    pad_event_batch,
 )
 from regard.tasks.event_prediction.model import ConstantRates, EventPredictor
 from regard.tasks.event_prediction.process import EventMixture
@@ -90,6 +90,8 @@ _NUM_DRAWN, _FEWEST_DRAWN, _NUM_POINTS = 4, 5, 300
 """Subjects that a report shows, the fewest events of one, and the times at which its risks are computed."""
 _BEFORE = 1e-4
 """In units of the mean gap: the risk right before an event is drawn, too."""
+_MOST_NAMED = 8
+"""Kinds of events whose shares are printed."""
 _TRAIN_DEFAULTS: dict[str, Any] = {
     "optimizer": "adamw",
     "label_smoothing": 0.0,
@@ -157,12 +159,12 @@ class EventPrediction(Task[EventPredictionSettings]):
             return Detection("events of patients", confidence=0.9)
         columns = {column.plain_name: column for column in summary.columns}
         # A column that numbers the rows, as the first subject's do, is among the names and not among the columns.
-        subject = next((name for name in SUBJECT_NAMES if name in summary.names), None)
-        event = next((name for name in EVENT_NAMES if name in columns and columns[name].kind == "labels"), None)
+        subject = next((name for name in SUBJECT_COLUMNS if name in summary.names), None)
+        event = next((name for name in EVENT_COLUMNS if name in columns and columns[name].kind == "labels"), None)
         times = [
             name
             for name, column in columns.items()
-            if column.kind == "dates" or (column.kind == "numbers" and name in TIME_NAMES)
+            if column.kind == "dates" or (column.kind == "numbers" and name in EVENT_TIME_COLUMNS)
         ]
         if subject is None or event is None or not times or subject == event:
             return None
@@ -242,11 +244,11 @@ class EventPrediction(Task[EventPredictionSettings]):
 
     def notes(self) -> list[str]:
         codec = self.codec
-        shares = [
-            f"{event} {count / sum(codec.counts):.0%}" for event, count in zip(codec.events, codec.counts, strict=True)
-        ]
+        common = list(zip(codec.events, codec.counts, strict=True))[:_MOST_NAMED]
+        shares = [f"{event} {count / sum(codec.counts):.0%}" for event, count in common]
+        more = ", ..." if len(codec.events) > _MOST_NAMED else ""
         return [
-            f"{format_count(len(codec.events), 'kind')} of events: {format_names(shares)}; {self._time(codec.scale)} "
+            f"{format_count(len(codec.events), 'kind')} of events: {', '.join(shares)}{more}; {self._time(codec.scale)} "
             "between events on average"
         ]
 
@@ -287,10 +289,10 @@ class EventPrediction(Task[EventPredictionSettings]):
         return EventPredictor(model, head, self.codec, num_components=self.settings.components)
 
     def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> EventBatch:
-        return make_batch(columns)
+        return make_event_batch(columns)
 
     def pad_batch(self, batch: EventBatch, num_rows: int, length: int) -> EventBatch:
-        return pad_rows(batch, num_rows, length)
+        return pad_event_batch(batch, num_rows, length)
 
     def loss(self, model: Any, batch: EventBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
         """The negative log-likelihood of the events in the unit of the data, and of the time without one at the end."""
@@ -387,7 +389,9 @@ class EventPrediction(Task[EventPredictionSettings]):
     def _read_histories(self, data: Any, columns: Sequence[str] | None) -> tuple[EventHistory, ...]:
         """The histories of a table whose events are all known."""
         codec = self.codec
-        table = read_events(data, self._columns, used=columns or (), unit=codec.unit, values=codec.values)
+        table = read_events(
+            data, self._columns, used=columns or (), unit=codec.unit, values=codec.values, keeps_single=True
+        )
         for inferred in table.inferred:
             log_info(inferred)
         for history in table.histories:
