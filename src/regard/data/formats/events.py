@@ -46,20 +46,12 @@ SUBJECT_COLUMNS = (
     "person_id", "case", "case_id", "session", "session_id", "visitor_id", "client_id", "entity", "entity_id", "id",
 )  # fmt: skip
 EVENT_TIME_COLUMNS = (
-    "time",
-    "timestamp",
-    "date",
-    "datetime",
-    "day",
-    "t",
-    "start_time",
-    "event_time",
-    "age",
-    "hour",
-    "days",
-)
-EVENT_COLUMNS = ("event", "event_type", "event_name", "type", "activity", "action", "code", "diagnosis", "mark", "label",
-               "category", "concept", "state")  # fmt: skip
+    "time", "timestamp", "date", "datetime", "day", "t", "start_time", "event_time", "age", "hour", "days",
+)  # fmt: skip
+EVENT_COLUMNS = (
+    "event", "event_type", "event_name", "type", "activity", "action", "code", "diagnosis", "mark", "label", "category",
+    "concept", "state",
+)  # fmt: skip
 _START_NAMES = ("start", "birth", "begin", "enrolment", "enrollment", "start of observation")
 _END_NAMES = ("end", "censored", "censoring", "end of observation", "end of follow-up", "lost to follow-up", "exit")
 _MISSING = ("", "nan", "na", "n/a", "null", "none", "?")

@@ -248,8 +248,8 @@ class EventPrediction(Task[EventPredictionSettings]):
         shares = [f"{event} {count / sum(codec.counts):.0%}" for event, count in common]
         more = ", ..." if len(codec.events) > _MOST_NAMED else ""
         return [
-            f"{format_count(len(codec.events), 'kind')} of events: {', '.join(shares)}{more}; {self._time(codec.scale)} "
-            "between events on average"
+            f"{format_count(len(codec.events), 'kind')} of events: {', '.join(shares)}{more}; "
+            f"{self._time(codec.scale)} between events on average"
         ]
 
     def facts(self) -> dict[str, str]:
