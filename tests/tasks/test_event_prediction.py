@@ -19,12 +19,14 @@ from regard.data.builtin import find_builtin
 from regard.data.builtin.patients import EVENTS, generate_patients, patients_log_likelihood
 from regard.data.codecs.events import EventCodec
 from regard.data.formats.events import EventColumns, read_events
+from regard.data.settings import DataConfig
 from regard.errors import DataError
 from regard.evaluation import Examples, find_metric
 from regard.evaluation.metrics.events import censoring_survival, censoring_weights, weighted_auroc
 from regard.explanation.pages import page_data
 from regard.models.events import EventShape
 from regard.models.family import find_family, read_model_config
+from regard.tasks import detect_task
 from regard.tasks.event_prediction.batches import Landmarks, judge_landmarks, log_likelihoods, make_event_batch
 from regard.tasks.event_prediction.model import ConstantRates
 from regard.tasks.event_prediction.process import EventMixture, make_mixture
@@ -295,6 +297,40 @@ def test_times_of_a_clock_start_with_the_first_event_and_others_at_zero():
     births = [{"id": 1, "t": 40, "event": "birth"}, *({"id": 1, "t": t, "event": "a"} for t in (45, 50))]
     history = read_events(births, columns()).histories[0]
     assert (history.start.value, history.times.tolist()) == (40, [5, 10])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+def test_every_format_is_recognized_and_gives_the_same_histories(suffix: str, tmp_path: Path):
+    rows = [{**row, "patient": int(row["patient"][1:])} for row in visits(40)]
+    path = tmp_path / f"visits.{suffix}"
+    if suffix == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pytest.importorskip("pyarrow").Table.from_pylist(rows), path)
+    elif suffix == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        write(path, rows)
+        text = path.read_text()
+        path.write_text(text if suffix == "csv" else text.replace(",", "\t"))
+    assert detect_task(DataConfig(train=[str(path)]))[0] == "event-prediction"
+    expected = [each.to_text() for each in read_events(rows, columns()).histories]
+    assert [each.to_text() for each in read_events(path, columns()).histories] == expected
+
+
+@pytest.mark.parametrize(
+    "header",
+    [("user", "date", "label", "text"), ("date", "store", "sales"), ("id", "text", "label"), ("a", "time", "event")],
+)
+def test_other_tables_are_not_taken_for_events(header: tuple[str, ...], tmp_path: Path):
+    made = {
+        "date": lambda n: f"2024-01-{n % 28 + 1:02d}",
+        "time": lambda n: n,
+        "sales": lambda n: n / 7,
+        "text": lambda n: f"a film of {n} words and some more of {n * n}",
+        "id": lambda n: f"r{n}",
+    }
+    rows = [{name: made.get(name, lambda n: "xyz"[n % 3])(n) for name in header} for n in range(200)]
+    assert detect_task(DataConfig(train=[str(write(tmp_path / "other.csv", rows))]))[0] != "event-prediction"
 
 
 def events(**changes: Any) -> list[dict[str, Any]]:

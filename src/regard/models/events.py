@@ -111,7 +111,9 @@ class EventEmbedding(nn.Module):
             (times + 1.0).log(),
             source[..., _NUM_SHARED:],
         ]
-        return self.kinds(kinds) + self.times(torch.cat(features, dim=-1))
+        # In bfloat16 two times that are close would be the same.
+        with torch.autocast(source.device.type, enabled=False):
+            return self.kinds(kinds) + self.times(torch.cat(features, dim=-1))
 
 
 def _geometric(first: float, last: float, count: int, like: Tensor) -> Float[Tensor, " numbers"]:
