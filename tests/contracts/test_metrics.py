@@ -73,6 +73,13 @@ def with_errors(size: float) -> Examples:
     return Examples(forecasts=sums)
 
 
+def with_risks(order: Sequence[float]) -> Examples:
+    """Two landmarks of each subject with one horizon and one event, the risks of the cases and of the others."""
+    case, other = order
+    risks = [[[[1.0, 1.0, case + row / 1000]], [[1.0, 0.0, other + row / 1000]]] for row in range(ROWS)]
+    return Examples(risks=risks)
+
+
 KINDS: dict[str, Sequence[Examples]] = {
     "text": outputs_against(TEXTS, lambda row: f"{TEXTS[row].split()[0]} x y z {row}"),
     "classes": outputs_against(
@@ -87,6 +94,8 @@ KINDS: dict[str, Sequence[Examples]] = {
     "numbers": outputs_against(NUMBERS, lambda row: -2.0 * NUMBERS[row] + 0.1 * row),
     "likelihoods": with_losses(0.01, 0.7, 2.0),
     "forecasts": [with_errors(0.0), with_errors(0.5), with_errors(1.5)],
+    "risks": [with_risks(order) for order in ((0.9, 0.1), (0.5, 0.49), (0.1, 0.9))],
+    "brier": [Examples(brier_sums=[[size * (3 + row), 4.0 + row] for row in range(ROWS)]) for size in (0.0, 0.2, 0.7)],
     "ranks": [Examples(ranks=ranks) for ranks in ([1] * ROWS, [1, 2, 12] * 7 + [1, 2], [15] * ROWS)],
 }
 USED_ON = {
@@ -119,7 +128,18 @@ def value(metric: Metric, examples: Examples) -> float:
 
 def chosen(examples: Examples, rows: Sequence[int]) -> Examples:
     """The examples of these rows; of a text, their share of its bytes."""
-    per_row = ("outputs", "targets", "confidences", "losses", "num_tokens", "num_correct", "ranks", "forecasts")
+    per_row = (
+        "outputs",
+        "targets",
+        "confidences",
+        "losses",
+        "num_tokens",
+        "num_correct",
+        "ranks",
+        "forecasts",
+        "risks",
+        "brier_sums",
+    )
     columns = {name: getattr(examples, name) for name in per_row}
     found = {name: [column[row] for row in rows] for name, column in columns.items() if column is not None}
     if examples.num_bytes is not None:

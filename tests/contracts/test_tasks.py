@@ -68,6 +68,20 @@ def rows_of_numbers(count: int) -> NamedRows:
     return NamedRows([{"time": step, "heat": heat[step], "load": loads[step]} for step in range(count)])
 
 
+def rows_of_events(subjects: int) -> NamedRows:
+    """Histories of two kinds of events with a number that is missing now and then, of which some are censored."""
+    rng = np.random.default_rng(4)
+    rows = []
+    for subject in range(subjects):
+        times = rng.exponential(2.0, 2 + subject % 5).cumsum().round(3)
+        for place, time in enumerate(times):
+            level = None if place % 3 == 0 else round(float(rng.normal()), 2)
+            rows.append({"subject": f"s{subject}", "time": time, "event": "ab"[(place + subject) % 2], "level": level})
+        if subject % 3:
+            rows.append({"subject": f"s{subject}", "time": times[-1] + 1.5, "event": "end", "level": None})
+    return NamedRows(rows)
+
+
 SHORT_SERIES = {"horizon": 3, "input_length": 8}
 WORDS = {"tokenizer": "words"}
 MEALS = in_memory(rows_of.meals, 40)
@@ -129,6 +143,14 @@ CASES = {
     "forecasting-covariates": Case(
         "forecasting", lambda folder: rows_of_numbers(90), preset="series-seq2seq-tiny",
         settings={**SHORT_SERIES, "known": ["heat"]},
+    ),
+    "event-prediction": Case(
+        "event-prediction", lambda folder: rows_of_events(60), preset="transformer-events-tiny",
+        settings={"components": 3, "model": {"num_layers": 1, "model_dim": 12, "num_heads": 2, "feedforward_dim": 17}},
+    ),
+    "event-prediction-lstm": Case(
+        "event-prediction", lambda folder: rows_of_events(60), preset="lstm-events-tiny",
+        settings={"components": 3, "model": {"model_dim": 12}},
     ),
     "image-classification-cnn": Case(
         "image-classification", lambda folder: rows_of.lines(folder, 20), preset="cnn-tiny",

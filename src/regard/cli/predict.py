@@ -24,6 +24,7 @@ def predict_command(
     out: Annotated[str | None, option("With --file: the table to write, by its suffix. Unset or -: stdout.")] = None,
     columns: Annotated[str | None, option("With --file: the column(s) of the input. Unset: as in training.")] = None,
     encoding: Encoding = None,
+    plot: Annotated[str | None, option("For events: draw the first subjects and their risks: .png or .svg.")] = None,
     also: Annotated[list[str] | None, option("A further run with LoRA on the same base.")] = None,
     aspect: Annotated[str | None, option("For aspect sentiment: the aspect; unset, each aspect.")] = None,
     beam: Beam = None,
@@ -40,7 +41,8 @@ def predict_command(
     """Print the output for each input, one line each; a line break in an output becomes a space.
 
     With --file, the input is a table: its rows are written in their order, with the columns prediction and
-    probability, and for taggers spans (JSON).
+    probability, and for taggers spans (JSON). A table of events may be given without --file; its result has a row for
+    each subject.
 
     For aspect sentiment without --aspect there is a line for each aspect, which begins with the aspect. With --also
     there is a line for each run, which begins with the run's name; the base that they share is loaded once.
@@ -58,6 +60,8 @@ def predict_command(
       cat inputs.txt | regard predict runs/dates --beam 5 > outputs.txt
 
       regard predict runs/images photo.jpg other.png --json
+
+      regard predict runs/patients new.csv --out next.csv --plot risks.png
     """
     configure_logging(quiet=quiet)
     from regard.runs.adapters import load_adapters
@@ -71,9 +75,14 @@ def predict_command(
             raise ConfigError(f"--file cannot be combined with {'texts' if texts else '--also'}")
         table_options = {**options, "aspect": aspect, "columns": split_names(columns), "encoding": encoding}
         with remedies():
-            _predict_file(load(run, device=device), file, out, table_options, json=json)
+            _predict_file(load(run, device=device), file, out, table_options, plot, json=json)
         return
-    for name, value in {"--out": out, "--columns": columns, "--encoding": encoding}.items():
+    if texts and len(texts) == 1 and not also and Path(texts[0]).is_file():
+        opened = load(run, device=device)
+        if opened.task.reads_tables:
+            _predict_file(opened, texts[0], out, {"columns": split_names(columns)}, plot, json=json)
+            return
+    for name, value in {"--out": out, "--columns": columns, "--encoding": encoding, "--plot": plot}.items():
         if value is not None:
             raise ConfigError(f"{name} needs --file")
     loaded = load_adapters([run, *also], device=device) if also else {"": load(run, device=device)}
@@ -92,16 +101,21 @@ def predict_command(
         print(named + judged + " ".join(answer["output"].splitlines()), flush=True)
 
 
-def _predict_file(run: "Run", file: str, out: str | None, options: dict[str, Any], *, json: bool) -> None:
+def _predict_file(
+    run: "Run", file: str, out: str | None, options: dict[str, Any], plot: str | None = None, *, json: bool
+) -> None:  # fmt: skip
     """Predict for the rows of a table; with --json, print the rows, or where they were written."""
+    if plot is not None:
+        run.plot_timelines(file, plot, columns=options["columns"])
+    drawn = {} if plot is None else {"plot": plot}
     if out is None or out == "-":
         if json:
-            print_json({"file": file, "rows": run.predict_table(file, **options)})
+            print_json({"file": file, "rows": run.predict_table(file, **options), **drawn})
         else:
             run.predict_table(file, out=sys.stdout, **options)
         return
     run.predict_table(file, out=out, **options)
-    print_json({"file": file, "out": out}) if json else print(out)
+    print_json({"file": file, "out": out, **drawn}) if json else print("\n".join(filter(None, (out, plot))))
 
 
 def _refuse_paths(texts: Sequence[str]) -> None:

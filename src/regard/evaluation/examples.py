@@ -49,6 +49,10 @@ class Examples:
     """The rank of each query's own candidate among all candidates, from 1."""
     forecasts: Sequence[Sequence[float]] | None = None
     """Of each span of origins of forecasts, the sums that `metrics.forecasts.SUMS` names."""
+    brier_sums: Sequence[Sequence[float]] | None = None
+    """Of each subject, the weighted squared errors of its risks, integrated over time, and its number of landmarks."""
+    risks: Sequence[Sequence[Sequence[Sequence[float]]]] | None = None
+    """Of each subject, landmark and horizon: the weight, the event within the horizon (0 for none), each one's risk."""
     settings: Mapping[str, str | int | float] = field(default_factory=dict)
     """How the outputs were made, such as the window of a language model; part of every signature."""
 

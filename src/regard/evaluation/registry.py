@@ -52,6 +52,8 @@ class Metric:
     """
     scorer: Callable[[Examples], Score] | None = None
     """Computes the score where there is no `counter`."""
+    part_scorer: Callable[[Examples], Mapping[str, Score]] | None = None
+    """With a `scorer`: scores of parts of the examples, by a suffix of the name, as `breakdown` with a `counter`."""
     breakdown: Callable[[Examples], Mapping[str, Counts]] | None = None
     """Counts of parts of the examples or labels, by a suffix of the name: `entity_f1_PER` for the key `PER`."""
     needs: tuple[str, ...] = PAIRS
@@ -107,7 +109,7 @@ class Metric:
         """The score, then those of its breakdown, each with its 95 % interval."""
         self._check(examples)
         if self.scorer is not None:
-            found = [self.scorer(examples)]
+            found = [self.scorer(examples), *(self.part_scorer(examples).values() if self.part_scorer else ())]
         else:
             parts = {} if self.breakdown is None else self.breakdown(examples)
             named = [self._named(part, f"{self.name}_{suffix}") for suffix, part in parts.items()]

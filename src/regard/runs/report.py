@@ -107,6 +107,7 @@ def write_run_report(
         highlights=[highlights_of(predictions, target) for predictions, target in content.predictions],
         attention=_attention_maps(run, content),
         forecasts=_forecasts(content),
+        timelines=_timelines(content),
         notes=run.folder.read_provenance().notes,
     )
     write_report(run.folder.report_path, report)
@@ -134,6 +135,16 @@ def _forecasts(content: ReportContent) -> str:
     from regard.explanation.series import plot_forecasts
 
     return to_svg(plot_forecasts(content.forecasts, coverage=content.coverage))
+
+
+def _timelines(content: ReportContent) -> str:
+    """A drawing of subjects with their events and risks, as SVG."""
+    if not content.timelines:
+        return ""
+    from regard.explanation.events import plot_timelines
+    from regard.explanation.figures import to_svg
+
+    return to_svg(plot_timelines(content.timelines))
 
 
 def _attention_maps(run: Run, content: ReportContent) -> list[AttentionMaps]:

@@ -338,6 +338,8 @@ class Run:
             aspect: For aspect sentiment: the aspect; unset, a column of the table, or each aspect.
             options: Options of generation.
         """
+        if self.task.reads_tables:
+            return self._predict_subjects(data, out, columns)
         config, own = self.generation(**options), self.folder.read_provenance().columns
         schema = self.task.server_schema(self.folder.read_held_out("valid")[:1])
         parts = schema.inputs[:1] if aspect is not None else schema.inputs
@@ -361,6 +363,48 @@ class Run:
         if out is None:
             return list(rows)
         write_records(out, rows, table, added)
+        return None
+
+    def plot_timelines(
+        self,
+        data: str | os.PathLike[str] | Sequence[Any],
+        path: str | os.PathLike[str],
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        """Draw the events of the first subjects of a table, and the risks that were predicted over time.
+
+        Args:
+            data: A table of events, or rows in memory.
+            path: A PNG or SVG file.
+            columns: The columns to use; unset, all.
+        """
+        from regard.explanation.events import plot_timelines
+        from regard.explanation.figures import save_figure
+        from regard.explanation.series import require_plot_path
+
+        require_plot_path(os.fspath(path))
+        timelines = self.task.subject_timelines(self.model, data, columns=columns)
+        save_figure(plot_timelines(timelines), Path(path))
+
+    def _predict_subjects(
+        self,
+        data: str | os.PathLike[str] | Sequence[Any],
+        out: str | os.PathLike[str] | TextIO | None,
+        columns: Sequence[str] | None,
+    ) -> list[dict[str, Any]] | None:
+        """A row for each subject of a table whose rows are not inputs one by one."""
+        if isinstance(out, str | os.PathLike):
+            written_format(out)
+            if isinstance(data, str | os.PathLike):
+                require_other_file(out, data)
+        with threads(1):
+            rows = self.task.predict_subjects(self.model, data, columns=columns)
+        assert rows is not None
+        if out is None:
+            return rows
+        table = RecordTable(name="the predictions", format="rows", read=lambda: iter(()), names=tuple(rows[0]))
+        write_records(out, iter(rows), table, {})
         return None
 
     def _predicted_rows(

@@ -182,6 +182,8 @@ class Prediction:
     """The lower ends of the intervals of a forecast, in the form of the output."""
     upper: str | None = None
     """Their upper ends."""
+    details: dict[str, Any] | None = None
+    """Further figures of the output, as JSON: for events the time until the next one, and risks."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `--json` prints and a server returns."""
@@ -195,6 +197,7 @@ class Prediction:
             "spans": _as_dicts(self.spans),
             "lower": self.lower,
             "upper": self.upper,
+            "details": self.details,
         }
         return found | {name: value for name, value in more.items() if value is not None}
 
@@ -356,6 +359,23 @@ class SeriesForecast:
 
 
 @dataclass(frozen=True)
+class EventTimeline:
+    """The events of a subject, and the risk of each next event while it was observed."""
+
+    subject: str
+    unit: str
+    """The unit of times; empty where it is not known."""
+    times: list[float]
+    events: list[str]
+    end: float
+    """When the observation ends."""
+    horizon: float
+    risk_times: list[float]
+    risks: dict[str, list[float]]
+    """For each event, the probability at each of these times that the next event is this one, within the horizon."""
+
+
+@dataclass(frozen=True)
 class ReportContent:
     """What a report shows of a task, beside scores and curves."""
 
@@ -373,6 +393,8 @@ class ReportContent:
     """Forecasts of held-out steps, which are drawn with what was observed."""
     coverage: float | None = None
     """The share of values that the intervals of forecasts are made to contain."""
+    timelines: list[EventTimeline] = field(default_factory=list)
+    """Subjects whose events and risks are drawn."""
 
 
 @dataclass(frozen=True)
@@ -499,6 +521,8 @@ class Task(Generic[TaskSettingsT]):
     """The stacks that a model must have; `encoder` also accepts a decoder-only model, which reads causally."""
     input_kind: ClassVar[InputKind] = "tokens"
     default_preset: ClassVar[str] = "transformer"
+    reads_tables: ClassVar[bool] = False
+    """Whether several rows of a table are one input, so that a table is read as a whole: see `predict_subjects`."""
     has_targets: ClassVar[bool] = True
     """Whether rows have targets that predictions are compared with."""
     selection_rows: ClassVar[int] = 2_000
@@ -922,6 +946,16 @@ class Task(Generic[TaskSettingsT]):
     def forecast(self, model: Any, data: Any, *, horizon: int | None = None) -> list[SeriesForecast]:
         """The continuation of each series of a table."""
         raise RunError(f"forecasts are for series, and this is a model for {self.description}")
+
+    def predict_subjects(
+        self, model: Any, data: Any, *, columns: Sequence[str] | None = None
+    ) -> list[dict[str, Any]] | None:
+        """Predictions for a table of which several rows are one input; None where each row is an input."""
+        return None
+
+    def subject_timelines(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> list[EventTimeline]:
+        """The events and the risks of each subject of a table, to be drawn."""
+        raise RunError(f"timelines are for events, and this is a model for {self.description}")
 
     def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
         """A vector of length 1 for each input."""

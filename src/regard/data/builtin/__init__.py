@@ -4,13 +4,15 @@ Each is a function of a number of rows and a seed, and the same two numbers give
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from regard.data.builtin.dates import LOCALES, generate_dates
+from regard.data.builtin.patients import generate_patients, patients_log_likelihood
 from regard.data.builtin.sales import STORES, generate_sales
 from regard.errors import DataError
 
@@ -37,6 +39,8 @@ class BuiltinData:
     """The default kind of tokenizer; empty where rows have no text."""
     generate: Callable[[int, int], Iterator[tuple[str, ...]]]
     """Generates rows from their number and a seed."""
+    log_likelihood: Callable[[Iterable[Any]], tuple[list[float], list[int]]] | None = None
+    """For events of a known process: the exact log-likelihood of histories, in nats, and their numbers of events."""
 
     def content_hash(self, num_rows: int, seed: int) -> str:
         """A hash that identifies the rows without generating them: of the arguments, the code and Babel's version."""
@@ -78,4 +82,13 @@ _SALES = BuiltinData(
     tokenizer="",
     generate=generate_sales,
 )
-_BUILTIN = {data.name: data for data in (_DATES, _SALES)}
+_PATIENTS = BuiltinData(
+    name="patients",
+    description="visits, medications, relapses and admissions of patients, from a process of known likelihood",
+    columns=("subject", "time", "event", "marker"),
+    num_rows=150_000,
+    tokenizer="",
+    generate=generate_patients,
+    log_likelihood=patients_log_likelihood,
+)
+_BUILTIN = {data.name: data for data in (_DATES, _SALES, _PATIENTS)}

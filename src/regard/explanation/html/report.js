@@ -14,6 +14,7 @@ PAGES.report = (root, data) => {
   addSections(root, [
     ["learning", "Learning curves", data.curves.length, showLearning],
     ["forecasts", "Forecasts", data.forecasts, showForecasts],
+    ["timelines", "Timelines", data.timelines, showTimelines],
     ["confusion", "Confusion matrix", data.confusion, showConfusion],
     ["labels", "Scores by label", data.labels?.length, showLabels],
     ["words", "Word attributions", data.highlights.length, showAttributions],
@@ -28,6 +29,10 @@ PAGES.report = (root, data) => {
 /* An image, not part of the page: whatever the names of series are, they are only drawn. */
 const showForecasts = (section, { forecasts }) => section.append(make("img", { class: "forecasts",
   src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(forecasts)}`, alt: "Forecasts with intervals, and observed values" }));
+
+const showTimelines = (section, { timelines }) => section.append(
+  make("p", { class: "between" }, "Held-out subjects: ticks are events; lines are the probability, at each time, that the next event is of this kind and comes within the horizon. The dotted line is the end of observation."),
+  make("img", { class: "forecasts", src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(timelines)}`, alt: "Events of subjects, and predicted risks over time" }));
 
 /* Where the model is not better than its baseline, that comes first, with what may help. */
 const makeWarning = ({ sentence, advice }) => make("div", { class: "not-better", role: "note" }, make("p", {}, sentence),

@@ -54,6 +54,8 @@ class Report:
     attention: "Sequence[AttentionMaps]" = ()
     forecasts: str = ""
     """A drawing of forecasts and of what was observed, as SVG."""
+    timelines: str = ""
+    """A drawing of subjects with their events and predicted risks, as SVG."""
     notes: Sequence[str] = ()
     """What was inferred, counted or left out, one sentence each."""
 
@@ -77,6 +79,7 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "highlights": [example.to_json() for example in report.highlights],
         "attention": [maps.to_page_data() for maps in report.attention],
         "forecasts": report.forecasts,
+        "timelines": report.timelines,
         "notes": list(report.notes),
     }
     write_page(path, "report", title=report.title, data=data)
