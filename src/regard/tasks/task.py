@@ -238,6 +238,28 @@ class Predictor(Protocol):
         ...
 
 
+class Policy(Protocol):
+    """Chooses actions in several episodes that are stepped together; they are numbered from 0."""
+
+    target_return: float
+
+    def check_spaces(self, *, num_features: int, num_actions: int | None, action_width: int) -> None:
+        """Raise where an environment has other observations or actions than the model."""
+        ...
+
+    def reset(self, num_episodes: int) -> None:
+        """Begin this many episodes."""
+        ...
+
+    def act(self, episodes: NDArray[np.int64], observations: NDArray) -> NDArray:
+        """The actions of the episodes that are still running."""
+        ...
+
+    def observe(self, episodes: NDArray[np.int64], actions: NDArray, rewards: NDArray) -> None:
+        """The actions that were done in these episodes, and the reward for each."""
+        ...
+
+
 @dataclass(frozen=True)
 class ChoiceContext:
     """What settings may depend on that are chosen before the data is encoded."""
@@ -918,6 +940,10 @@ class Task(Generic[TaskSettingsT]):
     def forecast(self, model: Any, data: Any, *, horizon: int | None = None) -> list[SeriesForecast]:
         """The continuation of each series of a table."""
         raise RunError(f"forecasts are for series, and this is a model for {self.description}")
+
+    def policy(self, model: Any, *, target_return: float | None = None) -> Policy:
+        """What chooses actions in an environment, so that the sum of rewards becomes `target_return`."""
+        raise RunError(f"rollouts are for control, and this is a model for {self.description}")
 
     def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
         """A vector of length 1 for each input."""
