@@ -24,7 +24,8 @@ class Medium:
     mean_return: float
     """The search is stopped when a population has this mean return."""
     num_episodes: int = 300
-    epsilon: float = 0.2
+    epsilon: float = 0.5
+    """The probability of a random action. With few of them, a model learns to imitate one of the policies."""
 
 
 MEDIUM = {"cartpole": Medium("CartPole-v1", 120.0), "acrobot": Medium("Acrobot-v1", -250.0)}

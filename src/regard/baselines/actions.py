@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from regard.baselines.baseline import Baseline, BaselinePredictions
-from regard.data.codecs.episodes import Steps
+from regard.data.codecs.episodes import EncodedSteps
 
 _MOST_STEPS = 50_000
 """Steps that are enough to fit a linear policy."""
@@ -25,7 +25,7 @@ class LinearPolicy(Baseline):
     """The scores of the actions, or the numbers of an action, from standardized observations."""
 
 
-def fit_actions(steps: Steps, *, num_actions: int) -> LinearPolicy:
+def fit_actions(steps: EncodedSteps, *, num_actions: int) -> LinearPolicy:
     """Fit logistic regression to actions that are integers, else ridge regression."""
     from sklearn.linear_model import LogisticRegression, Ridge  # imported here: it loads slowly
 

@@ -8,7 +8,7 @@ Dimensions: `running` episodes, `features` of an observation.
 import io
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _MOST_TOGETHER = 128
 """Episodes that are stepped together."""
-_FRAME_WIDTH, _MOST_FRAMES, _GIF_FPS = 300, 400, 25
-"""Of an animation: the width in pixels, the number of frames, and how many of them are shown in a second."""
+_FRAME_WIDTH, _MOST_FRAMES, _GIF_FPS, _COLORS = 300, 400, 25, 64
+"""Of an animation: the width in pixels, the most frames, how many are shown in a second, and the colors of each."""
 _EXTRA = "pip install 'regard[control]'"
 
 
@@ -166,8 +166,8 @@ def rollout(
         log_warning(f"interrupted: {len(found):,} of {episodes:,} episodes are complete")
     if record is not None and found:
         write_atomically(Path(record), "".join(f"{each.to_json()}\n" for each in found).encode())
-    if gif is not None and environments.frames:
-        write_atomically(Path(gif), draw_gif(environments.frames, fps=environments.fps))
+    if gif is not None and environments.film is not None and environments.film.frames:
+        write_atomically(Path(gif), environments.film.to_gif())
     return result
 
 
@@ -201,7 +201,7 @@ def _run_wave(
 ) -> Iterator[list[tuple[int, Episode]]]:
     """Step the episodes from `first` to `last` together; after each step, those that ended."""
     running = np.arange(last - first)
-    current = np.stack([environments.reset(number, first + number) for number in running])
+    current = np.stack([environments.reset(number, first + number) for number in range(len(running))])
     observations: list[list[NDArray]] = [[] for _ in running]
     actions: list[list[Any]] = [[] for _ in running]
     rewards: list[list[float]] = [[] for _ in running]
@@ -209,7 +209,7 @@ def _run_wave(
         policy.reset(len(running))
     while len(running):
         chosen = environments.choose(running, None if policy is None else policy.act(running, current), epsilon)
-        stepped = [environments.step(number, action) for number, action in zip(running, chosen, strict=True)]
+        stepped = [environments.step(int(number), action) for number, action in zip(running, chosen, strict=True)]
         for place, number in enumerate(running):
             observations[number].append(current[place])
             actions[number].append(chosen[place])
@@ -242,13 +242,11 @@ class Environments:
     """
 
     def __init__(self, name: str, count: int, *, seed: int = 0, has_frames: bool = False) -> None:
-        self.name, self._seed = name, seed
+        self.name, self._seed, self._is_filmed = name, seed, False
         first = make_environment(name, render_mode="rgb_array" if has_frames else None)
         self._all = [first, *(make_environment(name) for _ in range(count - 1))]
-        self.fps = first.metadata.get("render_fps") or 30
-        self.frames: list[NDArray[np.uint8]] = []
-        """Pictures of the first episode, where they are wanted."""
-        self._has_frames = has_frames
+        fps = first.metadata.get("render_fps") or _GIF_FPS
+        self.film = Film(first, fps) if has_frames else None
         space = first.observation_space
         shape = space.shape
         if shape is None or len(shape) != 1 or np.dtype(space.dtype).kind not in "fiu":
@@ -273,17 +271,15 @@ class Environments:
 
     def reset(self, number: int, episode: int) -> Float[np.ndarray, " features"]:
         """Begin an episode in environment `number`, with a seed of its own; its first observation."""
-        self._is_filmed = episode < len(self)  # the first episode of the first environment
-        found, _ = self._all[number].reset(seed=int(self._seed * 1_000_003 + episode))
-        if number == 0:
-            self._film()
+        found, _ = self._all[number].reset(seed=self._seed * 1_000_003 + episode)
+        self._is_filmed = number == episode == 0 or (self._is_filmed and number > 0)
+        self._take_frame(number)
         return np.asarray(found, np.float64)
 
     def step(self, number: int, action: Any) -> tuple[Float[np.ndarray, " features"], float, bool, bool]:
         """The next observation, the reward, and whether the episode terminated or was truncated."""
         found, reward, terminated, truncated, _ = self._all[number].step(action + self._start)
-        if number == 0:
-            self._film()
+        self._take_frame(number)
         return np.asarray(found, np.float64), float(reward), bool(terminated), bool(truncated)
 
     def choose(self, running: Int[np.ndarray, " running"], chosen: NDArray | None, epsilon: float) -> list[Any]:
@@ -305,13 +301,42 @@ class Environments:
         space = self._all[0].action_space
         return np.clip(action, space.low, space.high).astype(space.dtype)
 
-    def _film(self) -> None:
-        if self._has_frames and self._is_filmed and len(self.frames) < _MOST_FRAMES:
-            self.frames.append(self._all[0].render())
+    def _take_frame(self, number: int) -> None:
+        if self.film is not None and number == 0 and self._is_filmed:
+            self.film.take()
 
     def close(self) -> None:
         for each in self._all:
             each.close()
+
+
+class Film:
+    """Pictures of an environment that renders them, in its own speed."""
+
+    def __init__(self, environment: Any, fps: float) -> None:
+        self._environment, self._fps = environment, fps
+        self._every = max(1, round(fps / _GIF_FPS))
+        self._num_steps = 0
+        self.frames: list[Any] = []
+
+    def take(self) -> None:
+        """Add the current picture, unless there are enough of them in a second, or altogether."""
+        from PIL import Image
+
+        self._num_steps += 1
+        if self._num_steps % self._every == 0 and len(self.frames) < _MOST_FRAMES:
+            picture = Image.fromarray(self._environment.render())
+            height = round(picture.height * _FRAME_WIDTH / picture.width)
+            self.frames.append(picture.resize((_FRAME_WIDTH, height)))
+
+    def to_gif(self) -> bytes:
+        """The animation, with one palette for all frames, so that colors do not flicker."""
+        palette = self.frames[0].quantize(_COLORS)
+        first, *more = [frame.quantize(palette=palette) for frame in self.frames]
+        file = io.BytesIO()
+        duration = round(1000 * self._every / self._fps)
+        first.save(file, format="GIF", save_all=True, append_images=more, duration=duration, loop=0)
+        return file.getvalue()
 
 
 def make_environment(name: str, render_mode: str | None = None) -> Any:
@@ -323,28 +348,8 @@ def make_environment(name: str, render_mode: str | None = None) -> Any:
     try:
         return gymnasium.make(name, render_mode=render_mode, disable_env_checker=True)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise EnvironmentMissingError(f"{name} needs a package that is not installed: {error}; {_EXTRA}") from None
-    except (gymnasium.error.UnregisteredEnv, gymnasium.error.MalformedEnvironmentName, ModuleNotFoundError) as error:
-        if isinstance(error, gymnasium.error.DeprecatedEnv):
-            raise EnvironmentMissingError(str(error)) from None
+        raise EnvironmentMissingError(f"{name} needs another package: {error} (classic control: {_EXTRA})") from None
+    except (gymnasium.error.Error, ModuleNotFoundError):
         raise EnvironmentMissingError(
             f"there is no environment {name!r}{nearest(name, sorted(gymnasium.registry))}"
         ) from None
-
-
-def draw_gif(frames: Sequence[NDArray[np.uint8]], *, fps: float) -> bytes:
-    """An animation of frames that were taken `fps` times in a second, in the speed of the environment."""
-    from PIL import Image
-
-    every = max(1, round(fps / _GIF_FPS))
-    pictures = [Image.fromarray(frame) for frame in frames[::every]]
-    height = round(pictures[0].height * _FRAME_WIDTH / pictures[0].width)
-    # One palette for all frames, so that colors do not flicker.
-    small = [picture.resize((_FRAME_WIDTH, height)) for picture in pictures]
-    palette = small[0].quantize(64)
-    flat = [picture.quantize(palette=palette) for picture in small]
-    file = io.BytesIO()
-    flat[0].save(
-        file, format="GIF", save_all=True, append_images=flat[1:], duration=round(1000 * every / fps), loop=0
-    )  # fmt: skip
-    return file.getvalue()

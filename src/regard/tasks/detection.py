@@ -212,9 +212,10 @@ def _columns(config: DataConfig) -> tuple[ColumnSummary, ...]:
 
 
 def _list_columns(config: DataConfig) -> tuple[str, ...]:
-    """The names of the columns that are lists, where a table has no others but labels and numbers."""
+    """The names of the columns that are lists, where a table has no texts beside them."""
     described = describe(config.train[0], format=config.format, encoding=config.encoding)
-    has_text = any(column.kind == "text" for column in described.columns)
+    texts = [column for column in described.columns if column.kind == "text"]
+    has_text = any({cell.lower() for cell in column.cells} - {"true", "false"} for column in texts)
     return () if has_text else tuple(map(_plain, described.lists))
 
 

@@ -25,7 +25,7 @@ _SMALLEST_STD = 1e-6
 
 
 @dataclass(frozen=True)
-class Steps:
+class EncodedSteps:
     """Episodes one after the other, as a model reads them."""
 
     observations: Float[np.ndarray, "steps features"]
@@ -156,7 +156,7 @@ class EpisodeCodec(Codec):
     def _matrix(self, ids: NDArray[np.uint16]) -> NDArray[np.float32]:
         return np.ascontiguousarray(ids).view(np.float32).reshape(-1, self.step_width)
 
-    def steps_of(self, ids: NDArray[np.uint16], offsets: NDArray[np.int64]) -> Steps:
+    def steps_of(self, ids: NDArray[np.uint16], offsets: NDArray[np.int64]) -> EncodedSteps:
         """The steps of a column of a store: all ids, and the offsets at which each episode begins and ends."""
         matrix = self._matrix(ids)
         lengths = np.diff(offsets) // (2 * self.step_width)
@@ -165,14 +165,14 @@ class EpisodeCodec(Codec):
         totals = np.concatenate([[0.0], np.cumsum(rewards)])
         returns = np.repeat(totals[ends], lengths) - totals[:-1]
         actions = matrix[:, self.num_features : -1]
-        return Steps(
+        return EncodedSteps(
             observations=self.standardize(matrix[:, : self.num_features]),
             actions=np.rint(actions[:, 0]).astype(np.int64) if self.is_discrete else self._scaled(actions),
             returns=(returns / self.return_scale).astype(np.float32),
             lengths=lengths,
         )
 
-    def read_steps(self, texts: Sequence[str]) -> Steps:
+    def read_steps(self, texts: Sequence[str]) -> EncodedSteps:
         """The steps of episodes as text."""
         ids = [np.array(some, np.uint16) for some in self.encode(texts)]
         offsets = np.concatenate([[0], np.cumsum([len(some) for some in ids])])
@@ -211,7 +211,8 @@ class EpisodeCodec(Codec):
     @classmethod
     def from_json(cls, text: str) -> Self:
         found: dict[str, Any] = json.loads(text)
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+        lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
+        return cls(**{**found, **lists})
 
 
 def _require_alike(episode: Episode, num_features: int, width: int, is_discrete: bool) -> None:

@@ -209,7 +209,7 @@ def _actions(values: Any) -> NDArray:
     return found[:, None] if found.ndim == 1 else found
 
 
-def _rounded(values: NDArray) -> list[Any]:
+def _rounded(values: NDArray) -> Any:
     """Numbers with as many digits as float32 has."""
     texts = np.array([f"{number:.9g}" for number in values.reshape(-1)])
     return texts.astype(np.float64).reshape(values.shape).tolist()

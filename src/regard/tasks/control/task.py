@@ -22,7 +22,7 @@ from torch import Tensor
 from regard.baselines.actions import LinearPolicy, fit_actions
 from regard.baselines.baseline import Baseline
 from regard.data.codecs.codec import Codec
-from regard.data.codecs.episodes import EpisodeCodec, Steps
+from regard.data.codecs.episodes import EncodedSteps, EpisodeCodec
 from regard.data.formats.episodes import EPISODE_FIELDS, EPISODE_ROLE, episodes_in_memory, open_episodes
 from regard.data.formats.files import content_hash
 from regard.data.formats.tables import rows_hash
@@ -37,7 +37,7 @@ from regard.models.heads import HeadConfig
 from regard.models.trajectories import TrajectoryShape
 from regard.tasks.control.model import ActionModel
 from regard.tasks.control.policy import TrajectoryPolicy
-from regard.tasks.control.windows import ControlBatch, ControlBatches, EpisodeSteps, evaluation_batches
+from regard.tasks.control.windows import ControlBatch, ControlBatches, EpisodeSteps, episode_batches
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.task import (
     PLAIN,
@@ -141,9 +141,7 @@ class Control(Task[ControlSettings]):
         return {"task": self.name, "num_actions": self.settings.num_actions}
 
     def fit_codecs(self, data: FitData) -> dict[str, Codec]:
-        return {
-            EPISODE_ROLE: EpisodeCodec.fit((row[0] for row in data.rows()), num_actions=self.settings.num_actions)
-        }
+        return {EPISODE_ROLE: EpisodeCodec.fit((row[0] for row in data.rows()), num_actions=self.settings.num_actions)}
 
     def encode_rows(self, rows: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         return [self.codec.encode([row[0] for row in rows])]
@@ -190,7 +188,10 @@ class Control(Task[ControlSettings]):
             raise ConfigError("head.hidden_layer and head.pooling have no effect on actions, which are one for a step")
         codec = self.codec
         shape = TrajectoryShape(
-            codec.action_width, codec.num_features, has_returns=self.settings.use_returns, num_steps=self.settings.window
+            codec.action_width,
+            codec.num_features,
+            has_returns=self.settings.use_returns,
+            num_steps=self.settings.window,
         )
         return ActionModel(model, shape, head, is_discrete=codec.is_discrete)
 
@@ -201,7 +202,7 @@ class Control(Task[ControlSettings]):
         assert isinstance(store, TokenStore)
         return self._steps(codec, codec.steps_of(*store.column(0)))
 
-    def _steps(self, codec: EpisodeCodec, steps: Steps) -> EpisodeSteps:
+    def _steps(self, codec: EpisodeCodec, steps: EncodedSteps) -> EpisodeSteps:
         return EpisodeSteps(codec, steps, has_returns=self.settings.use_returns)
 
     def batches(
@@ -213,11 +214,11 @@ class Control(Task[ControlSettings]):
         )  # fmt: skip
 
     def validation_batches(self, data: Prepared) -> Iterator[ControlBatch]:
-        return evaluation_batches(self._stored(data, data.valid), window=self.settings.window)
+        return episode_batches(self._stored(data, data.valid), window=self.settings.window)
 
     def row_batches(self, rows: Sequence[Sequence[str]]) -> Iterator[ControlBatch]:
         steps = self.codec.read_steps([row[0] for row in rows])
-        return evaluation_batches(self._steps(self.codec, steps), window=self.settings.window)
+        return episode_batches(self._steps(self.codec, steps), window=self.settings.window)
 
     def loss(self, model: Any, batch: ControlBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
         """The negative log-likelihood of the actions, summed over the steps."""

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.codecs.episodes import EpisodeCodec, Steps
+from regard.data.codecs.episodes import EncodedSteps, EpisodeCodec
 from regard.data.permutation import mix, permute
 
 _EVALUATION_STEPS = 1 << 15
@@ -51,7 +51,7 @@ class EpisodeSteps:
     """Episodes with what a model reads of each step."""
 
     codec: EpisodeCodec
-    found: Steps
+    found: EncodedSteps
     has_returns: bool
 
     @cached_property
@@ -102,7 +102,7 @@ class ControlBatches:
         return batch if not more else batch.with_tensors([_with_rows(tensor, more) for tensor in batch.tensors()])
 
 
-def evaluation_batches(steps: EpisodeSteps, *, window: int) -> Iterator[ControlBatch]:
+def episode_batches(steps: EpisodeSteps, *, window: int) -> Iterator[ControlBatch]:
     """The action of every step once: those of the first window of an episode, then that of the last step of each."""
     lengths, ends = steps.found.lengths, steps.found.ends
     firsts = ends - lengths
