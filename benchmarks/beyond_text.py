@@ -1,10 +1,13 @@
-"""Tasks beyond text: forecasts of ETTh1 and ETTh2, by plain defaults, against the goals of the literature.
+"""Tasks beyond text, by plain defaults: forecasts of ETTh1 and ETTh2, and control from episodes of medium quality.
 
     python benchmarks/beyond_text.py [--minutes 5] [--row etth1-96] [--seed 0] [--device cuda] [--json]
 
 Each row is `regard.train(FILE, minutes=N)` with the horizon and the usual split, 12, 4 and 4 months of 30 days. The
 score is the mean squared error of standardized values from every origin of the test part; coverage is that of 90 %
 intervals. A row whose data is missing is not measured.
+
+The rows `cartpole` and `acrobot` record episodes of medium quality (`common/episodes.py`), train a model with the budget, and
+one without returns (behavior cloning) with the same; the score is the mean return of 100 episodes. Rows: `--row cartpole`.
 """
 
 import tempfile
@@ -16,6 +19,7 @@ import numpy as np
 
 import regard
 from common.harness import make_parser, parse, print_results
+from regard.evaluation.intervals import mean_interval
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "ett"
 MONTH = 30 * 24
@@ -25,7 +29,12 @@ GOALS = {
     "etth2-96": 0.272, "etth2-192": 0.335, "etth2-336": 0.330, "etth2-720": 0.378,
 }  # fmt: skip
 """The mean squared errors to reach."""
-TINY_ROWS = ("etth1-96", "etth2-96")
+TINY_ROWS = ("etth1-96", "etth2-96", "cartpole")
+CONTROL = {"cartpole": 500.0, "acrobot": None}
+"""The return that is to be reached; None for the best one of the episodes."""
+CARTPOLE_GOAL = 495.0
+"""Of 500. That of Acrobot-v1 is the mean return of its episodes, from which the difference must be real."""
+ROLLOUT_SEED = 1_000
 
 
 def measure(row: str, folder: Path, minutes: float, seed: int, device: str) -> dict[str, Any] | None:
@@ -63,9 +72,47 @@ def describe(row: str, run: regard.Run) -> dict[str, Any]:
     }
 
 
+def measure_control(
+    row: str, folder: Path, seed: int, device: str, *, num_rollouts: int = 100, **budget: Any
+) -> dict[str, Any]:
+    """Train on episodes of medium quality with and without returns, and let both act."""
+    from common.episodes import MEDIUM, record_medium  # imported here: gymnasium is an extra
+
+    path, medium = folder / f"{row}.jsonl", MEDIUM[row]
+    _, low, high = mean_interval(recorded := record_medium(path, medium, seed=seed))
+    found: dict[str, Any] = {"row": row, "recorded": float(np.mean(recorded)), "recorded_interval": (low, high)}
+    for name, target, task in (("mean_return", CONTROL[row], {}), ("cloned", None, {"use_returns": False})):
+        run = regard.train(
+            path, out=folder / f"{row}-{name}", seed=seed, device=device, settings={"task": task}, show_progress=False,
+            **budget,
+        )  # fmt: skip
+        acted = run.rollout(medium.env, episodes=num_rollouts, target_return=target, seed=ROLLOUT_SEED)
+        found |= {name: acted.mean_return, "interval" if not task else "cloned_interval": acted.interval}
+    goal = CARTPOLE_GOAL if row == "cartpole" else found["recorded"]
+    return {**found, "goal": goal, "is_reached": found["mean_return"] >= goal and found["interval"][0] > high}
+
+
+def print_control(found: dict[str, Any]) -> None:
+    def shown(name: str, interval: str) -> str:
+        return "{:.1f} [{:.1f}, {:.1f}]".format(found[name], *found[interval])
+
+    print(
+        f"{found['row']:10} return {shown('mean_return', 'interval')}, goal {found['goal']:.1f}, "
+        f"behavior cloning {shown('cloned', 'cloned_interval')}, episodes {shown('recorded', 'recorded_interval')}",
+        flush=True,
+    )
+
+
 def measure_all(options: Any) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        for row in options.row or (TINY_ROWS if options.tiny else GOALS):
+        for row in options.row or (TINY_ROWS if options.tiny else (*GOALS, *CONTROL)):
+            if row in CONTROL:
+                budget = {"steps": 2, "num_rollouts": 2} if options.tiny else {"minutes": options.minutes}
+                found = measure_control(row, Path(folder), options.seed, options.device, **budget)
+                if not options.json:
+                    print_control(found)
+                yield found
+                continue
             if options.tiny:
                 found = measure_tiny(row, Path(folder))
             else:
@@ -85,7 +132,7 @@ def measure_all(options: Any) -> Iterator[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--row", action="append", choices=list(GOALS), help="only this row; may be repeated")
+    parser.add_argument("--row", action="append", choices=[*GOALS, *CONTROL], help="only this row; may be repeated")
     parser.add_argument("--seed", type=int, default=0)
     options = parse(parser, arguments)
     print_results(options, list(measure_all(options)))
