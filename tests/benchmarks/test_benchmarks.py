@@ -160,8 +160,11 @@ def test_defaults(run: Run):
 
 def test_beyond_text(run: Run):
     rows = run("beyond_text")
-    assert [row["row"] for row in rows] == ["etth1-96", "etth2-96"]
-    assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in rows)
+    assert [row["row"] for row in rows] == ["etth1-96", "etth2-96", "cartpole"]
+    assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in rows[:2])
+    control = rows[2]
+    assert control["goal"] == 495
+    assert all(1 <= control[name] <= 500 for name in ("mean_return", "cloned", "recorded"))
 
 
 def test_pictures(run: Run):

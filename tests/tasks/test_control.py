@@ -201,6 +201,17 @@ def test_a_rollout_chooses_what_predict_returns_for_the_same_history(run: Any):
         assert run.predict(text) == str(episode.actions[step]), step
 
 
+def test_actions_are_drawn_with_the_probabilities_of_the_model(run: Any):
+    start = np.tile([0.0, 0.1, 0.02, -0.1], (4_000, 1))
+    policy = run.task.policy(run.model, target_return=60, temperature=1.0)
+    policy.reset(len(start))
+    share = policy.act(np.arange(len(start)), start).mean()
+    text = json.dumps({"observations": start[:1].tolist(), "return": 60})
+    assert share == pytest.approx(run.predict_full([text])[0].probabilities["1"], abs=0.04)
+    again = [run.rollout("CartPole-v1", episodes=3, temperature=1.0, seed=seed).lengths for seed in (3, 3)]
+    assert again[0] == again[1]
+
+
 def test_actions_of_numbers_in_an_environment(tmp_path: Path):
     regard.rollout(env="Pendulum-v1", episodes=8, record=tmp_path / "swings.jsonl")
     run = regard.train(

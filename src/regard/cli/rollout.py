@@ -18,6 +18,9 @@ def rollout_command(
         float | None, option("The return to reach. Unset: the best of the training episodes.", "--return")
     ] = None,
     random: Annotated[bool, typer.Option("--random", help="Random actions, without a run.")] = False,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="0: the most probable action; 1: drawn from the model's distribution.")
+    ] = 0.0,
     epsilon: Annotated[float, typer.Option(min=0.0, max=1.0, help="Probability of a random action.")] = 0.0,
     record: Annotated[str | None, option("Write the episodes to this file of JSON lines.")] = None,
     gif: Annotated[str | None, option("Write an animation of the first episode to this file.")] = None,
@@ -54,6 +57,7 @@ def rollout_command(
         env=env,
         episodes=episodes,
         target_return=target_return,
+        temperature=temperature,
         epsilon=epsilon,
         seed=seed,
         record=record,

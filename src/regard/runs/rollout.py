@@ -102,6 +102,7 @@ def rollout(
     env: str,
     episodes: int = 100,
     target_return: float | None = None,
+    temperature: float = 0.0,
     epsilon: float = 0.0,
     seed: int = 0,
     record: str | os.PathLike[str] | None = None,
@@ -115,6 +116,7 @@ def rollout(
         env: The name of an environment, such as CartPole-v1.
         episodes: The number of episodes.
         target_return: The return that the run is to reach; unset, the best one of its training episodes.
+        temperature: 0 for the most probable action; 1 to draw actions from the distribution of the model.
         epsilon: The probability with which an action is random.
         seed: Of the environments and of random actions.
         record: A file of JSON lines to write the episodes to, from which a model can be trained.
@@ -127,8 +129,11 @@ def rollout(
         raise ConfigError(f"episodes must be at least 1, got {episodes}")
     if not 0.0 <= epsilon <= 1.0:
         raise ConfigError(f"epsilon must be from 0 to 1, got {epsilon}")
-    if run is None and target_return is not None:
-        raise ConfigError(f"random actions reach for no return, got target_return={target_return:g}")
+    if not (0.0 <= temperature < math.inf):
+        raise ConfigError(f"temperature must be at least 0 and finite, got {temperature}")
+    if run is None and (target_return is not None or temperature):
+        name = "target_return" if target_return is not None else "temperature"
+        raise ConfigError(f"{name} is for the actions of a run, and without one all are random")
     if target_return is not None and not math.isfinite(target_return):
         raise ConfigError(f"target_return must be finite, got {target_return}")
     targets = [
@@ -143,7 +148,9 @@ def rollout(
         loaded = load(run, device=device) if isinstance(run, str | os.PathLike) else run
         policy = None
         if loaded is not None:
-            policy = loaded.task.policy(loaded.inference_model, target_return=target_return)
+            policy = loaded.task.policy(
+                loaded.inference_model, target_return=target_return, temperature=temperature, seed=seed
+            )
             policy.check_spaces(
                 num_features=environments.num_features,
                 num_actions=environments.num_actions,

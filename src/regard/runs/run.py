@@ -600,6 +600,7 @@ class Run:
         *,
         episodes: int = 100,
         target_return: float | None = None,
+        temperature: float = 0.0,
         epsilon: float = 0.0,
         seed: int = 0,
         record: str | os.PathLike[str] | None = None,
@@ -609,8 +610,8 @@ class Run:
         from regard.runs.rollout import rollout
 
         return rollout(
-            self, env=env, episodes=episodes, target_return=target_return, epsilon=epsilon, seed=seed,
-            record=record, gif=gif,
+            self, env=env, episodes=episodes, target_return=target_return, temperature=temperature,
+            epsilon=epsilon, seed=seed, record=record, gif=gif,
         )  # fmt: skip
 
     def embed(self, inputs: str | Sequence[str]) -> NDArray[np.float32]:

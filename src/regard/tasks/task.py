@@ -941,7 +941,9 @@ class Task(Generic[TaskSettingsT]):
         """The continuation of each series of a table."""
         raise RunError(f"forecasts are for series, and this is a model for {self.description}")
 
-    def policy(self, model: Any, *, target_return: float | None = None) -> Policy:
+    def policy(
+        self, model: Any, *, target_return: float | None = None, temperature: float = 0.0, seed: int = 0
+    ) -> Policy:
         """What chooses actions in an environment, so that the sum of rewards becomes `target_return`."""
         raise RunError(f"rollouts are for control, and this is a model for {self.description}")
 

@@ -18,11 +18,18 @@ if TYPE_CHECKING:
 
 
 class TrajectoryPolicy:
-    """Chooses the most probable action, given the return that is still to be reached."""
+    """Chooses actions given the return that is still to be reached: the most probable ones, or random ones.
 
-    def __init__(self, task: "Control", model: Any, target_return: float) -> None:
+    With a temperature of 1 an action is drawn from the distribution of the model, and with 0 it is the most probable
+    one: each is better in some environments. One that is always the same action can be a dead end.
+    """
+
+    def __init__(
+        self, task: "Control", model: Any, target_return: float, *, temperature: float = 0.0, seed: int = 0
+    ) -> None:
         self._task, self._model, self._codec = task, model, task.codec
-        self.target_return = target_return
+        self.target_return, self._temperature = target_return, temperature
+        self._rng = np.random.default_rng([seed, 2])
         self._device = next(model.parameters()).device
         self.reset(0)
 
@@ -79,7 +86,16 @@ class TrajectoryPolicy:
             self._steps = torch.cat([self._steps, new], dim=1)[:, -self._task.settings.window :]
         self._kept = episodes
         outputs = self._model(self._steps)[:, -1].float().cpu().numpy()
-        return outputs.argmax(axis=1) if self._codec.is_discrete else self._codec.restore_actions(outputs)
+        return self._choose(outputs)
+
+    def _choose(self, outputs: Float[np.ndarray, "running outputs"]) -> NDArray:
+        if self._codec.is_discrete:
+            # The largest of logits with Gumbel noise is a draw from their softmax.
+            noise = self._rng.gumbel(size=outputs.shape) if self._temperature else 0.0
+            return (outputs + self._temperature * noise).argmax(axis=1)
+        stds = self._model.log_std.exp().float().cpu().numpy()
+        noise = self._rng.normal(size=outputs.shape) if self._temperature else 0.0
+        return self._codec.restore_actions(outputs + self._temperature * stds * noise)
 
     def observe(
         self, episodes: Int[np.ndarray, " running"], actions: NDArray, rewards: Float[np.ndarray, " running"]

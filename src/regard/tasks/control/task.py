@@ -287,18 +287,18 @@ class Control(Task[ControlSettings]):
         to_go: Float[np.ndarray, " running"],
         observations: Float[np.ndarray, "running features"],
     ) -> Float[np.ndarray, "running numbers"]:
-        """What a model reads of a step: the action before it as the model reads it, the return-to-go, an observation.
-
-        A return-to-go above those of training is read as the best one of training.
-        """
+        """What a model reads of a step: the action before it, the return-to-go and the observation."""
         codec = self.codec
         returns = [(to_go / codec.return_scale)[:, None]] if self.settings.use_returns else []
         return np.concatenate([before, *returns, codec.standardize(observations)], axis=1).astype(np.float32)
 
-    def policy(self, model: Any, *, target_return: float | None = None) -> TrajectoryPolicy:
+    def policy(
+        self, model: Any, *, target_return: float | None = None, temperature: float = 0.0, seed: int = 0
+    ) -> TrajectoryPolicy:
         if target_return is not None and not self.settings.use_returns:
             raise ConfigError(f"behavior cloning reads no return (task.use_returns), got a target of {target_return:g}")
-        return TrajectoryPolicy(self, model, self.target_return if target_return is None else target_return)
+        goal = self.target_return if target_return is None else target_return
+        return TrajectoryPolicy(self, model, goal, temperature=temperature, seed=seed)
 
     def predictor(self, model: Any, config: Any) -> "ActionPredictor":
         return ActionPredictor(self, model)
