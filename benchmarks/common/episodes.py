@@ -10,6 +10,7 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Box, Discrete
 
 from regard.data.formats.episodes import Episode
 
@@ -35,6 +36,8 @@ def record_medium(path: Path, medium: Medium, *, seed: int = 0) -> list[float]:
     """Search, record episodes as JSON lines, and return their returns."""
     rng = np.random.default_rng(seed)
     env = gymnasium.make(medium.env, disable_env_checker=True)
+    assert isinstance(env.observation_space, Box)
+    assert isinstance(env.action_space, Discrete)
     num_features, num_actions = env.observation_space.shape[0], int(env.action_space.n)
     mean, std = np.zeros((num_actions, num_features + 1)), 1.0
     for _ in range(MOST_ROUNDS):

@@ -155,7 +155,7 @@ def test_the_best_return_is_reached_by_conditioning_on_it(tmp_path: Path):
 
 def test_actions_of_numbers_are_learned_and_stay_in_their_range(tmp_path: Path):
     records = episodes(120, is_discrete=False)
-    run = regard.train(
+    run: Any = regard.train(
         records, out=tmp_path / "run", steps=150, model="lstm-control-tiny",
         settings={"task": {"window": 3, "use_returns": False}}, **TRAIN,
     )  # fmt: skip
@@ -238,7 +238,7 @@ def test_arrays_of_minari_are_the_same_episodes(tmp_path: Path):
     ends = np.cumsum([len(record["actions"]) for record in records]) - 1
     terminations, truncations = np.zeros((2, len(arrays["rewards"])), bool)
     terminations[ends[::2]], truncations[ends[1::2]] = True, True
-    np.savez(tmp_path / "all.npz", **arrays, terminations=terminations, truncations=truncations)
+    np.savez(tmp_path / "all.npz", **arrays, terminations=terminations, truncations=truncations)  # pyright: ignore[reportArgumentType]  names
     rows = [json.loads(row.values[0]) for row in open_episodes(tmp_path / "all.npz")]
     assert [row["actions"] for row in rows] == [record["actions"] for record in records]
     assert [row["terminated"] for row in rows] == [True, False, True, False, True]

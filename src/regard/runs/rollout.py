@@ -250,6 +250,8 @@ class Environments:
 
     def __init__(self, name: str, count: int, *, seed: int = 0, has_frames: bool = False) -> None:
         self.name, self._seed, self._is_filmed = name, seed, False
+        if has_frames:
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures need no screen
         first = make_environment(name, render_mode="rgb_array" if has_frames else None)
         self._all = [first, *(make_environment(name) for _ in range(count - 1))]
         fps = first.metadata.get("render_fps") or _GIF_FPS
