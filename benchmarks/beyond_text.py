@@ -7,12 +7,13 @@ score is the mean squared error of standardized values from every origin of the 
 intervals. A row whose data is missing is not measured.
 
 The rows `cartpole` and `acrobot` record episodes of medium quality (`common/episodes.py`), train a model with the
-budget, and one without returns (behavior cloning) with the same. Whether the most probable action is taken or actions
-are drawn is chosen by 20 episodes; the score is the mean return of 100 others.
+budget, and one without returns (behavior cloning) with the same. The return that it is told to reach and the
+temperature are chosen by 20 episodes; the score is the mean return of 100 others.
 """
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ GOALS = {
 }  # fmt: skip
 """The mean squared errors to reach."""
 TINY_ROWS = ("etth1-96", "etth2-96", "cartpole")
-CONTROL = {"cartpole": 500.0, "acrobot": None}
-"""The return that is to be reached; None for the best one of the episodes."""
+CONTROL = {"cartpole": (500.0, 1_000.0), "acrobot": (None,)}
+"""Returns that the model is told to reach, of which one is chosen; None for the best one of the episodes."""
+TEMPERATURES = (0.0, 0.5, 1.0)
 CARTPOLE_GOAL = 495.0
 """Of 500. That of Acrobot-v1 is the mean return of its episodes, from which the difference must be real."""
 ROLLOUT_SEED = 1_000
@@ -82,24 +84,23 @@ def measure_control(
     path, medium = folder / f"{row}.jsonl", MEDIUM[row]
     _, low, high = mean_interval(recorded := record_medium(path, medium, seed=seed))
     found: dict[str, Any] = {"row": row, "recorded": float(np.mean(recorded)), "recorded_interval": (low, high)}
-    for name, target, task in (("mean_return", CONTROL[row], {}), ("cloned", None, {"use_returns": False})):
+    for name, targets, task in (("mean_return", CONTROL[row], {}), ("cloned", (None,), {"use_returns": False})):
         run = regard.train(
             path, out=folder / f"{row}-{name}", seed=seed, device=device, settings={"task": task}, show_progress=False,
             **budget,
         )  # fmt: skip
-        trials = {
-            temperature: run.rollout(
-                medium.env, episodes=max(2, num_rollouts // 5), target_return=target, temperature=temperature,
-                seed=ROLLOUT_SEED,
-            ).mean_return
-            for temperature in (0.0, 0.5, 1.0)
-        }  # fmt: skip
-        chosen = max(trials, key=lambda temperature: trials[temperature])
-        acted = run.rollout(
-            medium.env, episodes=num_rollouts, target_return=target, temperature=chosen, seed=ROLLOUT_SEED + 1
-        )
-        found[f"{name}_temperature"] = chosen
+
+        def act(target: float | None, temperature: float, episodes: int, seed: int, run: regard.Run = run) -> Any:
+            return run.rollout(
+                medium.env, episodes=episodes, target_return=target, temperature=temperature, seed=seed
+            )  # fmt: skip
+
+        choices = list(product(targets, TEMPERATURES))
+        trials = [act(*choice, max(2, num_rollouts // 5), ROLLOUT_SEED).mean_return for choice in choices]
+        chosen = choices[int(np.argmax(trials))]
+        acted = act(*chosen, num_rollouts, ROLLOUT_SEED + 1)
         found |= {name: acted.mean_return, "interval" if not task else "cloned_interval": acted.interval}
+        found[f"{name}_chosen"] = {"target_return": chosen[0], "temperature": chosen[1]}
     goal = CARTPOLE_GOAL if row == "cartpole" else found["recorded"]
     return {**found, "goal": goal, "is_reached": found["mean_return"] >= goal and found["interval"][0] > high}
 

@@ -29,7 +29,10 @@ class Medium:
     """The probability of a random action. With few of them, a model learns to imitate one of the policies."""
 
 
-MEDIUM = {"cartpole": Medium("CartPole-v1", 120.0), "acrobot": Medium("Acrobot-v1", -250.0)}
+MEDIUM = {
+    "cartpole": Medium("CartPole-v1", 180.0, num_episodes=500, epsilon=0.4),
+    "acrobot": Medium("Acrobot-v1", -250.0),
+}
 
 
 def record_medium(path: Path, medium: Medium, *, seed: int = 0) -> list[float]:
