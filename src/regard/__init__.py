@@ -24,6 +24,7 @@ if _typing.TYPE_CHECKING:
     from regard.runs.finetune import finetune
     from regard.runs.importing import import_model, load_pretrained
     from regard.runs.merge import merge
+    from regard.runs.rollout import rollout
     from regard.runs.run import Evaluation, Run, attention_maps, load
     from regard.runs.train import train
     from regard.serving.server import serve
@@ -46,6 +47,7 @@ _HOMES = {
     "load_adapters": "regard.runs.adapters",
     "load_pretrained": "regard.runs.importing",
     "merge": "regard.runs.merge",
+    "rollout": "regard.runs.rollout",
     "serve": "regard.serving.server",
     "sweep": "regard.experiments.sweep",
     "train": "regard.runs.train",
@@ -68,6 +70,7 @@ __all__ = [
     "load_adapters",
     "load_pretrained",
     "merge",
+    "rollout",
     "serve",
     "sweep",
     "train",

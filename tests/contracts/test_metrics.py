@@ -51,6 +51,7 @@ def with_losses(*per_token: float) -> Sequence[Examples]:
             num_tokens=TOKENS,
             num_bytes=3 * sum(TOKENS),
             num_correct=[round(count / (1 + loss)) for count in TOKENS],
+            squared_errors=[loss * count * (1 + row / 100) for row, count in enumerate(TOKENS)],
         )
         for loss in per_token
     ]
@@ -128,18 +129,8 @@ def value(metric: Metric, examples: Examples) -> float:
 
 def chosen(examples: Examples, rows: Sequence[int]) -> Examples:
     """The examples of these rows; of a text, their share of its bytes."""
-    per_row = (
-        "outputs",
-        "targets",
-        "confidences",
-        "losses",
-        "num_tokens",
-        "num_correct",
-        "ranks",
-        "forecasts",
-        "risks",
-        "brier_sums",
-    )
+    per_row = ("outputs", "targets", "confidences", "losses", "num_tokens", "num_correct", "squared_errors", "ranks",
+               "forecasts", "risks", "brier_sums")  # fmt: skip
     columns = {name: getattr(examples, name) for name in per_row}
     found = {name: [column[row] for row in rows] for name, column in columns.items() if column is not None}
     if examples.num_bytes is not None:

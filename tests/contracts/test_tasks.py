@@ -82,6 +82,25 @@ def rows_of_events(subjects: int) -> NamedRows:
     return NamedRows(rows)
 
 
+def episodes(count: int, *, is_discrete: bool = True) -> NamedRows:
+    """Episodes of different lengths; the action depends on the observation."""
+    rng = np.random.default_rng(3)
+    found = []
+    for number in range(count):
+        seen = rng.normal(size=(3 + number % 7, 3)).round(3)
+        actions = (seen[:, 0] > 0).astype(int) if is_discrete else seen[:, :2] * 3 + rng.normal(size=(len(seen), 2))
+        rewards = [1.0, *[-0.5] * (len(seen) - 1)]
+        found.append({"observations": seen.tolist(), "actions": actions.tolist(), "rewards": rewards})
+    return NamedRows(found)
+
+
+HISTORIES = (
+    '{"observations": [[0.1, 0.2, 0.3]]}',
+    '{"observations": [[0.1, 0.2, 0.3], [1, 0, -1]], "actions": [1], "rewards": [1.0], "return": 2}',
+)
+CONTINUOUS_HISTORIES = (
+    HISTORIES[0], '{"observations": [[0.1, 0.2, 0.3], [1, 0, -1]], "actions": [[0.5, 0.1]], "rewards": [1.0]}',
+)  # fmt: skip
 SHORT_SERIES = {"horizon": 3, "input_length": 8}
 WORDS = {"tokenizer": "words"}
 MEALS = in_memory(rows_of.meals, 40)
@@ -166,6 +185,14 @@ CASES = {
             "model": {"model_dim": 12, "stem_dim": 4, "widths": [4] * 7, "depths": [1] * 7},
         },
     ),
+    "control": Case(
+        "control", lambda folder: episodes(30), HISTORIES, "decision-transformer-tiny", {"window": 4}
+    ),
+    "control-continuous": Case(
+        "control", lambda folder: episodes(30, is_discrete=False), CONTINUOUS_HISTORIES, "decision-transformer-tiny",
+        {"window": 4, "use_returns": False},
+    ),
+    "control-lstm": Case("control", lambda folder: episodes(30), HISTORIES, "lstm-control-tiny", {"window": 4}),
     "trend": Case("trend", series, preset="pooled-tiny"),
 }  # fmt: skip
 WITHOUT_BASELINE = ("masked-language-modeling", "question-answering", "sentence-embedding", "trend")

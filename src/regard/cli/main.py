@@ -24,6 +24,7 @@ from regard.cli import (
     lab,
     merge,
     predict,
+    rollout,
     serve,
     settings,
     sweep,
@@ -54,6 +55,7 @@ app.command("compare", short_help="Train several models and test their differenc
 app.command("sweep", short_help="Search settings, with bounds on the selected score.")(sweep.sweep_command)
 app.command("predict", short_help="Print the output for each input.")(predict.predict_command)
 app.command("forecast", short_help="Forecast the next steps of series.")(forecast.forecast_command)
+app.command("rollout", short_help="Let a model act in an environment.")(rollout.rollout_command)
 app.command("generate", short_help="Generate text from a prompt.")(generate.generate_command)
 app.command("score", short_help="Print the log-probability of a text.")(generate.score_command)
 app.command("embed", short_help="Print embeddings of texts, or search by them.")(embed.embed_command)

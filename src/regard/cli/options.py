@@ -89,9 +89,7 @@ def _next_commands(run: "Run") -> str:
     schema, path = run.task.server_schema([]), shlex.quote(str(run.path))
     verb = "generate" if schema.streams else "embed" if schema.output == "vector" else "predict"
     use = f"{verb} {path} {'IMAGE' if schema.reads_files else 'TEXT'}"
-    if run.task.input_kind == "series":
-        use = f"forecast {path} FILE"
-    if run.task.reads_tables:
-        use = f"predict {path} FILE --out FILE"
+    if run.task.next_command is not None:
+        use = run.task.next_command.format(run=path)
     use = f"next: regard {use}, regard evaluate {path} FILE"
     return f"{use}; once, when all choices are made: regard test {path}" if run.folder.has_test else use

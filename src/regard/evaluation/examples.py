@@ -45,6 +45,8 @@ class Examples:
     """The number of bytes, in UTF-8, of the text that all sequences cover together."""
     num_correct: Sequence[int] | None = None
     """The number of tokens of each sequence that were predicted correctly."""
+    squared_errors: Sequence[float] | None = None
+    """The sum of the squared errors of each sequence of numbers."""
     ranks: Sequence[int] | None = None
     """The rank of each query's own candidate among all candidates, from 1."""
     forecasts: Sequence[Sequence[float]] | None = None

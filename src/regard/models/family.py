@@ -10,7 +10,7 @@ add one:
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 from torch import nn
@@ -22,7 +22,8 @@ from regard.nn.similarity import Similarity
 from regard.registry import Registry
 from regard.settings import Settings
 
-InputKind = Literal["tokens", "pixels", "series", "events"]
+InputKind = str
+"""What a model reads: tokens, pixels, series, events, ...; a task takes the families of its own kind."""
 DEFAULT_FAMILY = "transformer"
 
 

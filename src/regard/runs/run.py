@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TextIO, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -93,6 +93,9 @@ from regard.training.checkpoints import (
 from regard.training.finetuning import adapt, base_weights
 from regard.training.precision import choose_hardware, find_device, threads
 from regard.training.settings import ResolvedSettings
+
+if TYPE_CHECKING:
+    from regard.runs.rollout import Rollout
 
 _ROWS_AT_ONCE = 256
 _MOST_PREDICTORS = 8
@@ -656,6 +659,26 @@ class Run:
 
             save_forecasts(found, os.fspath(plot), coverage=getattr(self.settings.task, "coverage", None))
         return found
+
+    def rollout(
+        self,
+        env: str,
+        *,
+        episodes: int = 100,
+        target_return: float | None = None,
+        temperature: float = 0.0,
+        epsilon: float = 0.0,
+        seed: int = 0,
+        record: str | os.PathLike[str] | None = None,
+        gif: str | os.PathLike[str] | None = None,
+    ) -> "Rollout":
+        """Act in an environment of gymnasium, for models of control: see `regard.rollout`."""
+        from regard.runs.rollout import rollout
+
+        return rollout(
+            self, env=env, episodes=episodes, target_return=target_return, temperature=temperature,
+            epsilon=epsilon, seed=seed, record=record, gif=gif,
+        )  # fmt: skip
 
     def embed(self, inputs: str | Sequence[str]) -> NDArray[np.float32]:
         """A vector of length 1 for an input, or a row for each of several: products are cosines.

@@ -150,12 +150,14 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
             return DetectionSummary(name, is_image_folder=True)
         suffix = Path(uncompressed_name(Path(config.train[0]))).suffix.lower()
     named = tuple(_plain(column) for column in config.columns)
-    if suffix in (".json", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
+    if suffix in (".json", ".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
         return DetectionSummary(name, suffix, named, columns_given=num_given)
     if num_given > len(_PAIR):
         return DetectionSummary(
             name, suffix, named, columns=_columns(config), columns_given=num_given, has_label_separator=has_separator
         )
+    if not named and suffix == ".jsonl" and (lists := _list_columns(config)):
+        return DetectionSummary(name, suffix, lists)
     try:
         table = open_source(config, _PAIR).train
     except (DataError, ConfigError) as error:
@@ -207,6 +209,14 @@ def _columns(config: DataConfig) -> tuple[ColumnSummary, ...]:
         encoding=config.encoding,
     )
     return _chosen(config, described)
+
+
+def _list_columns(config: DataConfig) -> tuple[str, ...]:
+    """The names of the columns that are lists, where a table has no texts beside them."""
+    described = describe(config.train[0], format=config.format, encoding=config.encoding)
+    texts = [column for column in described.columns if column.kind == "text"]
+    has_text = any({cell.lower() for cell in column.cells} - {"true", "false"} for column in texts)
+    return () if has_text else tuple(map(_plain, described.lists))
 
 
 def _chosen(config: DataConfig, described: SourceSummary) -> tuple[ColumnSummary, ...]:

@@ -241,6 +241,28 @@ class Predictor(Protocol):
         ...
 
 
+class Policy(Protocol):
+    """Chooses actions in several episodes that are stepped together; they are numbered from 0."""
+
+    target_return: float
+
+    def check_spaces(self, *, num_features: int, num_actions: int | None, action_width: int) -> None:
+        """Raise where an environment has other observations or actions than the model."""
+        ...
+
+    def reset(self, num_episodes: int) -> None:
+        """Begin this many episodes."""
+        ...
+
+    def act(self, episodes: NDArray[np.int64], observations: NDArray) -> NDArray:
+        """The actions of the episodes that are still running."""
+        ...
+
+    def observe(self, episodes: NDArray[np.int64], actions: NDArray, rewards: NDArray) -> None:
+        """The actions that were done in these episodes, and the reward for each."""
+        ...
+
+
 @dataclass(frozen=True)
 class ChoiceContext:
     """What settings may depend on that are chosen before the data is encoded."""
@@ -521,6 +543,8 @@ class Task(Generic[TaskSettingsT]):
     """The stacks that a model must have; `encoder` also accepts a decoder-only model, which reads causally."""
     input_kind: ClassVar[InputKind] = "tokens"
     default_preset: ClassVar[str] = "transformer"
+    next_command: ClassVar[str | None] = None
+    """What is suggested after training, such as `forecast {run} FILE`. None: predict, generate or embed."""
     reads_tables: ClassVar[bool] = False
     """Whether several rows of a table are one input, so that a table is read as a whole: see `predict_subjects`."""
     has_targets: ClassVar[bool] = True
@@ -956,6 +980,12 @@ class Task(Generic[TaskSettingsT]):
     def subject_timelines(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> list[EventTimeline]:
         """The events and the risks of each subject of a table, to be drawn."""
         raise RunError(f"timelines are for events, and this is a model for {self.description}")
+
+    def policy(
+        self, model: Any, *, target_return: float | None = None, temperature: float = 0.0, seed: int = 0
+    ) -> Policy:
+        """What chooses actions in an environment, so that the sum of rewards becomes `target_return`."""
+        raise RunError(f"rollouts are for control, and this is a model for {self.description}")
 
     def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
         """A vector of length 1 for each input."""

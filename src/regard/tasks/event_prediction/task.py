@@ -145,6 +145,7 @@ class EventPrediction(Task[EventPredictionSettings]):
     codec_types: Mapping[str, type[Codec]] = {"events": EventCodec}
     metrics = ("event_log_likelihood", "next_event_accuracy", "integrated_brier_score", "risk_auroc")
     input_kind = "events"
+    next_command = "predict {run} FILE --out FILE"
     default_preset = "transformer-events"
     reads_tables = True
     has_targets = False

@@ -159,6 +159,7 @@ class Forecasting(Task[ForecastingSettings]):
     store_columns = ("values",)
     metrics = ("mse", "mae", "mase", "weighted_quantile_loss", "coverage")
     input_kind = "series"
+    next_command = "forecast {run} FILE"
     default_preset = "patchtst"
     has_targets = False
     unit = "step"

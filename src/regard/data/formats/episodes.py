@@ -1,0 +1,215 @@
+"""Episodes of an agent in an environment: what it observed, what it did, and the rewards.
+
+JSON lines have an episode on each line, `{"observations": [[...], ...], "actions": [...], "rewards": [...],
+"terminated": true}`. Observations are vectors of numbers, or single numbers. Actions are integers from 0 on, or numbers
+and vectors of them with a decimal point. Arrays (`.npz`) are those of Minari and D4RL, all episodes one after the
+other: `observations actions rewards terminations truncations`. Files with Python objects (pickle) are not read.
+
+An observation after the last action, as Minari has it, is not used: no action follows it.
+
+Dimensions: `time` steps of an episode, `features` of an observation, `width` of an action.
+"""
+
+import json
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Shaped
+from numpy.typing import NDArray
+
+from regard.data.formats.files import AnyPath, as_paths, check_file, format_suffix, iter_lines
+from regard.data.formats.layouts import BLANK, Record
+from regard.data.formats.messages import format_count
+from regard.data.formats.tables import Table
+from regard.errors import DataError
+
+EPISODE_ROLE = "episode"
+EPISODE_FIELDS = ("observations", "actions", "rewards")
+"""What every episode has; `terminated` may be missing, and is then true."""
+_ENDS = ("terminations", "truncations"), ("terminals", "timeouts")
+"""The arrays that mark the last step of an episode: of Minari, and of D4RL."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode, or its first steps: a history has one observation more than actions."""
+
+    observations: Float[np.ndarray, "time features"]
+    actions: Shaped[np.ndarray, "steps ..."]
+    """Integers, or a row of numbers for each step."""
+    rewards: Float[np.ndarray, " steps"]
+    terminated: bool = True
+    """Whether the environment ended it, rather than a limit on its length."""
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether actions are integers."""
+        return self.actions.dtype.kind == "i"
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(
+            {
+                "observations": _rounded(self.observations),
+                "actions": self.actions.tolist() if self.is_discrete else _rounded(self.actions),
+                "rewards": _rounded(self.rewards),
+                "terminated": self.terminated,
+            }
+        )
+
+
+def parse_episode(record: Any, *, is_history: bool = False) -> Episode:
+    """The episode of a JSON object, or with `is_history` one whose last action is to be chosen.
+
+    Raises:
+        DataError: With what is wrong, as the object of `the episode has ...`.
+
+    Example:
+        >>> parse_episode({"observations": [[1, 2], [3, 4]], "actions": [0, 1], "rewards": [1, 1]}).actions.tolist()
+        [0, 1]
+    """
+    if not isinstance(record, Mapping):
+        raise DataError("a value that is not an object with observations, actions and rewards")
+    needed = EPISODE_FIELDS[:1] if is_history else EPISODE_FIELDS
+    if missing := [name for name in needed if record.get(name) is None]:
+        raise DataError(f"no {missing[0]}")
+    observations, actions, rewards = (record.get(name, []) for name in EPISODE_FIELDS)
+    seen = _numbers(observations, "observations")
+    done = _actions(actions)
+    given = _numbers(rewards, "rewards")
+    if seen.ndim > 2 or (given.ndim != 1 and given.size):
+        raise DataError(f"{'observations' if seen.ndim > 2 else 'rewards'} that are not vectors: flatten them")
+    seen = seen[:, None] if seen.ndim == 1 else seen
+    length = len(seen) - 1 if is_history else len(done)
+    if (length if not is_history else len(seen)) == 0:
+        raise DataError("a length of 0")
+    if len(done) != length or len(given) != length or len(seen) not in (length, length + 1):
+        counts = f"{format_count(len(seen), 'observation')}, {format_count(len(done), 'action')}"
+        wanted = "one observation more than actions and rewards" if is_history else "as many of each"
+        raise DataError(f"{counts} and {format_count(len(given), 'reward')}: there must be {wanted}")
+    terminated = record.get("terminated")
+    return Episode(seen if is_history else seen[:length], done, given.reshape(-1), terminated is not False)
+
+
+def open_episodes(paths: AnyPath | Sequence[AnyPath], *, skip_bad: bool = False) -> Table:
+    """The episodes of JSON lines or of arrays as a table with one row for each, as JSON."""
+    files = tuple(check_file(path) for path in as_paths(paths))
+    is_array = [format_suffix(path) == ".npz" for path in files]
+    if any(is_array) and not all(is_array):
+        raise DataError("episodes are read from JSON lines or from .npz files, got both")
+    kind = "arrays" if all(is_array) else "JSON lines"
+    return Table(
+        paths=files,
+        format="rows" if all(is_array) else "jsonl",
+        roles=(EPISODE_ROLE,),
+        columns=(EPISODE_ROLE,),
+        inferred=[f"read {' and '.join(path.name for path in files)} as {kind} of episodes"],
+        skip_bad=skip_bad,
+        read=partial(_read_files, files),
+    )
+
+
+def episodes_in_memory(records: Sequence[Any], *, skip_bad: bool = False) -> Table:
+    """A table of objects with observations, actions and rewards, or of JSON texts of them."""
+    return Table(
+        paths=(),
+        format="rows",
+        roles=(EPISODE_ROLE,),
+        columns=(EPISODE_ROLE,),
+        inferred=[],
+        skip_bad=skip_bad,
+        read=lambda: (_record(number, record) for number, record in enumerate(records, 1)),
+    )
+
+
+def _read_files(paths: Iterable[Path]) -> Iterator[Record]:
+    for path in paths:
+        if format_suffix(path) == ".npz":
+            yield from (_record(number, record) for number, record in enumerate(_array_episodes(path), 1))
+            continue
+        for number, line in enumerate(iter_lines(path), 1):
+            if not line or line.isspace():
+                yield number, (), BLANK
+            else:
+                yield _record(number, line)
+
+
+def _record(number: int, record: Any) -> Record:
+    try:
+        return number, (read_episode(record).to_json(),), ""
+    except DataError as error:
+        return number, (), str(error)
+
+
+def read_episode(record: Any, *, is_history: bool = False) -> Episode:
+    """The episode of an object or of its JSON."""
+    if isinstance(record, str):
+        try:
+            record = json.loads(record)
+        except (ValueError, RecursionError):
+            raise DataError("invalid JSON") from None
+    return parse_episode(record, is_history=is_history)
+
+
+def _array_episodes(path: Path) -> Iterator[dict[str, Any]]:
+    """The episodes of a file of arrays; steps after the last end are an episode that was cut off."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise DataError(f"{path.name} is not a file of arrays without Python objects: {error}") from None
+    ends = next((names for names in _ENDS if names[0] in arrays), _ENDS[0])
+    if missing := [name for name in (*EPISODE_FIELDS, ends[0]) if name not in arrays]:
+        raise DataError(f"{path.name} has no array {missing[0]!r}, only {', '.join(arrays) or 'none'}")
+    terminated = arrays[ends[0]].astype(bool)
+    is_last = terminated | arrays[ends[1]].astype(bool) if ends[1] in arrays else terminated
+    sizes = {name: len(arrays[name]) for name in EPISODE_FIELDS} | {ends[0]: len(is_last)}
+    if len(set(sizes.values())) > 1:
+        raise DataError(
+            f"the arrays of {path.name} must be equally long, got "
+            + ", ".join(f"{name} {size:,}" for name, size in sizes.items())
+        )
+    stops = [*(np.flatnonzero(is_last) + 1).tolist()]
+    stops += [len(is_last)] if not stops or stops[-1] < len(is_last) else []
+    start = 0
+    for stop in stops:
+        steps = slice(start, stop)
+        yield {**{name: arrays[name][steps] for name in EPISODE_FIELDS}, "terminated": bool(terminated[stop - 1])}
+        start = stop
+
+
+def _numbers(values: Any, name: str) -> NDArray[np.float64]:
+    try:
+        found = np.asarray(values)
+    except ValueError:
+        raise DataError(f"{name} of different lengths") from None
+    if found.dtype.kind not in "iuf" and found.size:
+        raise DataError(f"{name} that are not numbers")
+    found = found.astype(np.float64)
+    if not np.isfinite(found).all():
+        raise DataError(f"{name} that are not finite")
+    return found
+
+
+def _actions(values: Any) -> NDArray:
+    given = np.asarray(values) if isinstance(values, np.ndarray) else None
+    found = _numbers(values, "actions")
+    kind = given.dtype.kind if given is not None else np.asarray(values if len(values) else [0]).dtype.kind
+    if kind in "iu" and found.ndim == 1:
+        if found.size and found.min() < 0:
+            raise DataError(f"the action {int(found.min())}: actions are numbers from 0 on")
+        return found.astype(np.int64)
+    if found.ndim > 2:
+        raise DataError("actions that are not vectors: flatten them")
+    return found[:, None] if found.ndim == 1 else found
+
+
+def _rounded(values: NDArray) -> Any:
+    """Numbers with as many digits as float32 has."""
+    texts = np.array([f"{number:.9g}" for number in values.reshape(-1)])
+    return texts.astype(np.float64).reshape(values.shape).tolist()
