@@ -22,7 +22,7 @@ from regard.nn.similarity import Similarity
 from regard.registry import Registry
 from regard.settings import Settings
 
-InputKind = Literal["tokens", "pixels", "series"]
+InputKind = Literal["tokens", "pixels", "series", "pixel-sequence"]
 DEFAULT_FAMILY = "transformer"
 
 
