@@ -91,5 +91,7 @@ def _next_commands(run: "Run") -> str:
     use = f"{verb} {path} {'IMAGE' if schema.reads_files else 'TEXT'}"
     if run.task.input_kind == "series":
         use = f"forecast {path} FILE"
+    if run.task.draws_images:
+        use = f"generate {path} --out grid.png"
     use = f"next: regard {use}, regard evaluate {path} FILE"
     return f"{use}; once, when all choices are made: regard test {path}" if run.folder.has_test else use

@@ -27,12 +27,12 @@ _NUM_NEAREST = 3
 Images = UInt8[np.ndarray, "batch channels height width"]
 
 
-def generate_images(model: PixelModel, config: GenerationConfig, *, start: int, count: int) -> Images:
-    """Sample images by the chain rule, value by value; image i has the seed `config.seed` + i."""
-    shape = model.shape
+def generate_images(model: PixelModel, config: GenerationConfig, starts: Sequence[int]) -> Images:
+    """Sample images by the chain rule, value by value, from these start tokens; image i has the seed `config.seed` + i."""
+    shape, count = model.shape, len(starts)
     engine = Engine(model, config, end=None, num_slots=min(count, _SLOTS[model.device.type]))
-    seeds = range(config.seed, config.seed + count)
-    found = np.array(engine.run([Request([start], limit=shape.num_values, seed=seed) for seed in seeds]))
+    numbered = enumerate(starts, start=config.seed)
+    found = np.array(engine.run([Request([start], limit=shape.num_values, seed=seed) for seed, start in numbered]))
     # Levels are spread over the whole range: the lowest is black, and the highest is white.
     pixels = (found * 255 / (shape.levels - 1)).round().astype(np.uint8)
     return pixels.reshape(count, shape.size, shape.size, shape.channels).transpose(0, 3, 1, 2)

@@ -378,6 +378,9 @@ class ImageGeneration(Task[ImageGenerationSettings]):
             settings={"bits": _BITS, **({"levels": levels} if levels < 2**_BITS else {})},
         )
 
+    def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
+        return []
+
     def baseline(self, data: Prepared) -> Baseline:
         assert isinstance(data.train, ImageStore)
         return fit_pixel_density(data.train.pixels(np.arange(len(data.train))), read=self.read_pixels)
@@ -393,8 +396,14 @@ class ImageGeneration(Task[ImageGenerationSettings]):
     ) -> list[DrawnImage]:
         if count < 1:
             raise ConfigError(f"the number of images must be at least 1, got {count}")
-        found = generate_images(model, config, start=self._start_of(label), count=count)
-        drawn = drawn_images(found, [label or ""] * count)
+        return self._draw(model, config, [label] * count, training)
+
+    def _draw(
+        self, model: Any, config: GenerationConfig, labels: Sequence[str | None], training: Prepared | None
+    ) -> list[DrawnImage]:
+        """One image of each of these classes."""
+        found = generate_images(model, config, [self._start_of(label) for label in labels])
+        drawn = drawn_images(found, [label or "" for label in labels])
         if training is None:
             return drawn
         assert isinstance(training.train, ImageStore)
@@ -416,13 +425,9 @@ class ImageGeneration(Task[ImageGenerationSettings]):
         return labels if len(labels) > 1 else []
 
     def report(self, model: Any, data: EvaluationData) -> ReportContent:
-        config = GenerationConfig(temperature=1.0)
         labels: list[str | None] = list(self.label_codec.labels) if self.shape.num_classes else [None]
-        drawn: list[DrawnImage] = []
         chosen = [labels[number % len(labels)] for number in range(_NUM_DRAWN)]
-        for label in dict.fromkeys(chosen):
-            own = config.changed(seed=len(drawn))
-            drawn += self.draw(model, own, count=chosen.count(label), label=label, training=data.training)
+        drawn = self._draw(model, GenerationConfig(temperature=1.0), chosen, data.training)
         return ReportContent(facts=self.facts(), drawn=drawn, drawn_note=self._drawn_note(data, drawn))
 
     def _drawn_note(self, data: EvaluationData, drawn: Sequence[DrawnImage]) -> str:
