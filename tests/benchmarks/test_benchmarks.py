@@ -160,8 +160,9 @@ def test_defaults(run: Run):
 
 def test_beyond_text(run: Run):
     rows = run("beyond_text")
-    assert [row["row"] for row in rows] == ["etth1-96", "etth2-96"]
-    assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in rows)
+    assert [row["row"] for row in rows] == ["etth1-96", "etth2-96", "mnist-pixels", "cifar10-pixels"]
+    assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in rows[:2])
+    assert all(row["interval"][0] <= row["bits_per_dimension"] <= row["interval"][1] for row in rows[2:])
 
 
 def test_pictures(run: Run):
