@@ -1,5 +1,4 @@
-"""Tasks beyond text, by plain defaults, against the goals of the literature: forecasts of ETTh1 and ETTh2, and generated
-images of MNIST and CIFAR-10.
+"""Tasks beyond text, by plain defaults, against the goals of the literature: forecasts of ETT, and generated images.
 
     python benchmarks/beyond_text.py [--minutes 5] [--row etth1-96] [--seed 0] [--device cuda] [--json]
     python benchmarks/beyond_text.py --minutes 10 --row mnist-pixels --row cifar10-pixels [--cifar DIR]
@@ -8,8 +7,8 @@ Each row is `regard.train(FILE, minutes=N)` with the horizon and the usual split
 score is the mean squared error of standardized values from every origin of the test part; coverage is that of 90 %
 intervals. A row whose data is missing is not measured.
 
-The rows of pixels are `regard.train(FOLDER, task="image-generation", minutes=N)`; the score is the bits per dimension of the
-test images, without their labels. Their data is that of `benchmarks/pictures.py`, which says what `--cifar` names.
+The rows of pixels are `regard.train(FOLDER, task="image-generation", minutes=N)`; the score is the bits per dimension
+of the test images, without their labels. Their data is that of `benchmarks/pictures.py`, which says what `--cifar` is.
 """
 
 import tempfile

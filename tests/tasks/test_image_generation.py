@@ -164,7 +164,7 @@ def test_classes_and_numbers_of_images_are_checked(tmp_path):
     plain = made(tmp_path / "plain", by_class=False)
     with pytest.raises(ConfigError, match="trained without classes, got the class 'bars'"):
         plain.task.draw(plain.build(), config, count=1, label="bars")
-    with pytest.raises(ConfigError, match="model of pixels, such as pixel-gpt-tiny, got model.family=recurrent"):
+    with pytest.raises(ConfigError, match=r"model of pixels, such as pixel-gpt-tiny, got model\.family=recurrent"):
         tiny("image-generation", tmp_path / "images", preset="lstm-tiny").build()
 
 

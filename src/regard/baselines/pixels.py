@@ -14,7 +14,6 @@ Dimensions: `images`, `channels`, `height` and `width` of each.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
@@ -41,16 +40,6 @@ _FITTED_PIXELS = 200_000
 Images = UInt8[np.ndarray, "images channels height width"]
 
 
-class PixelDensity(Protocol):
-    """A fitted distribution of images."""
-
-    name: str
-
-    def losses(self, pixels: Images) -> Float[np.ndarray, " images"]:
-        """The negative log-likelihood of each image, in nats."""
-        ...
-
-
 def fit_pixel_density(pixels: Images, *, read: Callable[[Sequence[str]], NDArray[np.uint8]]) -> Baseline:
     """The best of three distributions on images that none was fitted on.
 
@@ -61,7 +50,7 @@ def fit_pixel_density(pixels: Images, *, read: Callable[[Sequence[str]], NDArray
     chosen = pixels[np.array(limit_rows(range(len(pixels)), _MOST_IMAGES), np.int64)]
     is_held_out = np.arange(len(chosen)) % _HELD_OUT == _HELD_OUT - 1
     fitted, held_out = chosen[~is_held_out], chosen[is_held_out] if is_held_out.any() else chosen
-    candidates: list[PixelDensity] = [each.fit(fitted) for each in (PixelHistograms, NeighborHistograms, ErrorHistograms)]
+    candidates = [each.fit(fitted) for each in (PixelHistograms, NeighborHistograms, ErrorHistograms)]
     best = min(candidates, key=lambda each: float(each.losses(held_out).sum()))
 
     def predict(paths: Sequence[str]) -> BaselinePredictions:
@@ -92,6 +81,7 @@ class PixelHistograms:
         return cls(np.log((counts + _SHARED_COUNT * shared) / (len(pixels) + _SHARED_COUNT)))
 
     def losses(self, pixels: Images) -> Float[np.ndarray, " images"]:
+        """The negative log-likelihood of each image, in nats."""
         values = pixels.reshape(len(pixels), -1).astype(np.int64)
         return -self.log_probs[np.arange(values.shape[1]), values].sum(axis=1)
 

@@ -29,12 +29,12 @@ def generate_command(
     chat: Annotated[bool, typer.Option("--chat", help="Answer the prompt, formatted by the chat template.")] = False,
     label: Annotated[str | None, typer.Option("--class", help="Of images: their class; unset, all classes.")] = None,
     count: Annotated[int | None, option("The number of images; unset, 16.")] = None,
-    out: Annotated[str | None, option("Images as a grid (.png), or a page with the nearest training images (.html).")] = None,
+    out: Annotated[str | None, option("Images as a grid (.png), or beside training images on a page (.html).")] = None,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Generate text from a prompt, or answer it; the text is printed as it is generated. A model of images draws images.
+    """Generate text from a prompt, or answer it, printed as it is generated; with a model of images, images.
 
     Examples:
 
@@ -56,7 +56,9 @@ def generate_command(
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if loaded.task.draws_images or label is not None or count is not None or out is not None:
         if prompt or chat or samples != 1 or max_tokens is not None:
-            raise ConfigError("an image has no prompt: --class, --count and --out are for images, and no text with them")
+            raise ConfigError(
+                "an image has no prompt: --class, --count and --out are for images, and no text with them"
+            )
         _draw(loaded, 16 if count is None else count, label, out, {**options, "seed": seed}, json=json)
         return
     options.setdefault("temperature", 0.8)
@@ -78,9 +80,7 @@ def generate_command(
         print_json({"prompt": prompt, "texts": texts})
 
 
-def _draw(
-    run: "Run", count: int, label: str | None, out: str | None, options: dict[str, Any], *, json: bool
-) -> None:
+def _draw(run: "Run", count: int, label: str | None, out: str | None, options: dict[str, Any], *, json: bool) -> None:
     """Write images to a file."""
     if out is None and run.task.draws_images:
         raise ConfigError("images are written to a file: --out grid.png, or --out page.html")

@@ -3,9 +3,9 @@ r"""Decoders of images: each value of each pixel is predicted from all values be
 Van den Oord et al., "Pixel Recurrent Neural Networks" (2016). https://arxiv.org/abs/1601.06759
 Parmar et al., "Image Transformer" (2018). https://arxiv.org/abs/1802.05751
 
-An image is a sequence of pixels, row by row, and a pixel one of channels: red, green, blue. The probability of an image is
-that of its values, each given those before it. A causal body reads one vector for each pixel, so that its sequence is
-a third as long as one of values; a small head predicts the channels of a pixel one after the other.
+An image is a sequence of pixels, row by row, and a pixel one of channels: red, green, blue. The probability of an image
+is that of its values, each given those before it. A causal body reads one vector for each pixel, so that its sequence
+is a third as long as one of values; a small head predicts the channels of a pixel one after the other.
 
     PixelInput         of pixel p: the values of the pixels around it that precede it, its position, the class
     body               PixelTransformer: causal attention; PixelRecurrence: an LSTM
@@ -17,8 +17,8 @@ state has room for one whole image, and each step computes the newest pixel agai
 no shape and takes no branch, so that the engine can capture it as a CUDA graph.
 
 Dimensions: `batch` images, `pixels` of each, `channels` of a pixel, `model` width, `components` of a mixture, `time`
-tokens, `parameters` of a distribution over levels, `vocab` tokens: the levels, a start token for each class, and one for
-no class.
+tokens, `parameters` of a distribution over levels, `vocab` tokens: the levels, a start token for each class, and one
+for no class.
 """
 
 import math
@@ -50,8 +50,8 @@ _NEAREST = ((0, -1), (-1, 0), (-1, -1), (-1, 1))
 _SMALLEST_LOG_SCALE = -7.0
 """A logistic distribution of this scale lies within one of 256 levels."""
 _FIRST_LOG_SCALE, _FIRST_SPREAD, _FIRST_SLOPE = -2.5, 0.3, 0.8
-"""Before training: the scales of the components, the range of their means, and how much of the error of the prediction of
-a channel is expected in the next one."""
+"""Before training: the scales of the components, the range of their means, and how much of the error of the prediction
+of a channel is expected in the next one."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,9 @@ class PixelModel(nn.Module, Decoder):
         found = self.head.distribution(hidden_states)
         return F.pad(found, (0, self.vocab_size - found.size(-1)), value=-torch.inf)
 
-    def decode(self, tokens: Int[Tensor, "batch time"], encoder_output: Any = None) -> Float[Tensor, "batch time vocab"]:
+    def decode(
+        self, tokens: Int[Tensor, "batch time"], encoder_output: Any = None
+    ) -> Float[Tensor, "batch time vocab"]:
         return self.logits(self.hidden_states(tokens, encoder_output))
 
     def initial_state(self, encoder_output: Any = None, *, batch_size: int = 1) -> PixelState:
@@ -369,6 +371,7 @@ class PixelInput(nn.Module):
         self.classes = nn.Embedding(shape.num_classes + 1, model_dim)
         nn.init.normal_(self.positions.weight, std=0.1)
         nn.init.normal_(self.classes.weight, std=0.1)
+        self.neighbors: Tensor
         self.register_buffer("neighbors", neighbor_table(shape.size, offsets), persistent=False)
 
     def around(
@@ -395,8 +398,8 @@ class PixelInput(nn.Module):
 class PixelHead(nn.Module):
     """The distributions of the channels of a pixel, each given those before it.
 
-    The means of a mixture are predicted relative to a simple prediction from the pixels to the left and above, so that a
-    model that has learned nothing predicts smooth images.
+    The means of a mixture are predicted relative to a simple prediction from the pixels to the left and above, so that
+    a model that has learned nothing predicts smooth images.
     """
 
     def __init__(self, shape: PixelShape, model_dim: int, *, num_components: int) -> None:
@@ -410,6 +413,7 @@ class PixelHead(nn.Module):
         # Adam changes each of many weights by the learning rate: without the factor, scales would change too fast.
         self.factor = 1.0 / math.sqrt(model_dim)
         spread = torch.linspace(-_FIRST_SPREAD, _FIRST_SPREAD, num_components)
+        self.spread: Tensor
         self.register_buffer("spread", spread, persistent=False)
         for output in self.outputs:
             assert isinstance(output, nn.Linear)
@@ -422,7 +426,7 @@ class PixelHead(nn.Module):
         around: Float[Tensor, "batch places around channels"],
         own: Float[Tensor, "batch places channels"],
     ) -> Float[Tensor, "batch places channels parameters"]:
-        """Return the parameters of each channel; of `own`, the values of a pixel, each channel reads those before it."""
+        """Return the parameters of each channel; of `own`, the values of the pixel, each reads those before it."""
         shared, guesses = self.hidden(hidden_states), predict_smooth(around)
         found = []
         for channel, output in enumerate(self.outputs):
@@ -461,13 +465,15 @@ class PixelHead(nn.Module):
         """Return the log-probability of each value."""
         if not self.num_components:
             return parameters.log_softmax(dim=-1).gather(3, values[..., None])[..., 0]
-        return mixture_log_probs(values, *parameters.chunk(3, dim=-1), self.num_levels)
+        weights, means, log_scales = parameters.chunk(3, dim=-1)
+        return mixture_log_probs(values, weights, means, log_scales, self.num_levels)
 
     def distribution(self, parameters: Float[Tensor, "*batch parameters"]) -> Float[Tensor, "*batch levels"]:
         """Return the log-probabilities of all levels."""
         if not self.num_components:
             return parameters.log_softmax(dim=-1)
-        return mixture_distribution(*parameters.chunk(3, dim=-1), self.num_levels)
+        weights, means, log_scales = parameters.chunk(3, dim=-1)
+        return mixture_distribution(weights, means, log_scales, self.num_levels)
 
 
 def causal_offsets(radius: int) -> list[tuple[int, int]]:
@@ -505,8 +511,8 @@ def predict_smooth(
 ) -> Float[Tensor, "batch places channels"]:
     """Return a prediction without weights: the median of left, above, and left + above - above left.
 
-    Weinberger et al., "The LOCO-I Lossless Image Compression Algorithm" (2000), section III.A. It follows an edge to the
-    left or above, and a slope otherwise.
+    Weinberger et al., "The LOCO-I Lossless Image Compression Algorithm" (2000), section III.A. It follows an edge to
+    the left or above, and a slope otherwise.
     """
     left, above, corner = around[:, :, 0], around[:, :, 1], around[:, :, 2]
     low, high = torch.minimum(left, above), torch.maximum(left, above)

@@ -1,5 +1,4 @@
-"""Metrics of the probability that a model assigns to text, or to images: perplexity, bits per byte or dimension, and those
-of masked tokens."""
+"""Metrics of the probability that a model assigns to text or images: perplexity, bits, and those of masked tokens."""
 
 import math
 from collections.abc import Sequence

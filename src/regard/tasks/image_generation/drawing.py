@@ -28,7 +28,7 @@ Images = UInt8[np.ndarray, "batch channels height width"]
 
 
 def generate_images(model: PixelModel, config: GenerationConfig, starts: Sequence[int]) -> Images:
-    """Sample images by the chain rule, value by value, from these start tokens; image i has the seed `config.seed` + i."""
+    """Sample images value by value, from these start tokens; image i has the seed `config.seed` + i."""
     shape, count = model.shape, len(starts)
     engine = Engine(model, config, end=None, num_slots=min(count, _SLOTS[model.device.type]))
     numbered = enumerate(starts, start=config.seed)
@@ -43,12 +43,14 @@ def drawn_images(pixels: Images, labels: Sequence[str]) -> list[DrawnImage]:
     return [DrawnImage(to_png(each), label) for each, label in zip(pixels, labels, strict=True)]
 
 
-def with_nearest(drawn: Sequence[DrawnImage], pixels: Images, store: ImageStore, labels: Sequence[str]) -> list[DrawnImage]:
+def with_nearest(
+    drawn: Sequence[DrawnImage], pixels: Images, store: ImageStore, labels: Sequence[str]
+) -> list[DrawnImage]:
     """The images with the training images that are nearest to each."""
     places, distances = nearest_images(pixels, store, number=_NUM_NEAREST)
     found = []
     for image, rows, away in zip(drawn, places, distances, strict=True):
-        names = [labels[index] if index < len(labels) else "" for index in store.labels(rows)]
+        names = [labels[int(index)] if index < len(labels) else "" for index in store.labels(rows)]
         beside = drawn_images(store.pixels(rows), names)
         found.append(replace(image, nearest=_at(beside, away.tolist())))
     return found

@@ -2,7 +2,7 @@ r"""Image generation: the value of each pixel, given those before it.
 
 $$ p(x) = \prod_d p(x_d \mid x_1 \dots x_{d-1}) $$
 
-over the values of an image, row by row, and channel by channel within a pixel. The models are in `regard.models.pixels`.
+over the values of an image, row by row, and channel by channel in a pixel. The models are in `regard.models.pixels`.
 Where images have labels, the model is trained with the label of most of them and without that of the others, so that it
 generates images of a class, and images of all of them. Likelihoods, and with them bits per dimension, are those without
 labels, of values of 8 bits: a model of fewer levels is charged for the values that a level stands for.
@@ -107,13 +107,13 @@ class ImageGenerationSettings(TaskSettings):
     levels: Literal[2, 4, 8, 16, 32, 64, 128, 256] = 256
     """Levels to which the 256 values of a pixel are quantized."""
     size: int | None = Field(default=None, ge=2, le=256)
-    """Height and width to which images are resized, in pixels. Unset: their own, where all are squares of one size of up to
-    64 pixels; 32 where they are larger or no squares."""
+    """Height and width to which images are resized, in pixels. Unset: their own, where all are squares of one size of
+    up to 64 pixels; 32 where they are larger or no squares."""
     channels: Literal[1, 3] | None = None
     """3: red, green and blue; 1: grayscale. Unset: 1 where all images are grayscale."""
     flips: bool | None = None
-    """In training, half of the images are mirrored. Unset: as for image classification, unless mirror images are harder for
-    a linear model."""
+    """In training, half of the images are mirrored. Unset: unless mirror images are harder for a linear model, as those
+    of letters and digits are."""
 
 
 class ImageGeneration(Task[ImageGenerationSettings]):
@@ -165,7 +165,9 @@ class ImageGeneration(Task[ImageGenerationSettings]):
         if folder is not None and (images := _images_without_labels(folder)):
             held_out = {role: getattr(config, role) for role in ("valid", "test")}
             valid, test = (_images_of_folders(paths) for paths in held_out.values())
-            return ImageSource(LabeledImages(images), valid, test, [f"{folder.name} is a folder of images without labels"])
+            return ImageSource(
+                LabeledImages(images), valid, test, [f"{folder.name} is a folder of images without labels"]
+            )
         return open_images(config, rows)
 
     def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared[ImageStore]:
@@ -218,9 +220,9 @@ class ImageGeneration(Task[ImageGenerationSettings]):
 
     def notes(self) -> list[str]:
         shape = self.shape
-        colors = "gray" if shape.channels == 1 else "color"
+        colors, side = "gray" if shape.channels == 1 else "color", shape.size
         return [
-            f"images of {shape.size} x {shape.size} pixels in {colors}, {shape.num_values:,} values of {shape.levels} levels",
+            f"images of {side} x {side} pixels in {colors}, {shape.num_values:,} values of {shape.levels} levels",
             *([self.label_codec.describe()] if len(self.label_codec) > 1 else []),
         ]
 
