@@ -138,3 +138,15 @@ def test_what_it_cannot_do_is_an_error():
         model.encode(torch.zeros(1, 3))
     with pytest.raises(ConfigError, match="no quantized form"):
         model.for_inference(quantization="int8")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_changes_the_likelihood_little(family):
+    """Values and their simple predictions stay exact: levels lie too close together for half precision."""
+    model = make(family).float()
+    tokens = tokens_of(model)
+    values, starts = tokens[:, 1:].unflatten(1, (-1, 3)), tokens[:, 0] - LEVELS
+    expected = model.losses(values, starts).mean()
+    found = model.to(torch.bfloat16).losses(values, starts)
+    assert found.dtype == torch.get_default_dtype()
+    torch.testing.assert_close(found.mean(), expected.to(found.dtype), rtol=0.02, atol=0.0)

@@ -186,7 +186,7 @@ class PixelModel(nn.Module, Decoder):
         self, values: Int[Tensor, "batch pixels channels"], starts: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch pixels channels parameters"]:
         """Return the parameters of the distribution of each value given those before it, and the class."""
-        x = scale_levels(values, self.shape.levels).to(self.dtype)
+        x = scale_levels(values, self.shape.levels)
         around = self.input.around(x)
         return self.head(self.body(self.input(around, starts)), around, x)
 
@@ -269,7 +269,7 @@ class PixelModel(nn.Module, Decoder):
         following = state.counts.clamp(max=shape.num_values - 1)
         state.counts.add_(1)
         pixels, channels = following // shape.channels, following % shape.channels
-        x = scale_levels(state.values, shape.levels).to(self.dtype).unflatten(1, (-1, shape.channels))
+        x = scale_levels(state.values, shape.levels).unflatten(1, (-1, shape.channels))
         around = self.input.around(x, pixels)
         hidden = self.body_step(
             self.input(around, state.starts, pixels), pixels, channels == shape.channels - 1, state.memory
@@ -392,7 +392,7 @@ class PixelInput(nn.Module):
     ) -> Float[Tensor, "batch places model"]:
         features = torch.cat([around.flatten(2), waves(around[:, :, : self.num_nearest]).flatten(2)], dim=2)
         positions = self.positions.weight if pixels is None else self.positions(pixels)[:, None]
-        return self.values(features) + positions + self.classes(starts)[:, None]
+        return self.values(features.to(self.values.weight.dtype)) + positions + self.classes(starts)[:, None]
 
 
 class PixelHead(nn.Module):
@@ -434,7 +434,7 @@ class PixelHead(nn.Module):
             if channel:
                 before = own[:, :, :channel]
                 features = torch.cat([before[..., None], waves(before)], dim=-1).flatten(2)
-                x = shared + self.earlier[channel - 1](features)
+                x = shared + self.earlier[channel - 1](features.to(self.hidden.weight.dtype))
             raw = output(F.gelu(x))
             # Levels lie too close together for half precision.
             raw = raw.to(torch.promote_types(raw.dtype, torch.float32)) * self.factor
