@@ -37,10 +37,10 @@ _ACTIVITIES, _ERRORS = 12, 4
 """Contexts by the differences of neighbors, and by the error of the channel before."""
 _FITTED_PIXELS = 200_000
 
-Images = UInt8[np.ndarray, "images channels height width"]
+_Images = UInt8[np.ndarray, "images channels height width"]
 
 
-def fit_pixel_density(pixels: Images, *, read: Callable[[Sequence[str]], NDArray[np.uint8]]) -> Baseline:
+def fit_pixel_density(pixels: _Images, *, read: Callable[[Sequence[str]], NDArray[np.uint8]]) -> Baseline:
     """The best of three distributions on images that none was fitted on.
 
     Args:
@@ -71,7 +71,7 @@ class PixelHistograms:
     name: str = "histograms of each pixel"
 
     @classmethod
-    def fit(cls, pixels: Images) -> "PixelHistograms":
+    def fit(cls, pixels: _Images) -> "PixelHistograms":
         values = pixels.reshape(len(pixels), -1).astype(np.int64)
         num_values = values.shape[1]
         counts = np.bincount((values + _LEVELS * np.arange(num_values)).ravel(), minlength=num_values * _LEVELS)
@@ -80,7 +80,7 @@ class PixelHistograms:
         shared = shared / shared.sum()
         return cls(np.log((counts + _SHARED_COUNT * shared) / (len(pixels) + _SHARED_COUNT)))
 
-    def losses(self, pixels: Images) -> Float[np.ndarray, " images"]:
+    def losses(self, pixels: _Images) -> Float[np.ndarray, " images"]:
         """The negative log-likelihood of each image, in nats."""
         values = pixels.reshape(len(pixels), -1).astype(np.int64)
         return -self.log_probs[np.arange(values.shape[1]), values].sum(axis=1)
@@ -94,7 +94,7 @@ class NeighborHistograms:
     name: str = "histograms given the pixels to the left and above"
 
     @classmethod
-    def fit(cls, pixels: Images) -> "NeighborHistograms":
+    def fit(cls, pixels: _Images) -> "NeighborHistograms":
         num_contexts = pixels.shape[1] * _COARSE**3
         places = cls._contexts(pixels) * _LEVELS + pixels.astype(np.int64)
         counts = np.bincount(places.ravel(), minlength=num_contexts * _LEVELS).reshape(num_contexts, _LEVELS)
@@ -102,12 +102,12 @@ class NeighborHistograms:
         counts = counts + _SHARED_COUNT * shared / shared.sum()
         return cls(np.log(counts / counts.sum(axis=1, keepdims=True)))
 
-    def losses(self, pixels: Images) -> Float[np.ndarray, " images"]:
+    def losses(self, pixels: _Images) -> Float[np.ndarray, " images"]:
         found = self.log_probs[self._contexts(pixels), pixels.astype(np.int64)]
         return -found.reshape(len(pixels), -1).sum(axis=1)
 
     @staticmethod
-    def _contexts(pixels: Images) -> Int[np.ndarray, "images channels height width"]:
+    def _contexts(pixels: _Images) -> Int[np.ndarray, "images channels height width"]:
         found = []
         for channel in range(pixels.shape[1]):
             near = [_shifted(pixels[:, channel], *place) for place in _NEIGHBORS[:2]]
@@ -132,7 +132,7 @@ class ErrorHistograms:
     name: str = "histograms of the errors of a linear prediction"
 
     @classmethod
-    def fit(cls, pixels: Images) -> "ErrorHistograms":
+    def fit(cls, pixels: _Images) -> "ErrorHistograms":
         found = cls([], [], [])
         for channel in range(pixels.shape[1]):
             parts = [pixels[first : first + _AT_ONCE] for first in range(0, len(pixels), _AT_ONCE)]
@@ -151,7 +151,7 @@ class ErrorHistograms:
             found.counts.append(counts)
         return found
 
-    def losses(self, pixels: Images) -> Float[np.ndarray, " images"]:
+    def losses(self, pixels: _Images) -> Float[np.ndarray, " images"]:
         total = np.zeros(len(pixels))
         for channel, counts in enumerate(self.counts):
             contexts, guesses = self._predict(pixels, channel)
@@ -164,17 +164,17 @@ class ErrorHistograms:
             total -= log_probs.reshape(len(pixels), -1).sum(axis=1)
         return total
 
-    def _predict(self, pixels: Images, channel: int) -> tuple[Int[np.ndarray, " values"], Int[np.ndarray, " values"]]:
+    def _predict(self, pixels: _Images, channel: int) -> tuple[Int[np.ndarray, " values"], Int[np.ndarray, " values"]]:
         """The context and the predicted level of each value of a channel."""
         activity, error = self._clues_of(channel)(pixels)
         by_activity, by_error = self.thresholds[channel]
         contexts = np.searchsorted(by_activity, activity) * _ERRORS + np.searchsorted(by_error, error)
         return contexts, _rounded(_features(pixels, channel) @ self.weights[channel])
 
-    def _clues_of(self, channel: int) -> Callable[[Images], tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    def _clues_of(self, channel: int) -> Callable[[_Images], tuple[NDArray[np.float64], NDArray[np.float64]]]:
         """A function to how much the neighbors of each value differ, and the error of the channel before."""
 
-        def clues(pixels: Images) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        def clues(pixels: _Images) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
             left, above, corner, right = (_shifted(pixels[:, channel], *each) for each in _NEIGHBORS[:4])
             activity = np.abs(left - corner) + np.abs(above - corner) + np.abs(right - above)
             if not channel:
@@ -185,7 +185,7 @@ class ErrorHistograms:
         return clues
 
 
-def _features(pixels: Images, channel: int) -> Float[np.ndarray, "values features"]:
+def _features(pixels: _Images, channel: int) -> Float[np.ndarray, "values features"]:
     """What a value of a channel is predicted from: its neighbors in all channels, and the channels before it."""
     around = [_shifted(pixels[:, each], *place) for place in _NEIGHBORS for each in range(pixels.shape[1])]
     own = [pixels[:, each].astype(np.float64) for each in range(channel)]

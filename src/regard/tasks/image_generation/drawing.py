@@ -19,15 +19,15 @@ from regard.models.pixels import PixelModel
 from regard.tasks.task import DrawnImage
 
 _SLOTS = {"cpu": 16, "cuda": 128}
-"""Images that are generated side by side."""
+"""_Images that are generated side by side."""
 _AT_ONCE = 4_096
 """Training images that are compared at once."""
 _NUM_NEAREST = 3
 
-Images = UInt8[np.ndarray, "batch channels height width"]
+_Images = UInt8[np.ndarray, "batch channels height width"]
 
 
-def generate_images(model: PixelModel, config: GenerationConfig, starts: Sequence[int]) -> Images:
+def generate_images(model: PixelModel, config: GenerationConfig, starts: Sequence[int]) -> _Images:
     """Sample images value by value, from these start tokens; image i has the seed `config.seed` + i."""
     shape, count = model.shape, len(starts)
     engine = Engine(model, config, end=None, num_slots=min(count, _SLOTS[model.device.type]))
@@ -38,13 +38,13 @@ def generate_images(model: PixelModel, config: GenerationConfig, starts: Sequenc
     return pixels.reshape(count, shape.size, shape.size, shape.channels).transpose(0, 3, 1, 2)
 
 
-def drawn_images(pixels: Images, labels: Sequence[str]) -> list[DrawnImage]:
-    """Images as PNG files."""
+def drawn_images(pixels: _Images, labels: Sequence[str]) -> list[DrawnImage]:
+    """_Images as PNG files."""
     return [DrawnImage(to_png(each), label) for each, label in zip(pixels, labels, strict=True)]
 
 
 def with_nearest(
-    drawn: Sequence[DrawnImage], pixels: Images, store: ImageStore, labels: Sequence[str]
+    drawn: Sequence[DrawnImage], pixels: _Images, store: ImageStore, labels: Sequence[str]
 ) -> list[DrawnImage]:
     """The images with the training images that are nearest to each."""
     places, distances = nearest_images(pixels, store, number=_NUM_NEAREST)
@@ -57,7 +57,7 @@ def with_nearest(
 
 
 def nearest_images(
-    pixels: Images, store: ImageStore, *, number: int
+    pixels: _Images, store: ImageStore, *, number: int
 ) -> tuple[Int[np.ndarray, "batch nearest"], Float[np.ndarray, "batch nearest"]]:
     """The numbers of the stored images that differ least from each, and the root of the mean squared difference."""
     given = pixels.reshape(len(pixels), -1).astype(np.float32)
