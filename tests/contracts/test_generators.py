@@ -35,13 +35,14 @@ PROMPTS = [[START, 7, 4], [START], [START, 3]]
 
 
 def decoders() -> dict[str, dict[str, Any]]:
-    """The presets with a decoder, made small; heads and feed-forward networks of Transformers too."""
+    """The presets with a decoder of tokens, made small; heads and feed-forward networks of Transformers too."""
     found = {}
     for kind in (name for name in preset_names() if name not in SIZES):
         values = {**find_preset(kind)[1], **SHRUNK}
         if "num_heads" in values:
             values |= {"num_heads": 2, "feedforward_dim": 24}
-        if read_model_config(find_preset(kind)[1]).decoder_depth:
+        config = read_model_config(find_preset(kind)[1])
+        if config.decoder_depth and config.input_kind == "tokens":
             found[kind] = values
     return found
 

@@ -468,7 +468,11 @@ ALONE = [
     {"family": "convolutional"},
 ]
 DECODERS = {named(switch): {**COMMON, **TINY[switch["family"]], **switch, "encoder_layers": 0} for switch in ALONE}
-DECODERS |= {f"preset {kind}": values for kind, values in KINDS.items() if values.get("encoder_layers") == 0}
+DECODERS |= {
+    f"preset {kind}": values
+    for kind, values in KINDS.items()
+    if values.get("encoder_layers") == 0 and read_model_config(values).input_kind == "tokens"
+}
 
 
 @pytest.mark.parametrize("name", DECODERS)

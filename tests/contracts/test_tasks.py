@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.contracts.plugin_path import installed_plugin
 from tests.golden import data as rows_of
-from tests.tiny import Tiny, tiny
+from tests.tiny import TRANSFORMER, Tiny, tiny
 
 from regard.data.codecs.codec import write_codecs
 from regard.data.sources import NamedRows
@@ -143,6 +143,14 @@ CASES = {
     "image-classification": Case(
         "image-classification", lambda folder: rows_of.lines(folder, 20), preset="vit-tiny",
         settings={"image": {"size": 8, "patch_size": 4, "channels": 1}, "balance": True},
+    ),
+    "image-generation": Case(
+        "image-generation", lambda folder: rows_of.lines(folder, 20), preset="pixel-gpt-tiny",
+        settings={"model": {**TRANSFORMER, "components": 3, "neighborhood": 2}, "levels": 64, "flips": True, "size": 6},
+    ),
+    "image-generation-lstm": Case(
+        "image-generation", lambda folder: rows_of.lines(folder, 20), preset="pixel-lstm-tiny",
+        settings={"model": {"num_layers": 1, "model_dim": 12}, "by_class": False, "size": 5, "channels": 3},
     ),
     "forecasting": Case(
         "forecasting", lambda folder: rows_of_numbers(90), preset="patchtst-tiny", settings=SHORT_SERIES

@@ -13,6 +13,7 @@ from regard.models.efficientnet import EfficientNet
 SMALL = {
     "vit": "--set model.num_layers=1 --set model.model_dim=16 --set model.num_heads=2",
     "cnn": "--set model.num_layers=1 --set model.model_dim=16",
+    "pixels": "--set model.num_layers=1 --set model.model_dim=16 --set task.size=5",
 }
 
 
@@ -35,13 +36,20 @@ def test_the_commands_and_the_program_run_in_the_order_they_stand_in(pictures, r
 
     page = Page(ROOT / "docs" / "pictures.md")
     for command in page.short_commands():
-        kind = "cnn" if "--model cnn" in command else "vit"
-        more = f" {SMALL[kind]}" if " train " in command else ""
+        kind = "pixels" if "image-generation" in command else "cnn" if "--model cnn" in command else "vit"
+        is_small = " train " in command or (kind == "pixels" and " compare " in command)
+        more = f" {SMALL[kind]}" if is_small else ""
+        if kind == "pixels" and " train " in command:
+            more += " --set model.num_heads=2"
         code, out, err = run_inside(command + more)
         assert code == 0, f"{command}\n{err}"
         assert out.strip(), f"{command} printed nothing"
-    (program,) = page.blocks("python")
-    exec(program, {})
-    assert capsys.readouterr().out.strip() in ("['bars']", "['stripes']")
+    assert (pictures / "grid.png").is_file()
+    assert (pictures / "drawn.html").is_file()
     assert (pictures / "runs" / "cnn" / "report.html").is_file()
+    labels, neighbors = page.blocks("python")
+    exec(labels, {})
+    assert capsys.readouterr().out.strip() in ("['bars']", "['stripes']")
     assert (pictures / "python.html").is_file()
+    exec(neighbors, {})
+    assert capsys.readouterr().out.strip() == "3"

@@ -1,8 +1,8 @@
-"""`regard generate` and `regard score`: text from a prompt, and the log-probability of a text."""
+"""`regard generate` and `regard score`: text from a prompt, or images, and the log-probability of a text."""
 
 import sys
 from itertools import chain
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,23 +10,31 @@ from regard.cli.output import Device, Json, Quiet, RunPath, argument, configure_
 from regard.cli.predict import lines_of_stdin
 from regard.errors import ConfigError
 
+if TYPE_CHECKING:
+    from regard.runs.run import Run
+
 
 def generate_command(
     run: RunPath,
     prompt: Annotated[str, argument("[PROMPT]", "The beginning of the text; unset, an empty one.")] = "",
     max_tokens: Annotated[int | None, option("The largest number of new tokens; unset, 200.")] = None,
-    temperature: Annotated[float, typer.Option(help="0: greedy; 1: the model's distribution.")] = 0.8,
+    temperature: Annotated[
+        float | None, option("0: greedy; 1: the model's distribution. Unset: 0.8 for text, 1 for images.")
+    ] = None,
     top_k: Annotated[int | None, option("Sample among the k most probable tokens.")] = None,
     top_p: Annotated[float | None, option("Sample among the fewest tokens whose probabilities sum to P.")] = None,
     min_p: Annotated[float | None, option("Sample among tokens with at least P times the top probability.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
     samples: Annotated[int, typer.Option(min=1, help="The number of texts, each with the next seed.")] = 1,
     chat: Annotated[bool, typer.Option("--chat", help="Answer the prompt, formatted by the chat template.")] = False,
+    label: Annotated[str | None, typer.Option("--class", help="Of images: their class; unset, all classes.")] = None,
+    count: Annotated[int | None, option("The number of images; unset, 16.")] = None,
+    out: Annotated[str | None, option("Images as a grid (.png), or beside training images on a page (.html).")] = None,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Generate text from a prompt, or answer it; the text is printed as it is generated.
+    """Generate text from a prompt, or answer it, printed as it is generated; with a model of images, images.
 
     Examples:
 
@@ -37,6 +45,8 @@ def generate_command(
       regard generate runs/shakespeare --samples 3 --json
 
       regard generate smollm2 --chat "What is the capital of France?" --temperature 0
+
+      regard generate runs/digits --class 3 --count 16 --out grid.png
     """
     configure_logging(quiet=quiet)
     from regard.runs.run import load
@@ -44,6 +54,14 @@ def generate_command(
     loaded = load(run, device=device)
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "max_tokens": max_tokens}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if loaded.task.draws_images or label is not None or count is not None or out is not None:
+        if prompt or chat or samples != 1 or max_tokens is not None:
+            raise ConfigError(
+                "an image has no prompt: --class, --count and --out are for images, and no text with them"
+            )
+        _draw(loaded, 16 if count is None else count, label, out, {**options, "seed": seed}, json=json)
+        return
+    options.setdefault("temperature", 0.8)
     texts = []
     for number in range(samples):
         stream = loaded.chat if chat else loaded.stream
@@ -60,6 +78,17 @@ def generate_command(
         print()
     if json:
         print_json({"prompt": prompt, "texts": texts})
+
+
+def _draw(run: "Run", count: int, label: str | None, out: str | None, options: dict[str, Any], *, json: bool) -> None:
+    """Write images to a file."""
+    if out is None and run.task.draws_images:
+        raise ConfigError("images are written to a file: --out grid.png, or --out page.html")
+    run.draw(count, label=label, out=out, **options)
+    if json:
+        print_json({"out": out, "class": label, "count": count})
+    else:
+        print(out)
 
 
 def score_command(

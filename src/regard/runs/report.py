@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from regard.data.prepare import Prepared
 from regard.evaluation.registry import find_metric
 from regard.evaluation.tables import label_cells, main_scores
 from regard.explanation.attention import (
@@ -80,13 +81,26 @@ def describe_failure(run: Run, evaluation: Evaluation) -> str:
 
 
 def write_run_report(
-    run: Run, evaluation: Evaluation, *, evaluated_on: str = "Validation", baseline: BaselineResult | None = None
+    run: Run,
+    evaluation: Evaluation,
+    *,
+    evaluated_on: str = "Validation",
+    baseline: BaselineResult | None = None,
+    training: Prepared | None = None,
 ) -> Path:
-    """Write `report.html`; `evaluated_on` is the name of the evaluated set, `baseline` another one than the run's."""
+    """Write `report.html`.
+
+    Args:
+        run: The run.
+        evaluation: The scores, and what they were computed from.
+        evaluated_on: The name of the evaluated set.
+        baseline: Another one than the run's.
+        training: The training data, where outputs are compared with it.
+    """
     counts = evaluation.label_counts
     shown = [score.name for score in main_scores(evaluation.scores, has_labels=counts is not None)]
     order = [evaluation.headline, *(name for name in shown if name != evaluation.headline)]
-    data = EvaluationData(evaluation.rows, evaluation.predictions, evaluation.likelihoods)
+    data = EvaluationData(evaluation.rows, evaluation.predictions, evaluation.likelihoods, training)
     with threads(1):
         content = run.task.report(run.model, data)
     report = Report(
@@ -108,6 +122,8 @@ def write_run_report(
         attention=_attention_maps(run, content),
         forecasts=_forecasts(content),
         timelines=_timelines(content),
+        drawn=content.drawn,
+        drawn_note=content.drawn_note,
         notes=run.folder.read_provenance().notes,
     )
     write_report(run.folder.report_path, report)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -31,9 +32,10 @@ from regard.data.formats.records import (
     write_records,
     written_format,
 )
+from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows
-from regard.errors import CheckpointError, ConfigError, DataError, DeviceError, RunError
+from regard.errors import CheckpointError, ConfigError, DataError, DeviceError, RegardError, RunError
 from regard.evaluation.examples import Examples
 from regard.evaluation.metrics.classes import LabelCounts
 from regard.evaluation.scores import Score
@@ -58,7 +60,7 @@ from regard.explanation.attribution import Attribution, Highlights
 from regard.explanation.image_maps import ImageMaps, image_maps
 from regard.explanation.report import certificate_summary, update_certificate
 from regard.generation.config import GenerationConfig
-from regard.logging import log_info, log_warning, progress_bar
+from regard.logging import log_info, log_warning, progress_bar, quiet_logs
 from regard.nn.inference import prepare_for_inference
 from regard.runs.baseline import BaselineResult
 from regard.runs.folder import RunFolder
@@ -70,6 +72,7 @@ from regard.selection.siblings import read_ledgers
 from regard.tasks.registry import make_task
 from regard.tasks.task import (
     FORECAST_COLUMNS,
+    DrawnImage,
     EvaluationData,
     Likelihoods,
     Prediction,
@@ -679,6 +682,47 @@ class Run:
             self, env=env, episodes=episodes, target_return=target_return, temperature=temperature,
             epsilon=epsilon, seed=seed, record=record, gif=gif,
         )  # fmt: skip
+
+    def draw(
+        self,
+        count: int = 16,
+        *,
+        label: str | None = None,
+        out: str | os.PathLike[str] | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> list[DrawnImage]:
+        """Images that the model generates, sampled from its distribution unless `temperature` is set.
+
+        Each has the training images that are nearest to it, unless a grid is written or the training data is gone.
+
+        Args:
+            count: The number of images; image i has the seed `seed` + i.
+            label: The class of the images; unset, all of them.
+            out: A grid (.png), or a page with the nearest training images of each (.html), to write.
+            options: Options of generation.
+        """
+        from regard.explanation.pictures import require_drawn_path, save_drawn
+
+        if out is not None:
+            require_drawn_path(os.fspath(out))
+        is_grid = out is not None and os.fspath(out).lower().endswith(".png")
+        training = self._training_data() if self.task.draws_images and not is_grid else None
+        config = self.generation(**{"temperature": 1.0, **options})
+        with threads(1) if self.device.type == "cuda" else nullcontext():
+            found = self.task.draw(self.model, config, count=count, label=label, training=training)
+        if out is not None:
+            of_class = f" of class {label}" if label is not None else ""
+            save_drawn(found, os.fspath(out), title=f"{self.path.name}: images{of_class}")
+        return found
+
+    def _training_data(self) -> Prepared | None:
+        """The prepared training data, or None with a warning where it is gone."""
+        try:
+            with quiet_logs():
+                return self.task.prepare(self.settings.data)
+        except RegardError as error:
+            log_warning(f"images are not compared with the training images: {error}")
+            return None
 
     def embed(self, inputs: str | Sequence[str]) -> NDArray[np.float32]:
         """A vector of length 1 for an input, or a row for each of several: products are cosines.

@@ -420,7 +420,7 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     run.record("valid", "report", evaluation)
     baseline = _baseline(run, trainer, data, evaluation)
     folder.write_baseline(baseline)
-    path = write_run_report(run, evaluation)
+    path = write_run_report(run, evaluation, training=data)
     if baseline is not None and not baseline.is_beaten:
         log_warning(f"{baseline.sentence}; most likely to help: {', '.join(baseline.advice)}")
     headline = evaluation.scores[evaluation.headline]

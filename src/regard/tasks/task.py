@@ -398,6 +398,20 @@ class EventTimeline:
 
 
 @dataclass(frozen=True)
+class DrawnImage:
+    """An image that a model has drawn, or a training image beside it."""
+
+    png: str
+    """The image as a PNG file, in base64."""
+    label: str = ""
+    """The class that it was drawn for, or has; empty for none."""
+    distance: float | None = None
+    """Of a training image: the root of the mean squared difference from the drawn one, in levels of 256."""
+    nearest: "list[DrawnImage]" = field(default_factory=list)
+    """The training images that differ least from it, where they are at hand."""
+
+
+@dataclass(frozen=True)
 class ReportContent:
     """What a report shows of a task, beside scores and curves."""
 
@@ -417,6 +431,10 @@ class ReportContent:
     """The share of values that the intervals of forecasts are made to contain."""
     timelines: list[EventTimeline] = field(default_factory=list)
     """Subjects whose events and risks are drawn."""
+    drawn: list[DrawnImage] = field(default_factory=list)
+    """Images that the model has drawn, with their nearest training images."""
+    drawn_note: str = ""
+    """What their distances are to be compared with."""
 
 
 @dataclass(frozen=True)
@@ -494,6 +512,8 @@ class EvaluationData:
     rows: Sequence[Sequence[str]]
     predictions: Sequence[Prediction]
     likelihoods: Likelihoods
+    training: Prepared | None = None
+    """The training data, where a report can compare outputs with it."""
 
 
 @dataclass(frozen=True)
@@ -555,6 +575,8 @@ class Task(Generic[TaskSettingsT]):
     """Whether rows have labels, by which splits can be stratified and shots are drawn."""
     supports_shots: ClassVar[bool] = False
     supports_comparison: ClassVar[bool] = True
+    draws_images: ClassVar[bool] = False
+    """Whether `draw` has the model generate images."""
     unit: ClassVar[str] = "row"
     """What an example is called."""
     attention_kind: ClassVar[AttentionKind | None] = "encoder"
@@ -986,6 +1008,26 @@ class Task(Generic[TaskSettingsT]):
     ) -> Policy:
         """What chooses actions in an environment, so that the sum of rewards becomes `target_return`."""
         raise RunError(f"rollouts are for control, and this is a model for {self.description}")
+
+    def draw(
+        self,
+        model: Any,
+        config: GenerationConfig,
+        *,
+        count: int,
+        label: str | None = None,
+        training: Prepared | None = None,
+    ) -> list[DrawnImage]:
+        """Images that the model generates.
+
+        Args:
+            model: The model, in evaluation mode.
+            config: How values are sampled; image i has the seed `config.seed` + i.
+            count: The number of images.
+            label: The class of all of them; None for the distribution of all classes.
+            training: The training data, for the nearest training images of each.
+        """
+        raise RunError(f"images are drawn by models that generate images, and this is a model for {self.description}")
 
     def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
         """A vector of length 1 for each input."""

@@ -1,4 +1,4 @@
-"""Metrics of the probability that a model assigns to text: perplexity, bits per byte, and those of masked tokens."""
+"""Metrics of the probability that a model assigns to text or images: perplexity, bits, and those of masked tokens."""
 
 import math
 from collections.abc import Sequence
@@ -71,6 +71,30 @@ def count_bits_per_byte(losses: Sequence[float], num_tokens: Sequence[int], num_
     )
 
 
+def count_bits_per_dimension(losses: Sequence[float], num_values: Sequence[int]) -> Counts:
+    r"""Count the nats and the values of each image: $\sum_i L_i / (\ln 2 \sum_i D_i)$.
+
+    The number of bits per value with which the model would compress the images without loss. The losses must be those
+    of values of 8 bits: a model of $K$ levels, each of which stands for $256 / K$ values, pays $\ln(256 / K)$ more for
+    each value.
+
+    Args:
+        losses: The negative log-likelihood of each image, in nats: $L_i$.
+        num_values: The values of each image, such as 32 x 32 x 3: $D_i$, at least 1.
+
+    Example:
+        >>> from math import log
+        >>> count_bits_per_dimension([12 * log(256)], [12]).value
+        8.0
+    """
+    counts = count_perplexity(losses, num_values)
+    return Counts(
+        statistics=counts.statistics,
+        compute=lambda sums: float(sums[0] / sums[1]) / math.log(2),
+        settings={"values": counts.settings["tokens"]},
+    )
+
+
 def count_masked_accuracy(num_correct: Sequence[int], num_tokens: Sequence[int]) -> Counts:
     """Count the masked tokens of each window, and those predicted correctly.
 
@@ -114,6 +138,13 @@ BITS_PER_BYTE = Metric(
     needs=("losses", "num_tokens", "num_bytes"),
     higher_is_better=False,
     digits=4,
+)
+BITS_PER_DIMENSION = Metric(
+    name="bits_per_dimension",
+    label="Bits per dimension",
+    counter=lambda examples: count_bits_per_dimension(*examples.require("losses", "num_tokens")),
+    needs=("losses", "num_tokens"),
+    higher_is_better=False,
 )
 MASKED_ACCURACY = Metric(
     name="masked_accuracy",

@@ -15,6 +15,7 @@ PAGES.report = (root, data) => {
     ["learning", "Learning curves", data.curves.length, showLearning],
     ["forecasts", "Forecasts", data.forecasts, showForecasts],
     ["timelines", "Timelines", data.timelines, showTimelines],
+    ["images", "Generated images", data.drawn?.length, showDrawn],
     ["confusion", "Confusion matrix", data.confusion, showConfusion],
     ["labels", "Scores by label", data.labels?.length, showLabels],
     ["words", "Word attributions", data.highlights.length, showAttributions],
@@ -33,6 +34,19 @@ const showForecasts = (section, { forecasts }) => section.append(make("img", { c
 const showTimelines = (section, { timelines }) => section.append(
   make("p", { class: "between" }, "Held-out subjects: ticks are events; lines are the probability, at each time, that the next event is of this kind and comes within the horizon. The dotted line is the end of observation."),
   make("img", { class: "forecasts", src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(timelines)}`, alt: "Events of subjects, and predicted risks over time" }));
+
+/* Each generated image is larger than the training images that differ least from it: copies would be seen at once. */
+function showDrawn(section, { drawn, drawn_note: note }) {
+  const isCompared = drawn.some(({ nearest }) => nearest.length);
+  const draw = ({ png, label, distance }, name) => make("figure", {},
+    make("img", { src: `data:image/png;base64,${png}`, alt: `${name}${label ? ` of class ${label}` : ""}` }),
+    make("figcaption", {}, [label, isNumber(distance) ? distance.toFixed(1) : ""].filter(Boolean).join(" · ") || name));
+  section.append(make("p", { class: "lead" }, isCompared ? DRAWN_LEAD : "Images that the model has drawn."),
+    make("div", { class: "drawn" }, ...drawn.map((image) => make("div", { class: "drawn-image" }, draw(image, "drawn"),
+      image.nearest.length ? make("div", { class: "nearest" }, ...image.nearest.map((other) => draw(other, "training image"))) : null))),
+    note ? make("p", { class: "between" }, note) : null);
+}
+const DRAWN_LEAD = "Each image that the model has drawn, and beside it the training images that differ least from it, with the root of the mean squared difference in levels of 256. A model that memorizes its training images draws copies of them.";
 
 /* Where the model is not better than its baseline, that comes first, with what may help. */
 const makeWarning = ({ sentence, advice }) => make("div", { class: "not-better", role: "note" }, make("p", {}, sentence),

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from regard.explanation.report.summary import Summary
 if TYPE_CHECKING:  # importing attention imports torch, which certificates and bounds do not need
     from regard.explanation.attention import AttentionMaps
     from regard.explanation.attribution import Highlights
+    from regard.tasks.task import DrawnImage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,10 @@ class Report:
     """A drawing of forecasts and of what was observed, as SVG."""
     timelines: str = ""
     """A drawing of subjects with their events and predicted risks, as SVG."""
+    drawn: "Sequence[DrawnImage]" = ()
+    """Images that the model has drawn, with their nearest training images."""
+    drawn_note: str = ""
+    """A sentence below them."""
     notes: Sequence[str] = ()
     """What was inferred, counted or left out, one sentence each."""
 
@@ -80,6 +85,8 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "attention": [maps.to_page_data() for maps in report.attention],
         "forecasts": report.forecasts,
         "timelines": report.timelines,
+        "drawn": [asdict(image) for image in report.drawn],
+        "drawn_note": report.drawn_note,
         "notes": list(report.notes),
     }
     write_page(path, "report", title=report.title, data=data)
