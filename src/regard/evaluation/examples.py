@@ -49,6 +49,8 @@ class Examples:
     """The rank of each query's own candidate among all candidates, from 1."""
     forecasts: Sequence[Sequence[float]] | None = None
     """Of each span of origins of forecasts, the sums that `metrics.forecasts.SUMS` names."""
+    pointing: Sequence[Sequence[float]] | None = None
+    """Of each example, the attention that its words have on what they name, summed over these words, and their number."""
     settings: Mapping[str, str | int | float] = field(default_factory=dict)
     """How the outputs were made, such as the window of a language model; part of every signature."""
 

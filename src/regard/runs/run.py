@@ -19,6 +19,7 @@ from regard.adapters.lora import merge_lora
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.encodings import check_encoding
 from regard.data.formats.files import uncompressed_name
+from regard.data.formats.images import locate_image
 from regard.data.formats.messages import format_count, format_names
 from regard.data.formats.records import (
     RecordTable,
@@ -805,7 +806,7 @@ def _input_of(row: Mapping[str, Any], columns: Sequence[str], folder: Path | Non
         return ""
     if len(texts) > 1:
         texts = [text.replace(SEPARATOR, " ") for text in texts]
-    return SEPARATOR.join(texts) if folder is None else str(folder / texts[0])
+    return SEPARATOR.join(texts) if folder is None else locate_image(texts[0], folder)
 
 
 def _answer_of(predictions: Sequence[Prediction]) -> dict[str, Any]:

@@ -54,8 +54,9 @@ Architecture = Literal["encoder-decoder", "decoder", "encoder"]
 HeadKind = Literal[
     "next-token", "target-tokens", "masked-tokens", "labels", "number", "tags", "spans", "vector", "image-labels"
 ]
-AttentionKind = Literal["cross", "causal", "encoder", "words"]
-"""The attention maps that can be drawn; `words`: the weight of each word of the input instead."""
+AttentionKind = Literal["cross", "causal", "encoder", "words", "picture"]
+"""The attention maps that can be drawn; `words`: the weight of each word of the input instead; `picture`: the weights
+of the cells of an image for each word of the output."""
 
 
 class TaskSettings(Settings):
@@ -914,6 +915,12 @@ class Task(Generic[TaskSettingsT]):
     def imported_codecs(cls, imported: "ImportedCodecs") -> dict[str, Codec]:
         """The codecs of an imported model with this head."""
         raise NotImplementedError
+
+    def picture_attention(
+        self, model: Any, image: str, caption: str
+    ) -> tuple[list[str], list[Float[np.ndarray, "heads target cells"]]]:
+        """The tokens of a caption and its end, and by layers the weights of the image's cells for each of them."""
+        raise RunError(f"maps over a picture are for captions, and this is a model for {self.description}")
 
     def forecast(self, model: Any, data: Any, *, horizon: int | None = None) -> list[SeriesForecast]:
         """The continuation of each series of a table."""
