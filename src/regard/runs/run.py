@@ -50,10 +50,12 @@ from regard.evaluation.tables import (
 )
 from regard.explanation.attention import (
     AttentionMaps,
+    PictureMaps,
     causal_attention_maps,
     cross_attention_maps,
     encoder_attention_maps,
     model_attention_maps,
+    picture_maps,
 )
 from regard.explanation.attribution import Attribution, Highlights
 from regard.explanation.report import certificate_summary, update_certificate
@@ -519,7 +521,15 @@ class Run:
             self._check_inputs([text])
             return causal_attention_maps(model, self.tokenizer, text)
         output = str(self.predict(text, **options))
+        if kind == "picture":
+            return self.maps_over_picture(text, output)
         return cross_attention_maps(model, self.task.target_tokenizer, text, output, source_tokenizer=self.tokenizer)
+
+    def maps_over_picture(self, image: str, caption: str) -> PictureMaps:
+        """The attention of each token of a caption over an image."""
+        tokens, layers = self.task.picture_attention(self.model, image, caption)
+        image_config: Any = self.task.codecs["image"]
+        return picture_maps(tokens, layers, image, caption, image_config.image.size)
 
     def generate(self, prompt: str = "", **options: Unpack[GenerationOptions]) -> str:
         """The continuation of `prompt`, for a seed always the same."""

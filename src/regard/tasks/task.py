@@ -387,7 +387,7 @@ class ServerSchema:
     """Whether text is generated from a prompt, piece by piece."""
     has_beam_search: bool = False
     reads_files: bool = False
-    """Whether inputs are paths of files: such a task is not served, since clients could read the server's files."""
+    """Whether inputs are paths of images. A server accepts data URIs instead, since clients could read its files."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,10 @@ def decoder_config(preset: str, **changes: Any) -> ModelConfig:
     _, values = find_preset(preset, "tiny")
     if not issubclass(find_family(values["family"]).Config, EncoderDecoderConfig):
         raise ConfigError(f"task.decoder must be a preset with a decoder, such as lstm-attention, got {preset!r}")
-    return read_model_config({**values, **changes, "encoder_layers": 1})  # a stack that is replaced by the image
+    try:
+        return read_model_config({**values, **changes, "encoder_layers": 1})  # a stack that the image replaces
+    except ConfigError as error:
+        raise ConfigError(f"task.decoder: {error}") from None
 
 
 class Captioner(nn.Module):

@@ -27,7 +27,7 @@ from regard.data.caption_sources import CAPTION_ROLES, Caption, open_captions, r
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.pixels import PixelCodec
 from regard.data.codecs.text import TextCodec
-from regard.data.formats.images import ImageConfig, is_data_uri
+from regard.data.formats.images import ImageConfig, is_data_uri, read_image, to_data_uri
 from regard.data.formats.messages import format_count
 from regard.data.image_sources import ImageSource
 from regard.data.permutation import mix, permute
@@ -59,7 +59,6 @@ from regard.tasks.captioning.model import Captioner, Memory, decoder_config
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.task import (
     EVALUATION_TOKENS,
-    NUM_SAMPLES,
     PLAIN,
     Defaults,
     DefaultsContext,
@@ -94,8 +93,8 @@ _MANY_SIDES = 0.02
 _LARGE_IMAGE = 64
 _PUNCTUATION = re.compile(r"[^\w\s'-]")
 _BASELINE_IMAGES = 20_000
-_SHOWN = 60
-"""Samples of a report, which have pictures."""
+_SHOWN, _THUMBNAIL = 60, 64
+"""Samples of a report, and the size of their pictures."""
 
 
 class CaptioningSettings(TaskSettings):
@@ -430,7 +429,8 @@ class Captioning(Task[CaptioningSettings]):
             rows.append({"source": name, "image": row[0], "target": "\n".join(references),
                          "prediction": each.output, "right": right})  # fmt: skip
         wrong, right = ([row for row in rows if row["right"] is is_right] for is_right in (False, True))
-        return [*wrong[: min(_SHOWN, NUM_SAMPLES) // 2], *right[: min(_SHOWN, NUM_SAMPLES) // 2]]
+        shown = [*wrong[: _SHOWN // 2], *right[: _SHOWN // 2]]
+        return [{**row, "image": _thumbnail(row["image"])} for row in shown]
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return ServerSchema(("image",), has_beam_search=True, reads_files=True)
@@ -505,6 +505,13 @@ def mean_attention(
     """The weights of the cells, averaged over layers and heads."""
     layers = model.attention(encoded, tokens)
     return torch.stack([layer.mean(dim=1) for layer in layers]).mean(dim=0)
+
+
+def _thumbnail(image: str) -> str:
+    """A small copy of an image, as a data URI."""
+    config = ImageConfig(size=_THUMBNAIL, patch_size=_THUMBNAIL)
+    is_small = is_data_uri(image) and len(image) < _THUMBNAIL**2
+    return image if is_small else to_data_uri(read_image(image, config).transpose(1, 2, 0))
 
 
 def _tokenizer_of(codecs: Mapping[str, Codec]) -> Tokenizer:
