@@ -512,6 +512,8 @@ class Run:
         """The attention maps of the model for `text` and its output."""
         model: Any = self.model
         kind = self.task.attention_kind
+        if kind == "picture":
+            return self.maps_over_picture(text, str(self.predict(text, **options)))
         if kind is None or kind == "words":
             raise RunError(f"{self.path} is for {self.task.description}, which has no attention maps of text")
         if kind == "encoder":
@@ -521,8 +523,6 @@ class Run:
             self._check_inputs([text])
             return causal_attention_maps(model, self.tokenizer, text)
         output = str(self.predict(text, **options))
-        if kind == "picture":
-            return self.maps_over_picture(text, output)
         return cross_attention_maps(model, self.task.target_tokenizer, text, output, source_tokenizer=self.tokenizer)
 
     def maps_over_picture(self, image: str, caption: str) -> PictureMaps:

@@ -229,15 +229,16 @@ class Captioning(Task[CaptioningSettings]):
             "batch_tokens": at_once * self.settings.image.num_positions,
             "weight_decay": 0.05,
             "ema_decay": 0.998 if is_gpu else 0.99,
+            # The model of the run is the encoder; the decoder may be one whose steps cannot be captured.
+            "cuda_graphs": self._decoder_config().can_use_cuda_graphs,
         }
         size = self.settings.image.size
         flips, reason = self._default_flips(context)
-        if self.settings.flips is None:
-            log_info(f"images are {'' if flips else 'not '}mirrored in training: {reason}")
         return Defaults(
             train={**train, **own},
             task={"crop_padding": size // 16 if size >= _LARGE_IMAGE else 0, "flips": flips},
             finetune_train={"learning_rate": 1e-3 if context.method == "head" else 3e-4, "ema_decay": 0.99},
+            reasons={"task.flips": f"{str(flips).lower()}: {reason}"},
         )
 
     def _default_flips(self, context: DefaultsContext) -> tuple[bool, str]:
@@ -269,12 +270,19 @@ class Captioning(Task[CaptioningSettings]):
     def build(self, model: ModelConfig, head: HeadConfig) -> Captioner:
         if head.hidden_layer:
             raise ConfigError("head.hidden_layer has no effect on captions, which a decoder predicts")
-        settings = self.settings
-        changes = {"model_dim": settings.decoder_dim, "dropout": settings.decoder_dropout}
-        decoder = decoder_config(settings.decoder, **{name: each for name, each in changes.items() if each is not None})
         return Captioner(
-            model, self.image, decoder, self.tokenizer.vocab_size, memory=settings.memory, dropout=head.dropout
+            model,
+            self.image,
+            self._decoder_config(),
+            self.tokenizer.vocab_size,
+            memory=self.settings.memory,
+            dropout=head.dropout,
         )
+
+    def _decoder_config(self) -> ModelConfig:
+        changes = {"model_dim": self.settings.decoder_dim, "dropout": self.settings.decoder_dropout}
+        given = {name: value for name, value in changes.items() if value is not None}
+        return decoder_config(self.settings.decoder, **given)
 
     def batches(
         self, data: Prepared, *, batch_tokens: int, seed: int, has_fixed_shapes: bool = False
