@@ -160,8 +160,10 @@ def test_defaults(run: Run):
 
 def test_beyond_text(run: Run):
     rows = run("beyond_text")
-    assert [row["row"] for row in rows] == ["etth1-96", "etth2-96"]
-    assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in rows)
+    assert [row["row"] for row in rows] == ["etth1-96", "etth2-96", "scenes", "flickr8k"]
+    assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in rows[:2])
+    assert 0.0 < rows[2]["pointing"] < 1.0
+    assert rows[3]["difference"] == pytest.approx(rows[3]["bleu"] - rows[3]["one_vector"])
 
 
 def test_pictures(run: Run):

@@ -123,7 +123,17 @@ def value(metric: Metric, examples: Examples) -> float:
 
 def chosen(examples: Examples, rows: Sequence[int]) -> Examples:
     """The examples of these rows; of a text, their share of its bytes."""
-    per_row = ("outputs", "targets", "confidences", "losses", "num_tokens", "num_correct", "ranks", "forecasts", "pointing")
+    per_row = (
+        "outputs",
+        "targets",
+        "confidences",
+        "losses",
+        "num_tokens",
+        "num_correct",
+        "ranks",
+        "forecasts",
+        "pointing",
+    )
     columns = {name: getattr(examples, name) for name in per_row}
     found = {name: [column[row] for row in rows] for name, column in columns.items() if column is not None}
     if examples.num_bytes is not None:

@@ -87,9 +87,10 @@ def test_a_table_of_scenes_is_the_same_data(tmp_path: Path):
     data = find_builtin("scenes")
     lines = ["\t".join(data.columns), *("\t".join(row) for row in data.generate(20, 0))]
     (tmp_path / "scenes.tsv").write_text("\n".join(lines) + "\n")
-    assert opened(tmp_path / "scenes.tsv").train.rows == open_captions(
-        DataConfig(train=["scenes"], num_rows=20)
-    ).train.rows
+    assert (
+        opened(tmp_path / "scenes.tsv").train.rows
+        == open_captions(DataConfig(train=["scenes"], num_rows=20)).train.rows
+    )
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,9 @@ def test_the_page_needs_nothing_from_elsewhere(client: TestClient):
     assert "beam_size" in schema["properties"]
 
 
-def test_images_are_served_as_data_uris_and_no_path_is_read(runs: dict[str, Run], tmp_path: Path, single_precision: None):
+def test_images_are_served_as_data_uris_and_no_path_is_read(
+    runs: dict[str, Run], tmp_path: Path, single_precision: None
+):
     for number in range(20):
         name = tmp_path / "pictures" / ("dark", "bright")[number % 2] / f"{number}.png"
         name.parent.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ def fit_nearest_picture(
         found: list[str] = []
         for start in range(0, len(inputs), _AT_ONCE):
             given = small_pictures(read(inputs[start : start + _AT_ONCE]))
-            found += [captions[best] for best in (norms - 2 * given @ known.T).argmin(axis=1)]
+            found += [captions[best] for best in (norms - 2 * given @ known.T).argmin(axis=1).tolist()]
         return BaselinePredictions(found)
 
     return Baseline("caption of the nearest training image", predict, len(captions), unit="images")
@@ -36,12 +36,12 @@ def fit_nearest_picture(
 
 def small_pictures(pixels: UInt8[np.ndarray, "images channels height width"]) -> Float[np.ndarray, "images numbers"]:
     """Each image as standardized averages of its squares."""
-    images, channels, height, width = pixels.shape
-    rows, columns = (np.arange(side) * _SIDE // side for side in (height, width))
-    grid = np.zeros((images, channels, _SIDE, _SIDE), np.float32)
-    counts = np.zeros((_SIDE, _SIDE), np.float32)
-    np.add.at(counts, (rows[:, None], columns[None, :]), 1.0)
-    np.add.at(grid, (slice(None), slice(None), rows[:, None], columns[None, :]), pixels)
-    flat = (grid / np.maximum(counts, 1.0)).reshape(images, -1)
+    found = pixels.astype(np.float32)
+    for axis in (2, 3):
+        starts = np.arange(_SIDE) * found.shape[axis] // _SIDE
+        counts = np.maximum(np.diff(starts, append=found.shape[axis]), 1)
+        sums = np.add.reduceat(found, starts, axis=axis)
+        found = sums / (counts[:, None] if axis == 2 else counts)
+    flat = found.reshape(len(found), -1)
     centered = flat - flat.mean(axis=1, keepdims=True)
     return centered / np.maximum(centered.std(axis=1, keepdims=True), 1e-6)

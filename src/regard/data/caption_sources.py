@@ -147,4 +147,3 @@ def _read_grounding(text: str, caption: str) -> tuple[GroundedWords, ...]:
                 f"bottom], got {text[:60]!r} for {caption[:60]!r}"
             )
     return tuple(GroundedWords(int(each[0]), int(each[1]), (each[2], each[3], each[4], each[5])) for each in found)
-

@@ -20,12 +20,12 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.caption_sources import read_captions
 from regard.data.codecs.codec import Codec, read_codecs, write_codecs
 from regard.data.codecs.labels import LabelCodec, describe_unknown, format_frequencies
 from regard.data.codecs.pixels import PixelCodec
 from regard.data.codecs.series import SeriesCodec, format_values
 from regard.data.codecs.text import TextCodec
-from regard.data.caption_sources import read_captions
 from regard.data.formats.files import check_file
 from regard.data.formats.images import LabeledImages, is_data_uri, read_image
 from regard.data.formats.messages import format_count, format_names

@@ -50,7 +50,7 @@ class Examples:
     forecasts: Sequence[Sequence[float]] | None = None
     """Of each span of origins of forecasts, the sums that `metrics.forecasts.SUMS` names."""
     pointing: Sequence[Sequence[float]] | None = None
-    """Of each example, the attention that its words have on what they name, summed over these words, and their number."""
+    """Of each example, the attention of its words on what they name, summed over these words, and their number."""
     settings: Mapping[str, str | int | float] = field(default_factory=dict)
     """How the outputs were made, such as the window of a language model; part of every signature."""
 

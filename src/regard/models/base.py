@@ -120,8 +120,10 @@ class SequenceModel(nn.Module, Decoder, Generic[ConfigT]):
         return None
 
     def replace_encoder(self) -> "SequenceModel":
-        """Remove the encoder: from now on the decoder reads hidden states, of its width, that another model computes."""
-        raise ConfigError(f"a decoder of the family {self.config.family} cannot read the hidden states of another encoder")
+        """Remove the encoder, and return the model: its decoder reads hidden states that another model computes."""
+        raise ConfigError(
+            f"a decoder of the family {self.config.family} cannot read the hidden states of another encoder"
+        )
 
     def require_source(self, is_given: bool) -> None:
         """Raise a `ConfigError` unless the decoder is given an encoder output exactly if there is an encoder."""

@@ -29,7 +29,7 @@ _AUGMENTATION = 1
 
 @dataclass(frozen=True)
 class CaptionBatch:
-    """Images, and captions of each shifted by one: from `target_in[t]` and what precedes it, `target_out[t]` follows."""
+    """Images, and captions shifted by one: from `target_in[t]` and what precedes it, `target_out[t]` is predicted."""
 
     pixels: UInt8[Tensor, "batch channels height width"]
     target_in: Int[Tensor, "batch captions target"]

@@ -39,8 +39,12 @@ def decoder_config(preset: str, **changes: Any) -> ModelConfig:
         192
     """
     _, values = find_preset(preset, "tiny")
-    if not issubclass(find_family(values["family"]).Config, EncoderDecoderConfig):
+    config = find_family(values["family"]).Config
+    if not issubclass(config, EncoderDecoderConfig) or config.input_kind != "tokens":
         raise ConfigError(f"task.decoder must be a preset with a decoder, such as lstm-attention, got {preset!r}")
+    if values.get("attention") == "luong":
+        # What was read is an input of the next step: a relation is about two places (Luong et al., 2015, section 3.3).
+        values["input_feeding"] = True
     try:
         return read_model_config({**values, **changes, "encoder_layers": 1})  # a stack that the image replaces
     except ConfigError as error:
