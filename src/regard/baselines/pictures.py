@@ -21,14 +21,14 @@ def fit_nearest_picture(
     pixels: UInt8[np.ndarray, "images channels height width"], captions: Sequence[str], *, read: Read
 ) -> Baseline:
     """The caption of the nearest of these images; `read` reads the pixels of inputs."""
-    known = small_pictures(pixels)
+    known, texts = small_pictures(pixels), np.array(captions, dtype=object)
     norms = (known**2).sum(axis=1)
 
     def predict(inputs: Sequence[str]) -> BaselinePredictions:
         found: list[str] = []
         for start in range(0, len(inputs), _AT_ONCE):
             given = small_pictures(read(inputs[start : start + _AT_ONCE]))
-            found += [captions[best] for best in (norms - 2 * given @ known.T).argmin(axis=1).tolist()]
+            found += texts[(norms - 2 * given @ known.T).argmin(axis=1)].tolist()
         return BaselinePredictions(found)
 
     return Baseline("caption of the nearest training image", predict, len(captions), unit="images")
