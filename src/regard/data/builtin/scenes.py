@@ -30,6 +30,7 @@ SHAPES = ("circle", "square", "triangle", "cross")
 _GRAYS = (32, 40, 48)
 """Behind the shapes, at random: few of them, so that a picture is a short text."""
 _RADII = (3.2, 4.8)
+_SHARE_OF_THREE = 0.3
 _OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 
 
@@ -41,7 +42,7 @@ def generate_scenes(num_rows: int, seed: int) -> Iterator[tuple[str, ...]]:
         >>> rows[0][0] == rows[1][0], rows[0][0][:22]
         (True, 'data:image/png;base64,')
         >>> [caption for _, caption, _ in rows]
-        ['a white cross left of a green circle', 'a green circle right of a white cross']
+        ['a yellow circle above a blue circle', 'a blue circle below a yellow circle']
     """
     import numpy as np
 
@@ -58,19 +59,19 @@ def generate_scenes(num_rows: int, seed: int) -> Iterator[tuple[str, ...]]:
 def _scene(rng: "np.random.Generator") -> tuple[Any, list[tuple[str, str]]]:
     import numpy as np
 
-    count = 2 + int(rng.random() < 0.5)
+    count = 2 + int(rng.random() < _SHARE_OF_THREE)
     colors = [list(COLORS)[place] for place in rng.permutation(len(COLORS))[:count]]
     names = [f"{color} {SHAPES[int(rng.integers(len(SHAPES)))]}" for color in colors]
     is_row = bool(rng.random() < 0.5)
     radii = rng.uniform(*_RADII, count)
-    # Along the line the shapes do not touch; across it they are almost at the same height.
-    free = SIZE - 2 * float(radii.sum()) - 2 * (count - 1)
-    gaps = rng.dirichlet(np.ones(count + 1)) * free
-    along, place = [], 0.0
-    for gap, radius in zip(gaps, radii, strict=False):
-        place += gap + radius
-        along.append(place)
-        place += radius + 2
+    # Along the line the shapes are close, but do not touch; across it they are almost at the same height.
+    free = SIZE - 2 * float(radii.sum())
+    gaps = rng.uniform(1.0, min(5.0, free / (count - 1)), count - 1)
+    place = rng.uniform(0.0, free - gaps.sum())
+    along = []
+    for gap, radius in zip([0.0, *gaps], radii, strict=True):
+        along.append(float(place + gap + radius))
+        place = along[-1] + radius
     middle = rng.uniform(6.5, SIZE - 6.5)
     across = [float(np.clip(middle + rng.uniform(-2.5, 2.5), r, SIZE - r)) for r in radii]
     pixels = rng.choice(np.array(_GRAYS, np.float64), (SIZE, SIZE, 1)).repeat(3, axis=2)

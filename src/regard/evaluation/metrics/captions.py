@@ -43,7 +43,7 @@ def count_cider(predictions: Sequence[str], references: References) -> Counts:
 
     Example:
         >>> round(count_cider(["a red dog", "a blue cat"], [["a red dog"], ["a blue bird"]]).value, 3)
-        5.205
+        5.0
     """
     check_equal_lengths(predictions, references)
     lists = reference_lists(references)

@@ -27,6 +27,8 @@ from regard.nn.dropout import Dropout
 from regard.nn.norms import LayerNorm
 
 Memory = Literal["map", "mean"]
+_POSITION_SCALE = 0.3
+"""Of the initial vectors of positions, beside normalized vectors of variance 1: larger ones hide what is in a cell."""
 
 
 def decoder_config(preset: str, **changes: Any) -> ModelConfig:
@@ -40,9 +42,6 @@ def decoder_config(preset: str, **changes: Any) -> ModelConfig:
     config = find_family(values["family"]).Config
     if not issubclass(config, EncoderDecoderConfig) or config.input_kind != "tokens":
         raise ConfigError(f"task.decoder must be a preset with a decoder, such as lstm-attention, got {preset!r}")
-    if values.get("attention") == "luong":
-        # What was read is an input of the next step: a relation is about two places (Luong et al., 2015, section 3.3).
-        values["input_feeding"] = True
     try:
         return read_model_config({**values, **changes, "encoder_layers": 1})  # a stack that the image replaces
     except ConfigError as error:
@@ -58,7 +57,7 @@ class GridPositions(nn.Module):
     def __init__(self, side: int, width: int) -> None:
         super().__init__()
         distances = torch.linspace(-1.0, 1.0, side)[:, None] if side > 1 else torch.zeros(1, 1)
-        self.rows, self.columns = (nn.Parameter(distances * torch.randn(width)) for _ in range(2))
+        self.rows, self.columns = (nn.Parameter(_POSITION_SCALE * distances * torch.randn(width)) for _ in range(2))
 
     def forward(self) -> Float[Tensor, "cells model"]:
         return (self.rows[:, None] + self.columns).flatten(0, 1)
