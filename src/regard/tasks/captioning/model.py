@@ -27,8 +27,9 @@ from regard.nn.dropout import Dropout
 from regard.nn.norms import LayerNorm
 
 Memory = Literal["map", "mean"]
-_POSITION_SCALE = 0.3
-"""Of the initial vectors of positions, beside normalized vectors of variance 1: larger ones hide what is in a cell."""
+_POSITION_STD = 0.5
+"""Of the initial vectors of positions, beside normalized vectors of variance 1. Vectors that grow along an axis were not
+learned from: attention was on a corner, whatever was in the cells."""
 
 
 def decoder_config(preset: str, **changes: Any) -> ModelConfig:
@@ -48,21 +49,6 @@ def decoder_config(preset: str, **changes: Any) -> ModelConfig:
         raise ConfigError(f"task.decoder: {error}") from None
 
 
-class GridPositions(nn.Module):
-    """A learned vector for each cell of a square: the sum of one for its row and one for its column.
-
-    Both are initially proportional to the distance from the middle, so that what is left of something can be read off.
-    """
-
-    def __init__(self, side: int, width: int) -> None:
-        super().__init__()
-        distances = torch.linspace(-1.0, 1.0, side)[:, None] if side > 1 else torch.zeros(1, 1)
-        self.rows, self.columns = (nn.Parameter(_POSITION_SCALE * distances * torch.randn(width)) for _ in range(2))
-
-    def forward(self) -> Float[Tensor, "cells model"]:
-        return (self.rows[:, None] + self.columns).flatten(0, 1)
-
-
 class Captioner(nn.Module):
     """Pixels and prefixes of captions in, hidden states of the next tokens out."""
 
@@ -78,7 +64,9 @@ class Captioner(nn.Module):
         self.projection = nn.Linear(config.model_dim, decoder.model_dim)
         self.norm = LayerNorm(decoder.model_dim)
         self.dropout = Dropout(dropout)
-        self.positions = GridPositions(image.size // image.patch_size, decoder.model_dim) if memory == "map" else None
+        self.positions: nn.Parameter | None = None
+        if memory == "map":
+            self.positions = nn.Parameter(_POSITION_STD * torch.randn(image.num_positions - 1, decoder.model_dim))
         self.decoder: Any = build_model(decoder, vocab_size).replace_encoder()
 
     @property
@@ -95,7 +83,7 @@ class Captioner(nn.Module):
         if self.positions is None:
             return EncoderOutput(self.norm(self.projection(self.dropout(cells.mean(dim=1, keepdim=True)))), None)
         found = self.norm(self.projection(self.dropout(cells)))
-        return EncoderOutput(found + self.positions().to(found.dtype), None)
+        return EncoderOutput(found + self.positions.to(found.dtype), None)
 
     def hidden_states(
         self, encoded: EncoderOutput, tokens: Int[Tensor, "batch captions target"]

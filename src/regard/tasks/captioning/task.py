@@ -83,8 +83,6 @@ _SLOTS = {"cpu": 64, "cuda": 256}
 """Captions that are generated side by side."""
 _SEARCHED = 64
 """Images that are searched together by beam search."""
-_SMALL_DECODER = {"decoder_dim": 128, "decoder_layers": 1}
-"""On a CPU: as good as the preset where words are few, in half of its time."""
 _RARE, _FEW_CAPTIONS = 4, 2_000
 """Words that occur less often than this are not learned, where there are this many captions."""
 _CLOSED_VOCABULARY = 100
@@ -112,9 +110,9 @@ class CaptioningSettings(TaskSettings):
     decoder: str = "lstm-attention-tiny"
     """The preset of the decoder: lstm-attention, gru-attention, transformer, or lstm, with its size."""
     decoder_dim: int | None = Field(default=None, ge=1)
-    """Width of the decoder. Unset: that of its preset; 128 on a CPU, where the preset is not set."""
+    """Width of the decoder, if not that of its preset."""
     decoder_layers: int | None = Field(default=None, ge=1)
-    """Layers of the decoder. Unset: as many as its preset has; 1 on a CPU, where the preset is not set."""
+    """Layers of the decoder, if not as many as its preset has."""
     decoder_dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Dropout of the decoder, if not that of its preset."""
     memory: Memory = "map"
@@ -238,11 +236,9 @@ class Captioning(Task[CaptioningSettings]):
         }
         size = self.settings.image.size
         flips, reason = self._default_flips(context)
-        is_small = not is_gpu and "decoder" not in self.settings.model_fields_set
-        small = _SMALL_DECODER if is_small else {}
         return Defaults(
             train={**train, **own},
-            task={"crop_padding": size // 16 if size >= _LARGE_IMAGE else 0, "flips": flips, **small},
+            task={"crop_padding": size // 16 if size >= _LARGE_IMAGE else 0, "flips": flips},
             finetune_train={"learning_rate": 1e-3 if context.method == "head" else 3e-4, "ema_decay": 0.99},
             reasons={"task.flips": f"{str(flips).lower()}: {reason}"},
         )
