@@ -28,8 +28,8 @@ from regard.nn.norms import LayerNorm
 
 Memory = Literal["map", "mean"]
 _POSITION_STD = 0.5
-"""Of the initial vectors of positions, beside normalized vectors of variance 1. Vectors that grow along an axis were not
-learned from: attention was on a corner, whatever was in the cells."""
+"""Of the initial vectors of positions, beside normalized vectors of variance 1. With vectors that grow along an axis,
+attention stayed on a corner, whatever was in the cells."""
 
 
 def decoder_config(preset: str, **changes: Any) -> ModelConfig:
