@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SIZE = 32
 """Height and width of a picture in pixels."""
-COLORS = {
+_COLORS = {
     "red": (220, 50, 47),
     "green": (60, 180, 75),
     "blue": (50, 90, 230),
@@ -26,7 +26,7 @@ COLORS = {
     "purple": (170, 60, 200),
     "white": (240, 240, 240),
 }
-SHAPES = ("circle", "square", "triangle", "cross")
+_SHAPES = ("circle", "square", "triangle", "cross")
 _GRAYS = (32, 40, 48)
 """Behind the shapes, at random: few of them, so that a picture is a short text."""
 _RADII = (3.2, 4.8)
@@ -60,8 +60,8 @@ def _scene(rng: "np.random.Generator") -> tuple[Any, list[tuple[str, str]]]:
     import numpy as np
 
     count = 2 + int(rng.random() < _SHARE_OF_THREE)
-    colors = [list(COLORS)[place] for place in rng.permutation(len(COLORS))[:count]]
-    names = [f"{color} {SHAPES[int(rng.integers(len(SHAPES)))]}" for color in colors]
+    colors = [list(_COLORS)[place] for place in rng.permutation(len(_COLORS))[:count]]
+    names = [f"{color} {_SHAPES[int(rng.integers(len(_SHAPES)))]}" for color in colors]
     is_row = bool(rng.random() < 0.5)
     radii = rng.uniform(*_RADII, count)
     # Along the line the shapes are close, but do not touch; across it they are almost at the same height.
@@ -80,7 +80,7 @@ def _scene(rng: "np.random.Generator") -> tuple[Any, list[tuple[str, str]]]:
         x, y = (one, other) if is_row else (other, one)
         color, shape = name.split()
         mask = _mask(shape, x, y, float(radius))
-        pixels[mask] = np.array(COLORS[color]) + rng.normal(0, 6, 3)
+        pixels[mask] = np.array(_COLORS[color]) + rng.normal(0, 6, 3)
         boxes.append(tuple(side / SIZE for side in (x - radius, y - radius, x + radius, y + radius)))
     return np.clip(pixels, 0, 255).astype(np.uint8), _captions(names, boxes, is_row=is_row)
 

@@ -94,14 +94,15 @@ def _count_pointing(examples: Examples) -> Counts:
     return Counts(statistics=np.array(known or [[0.0, 1.0]], np.float64), compute=ratio)
 
 
-BLEU1, BLEU2, BLEU3 = (
-    Metric(
-        name=f"bleu{longest}",
-        label=f"BLEU-{longest}",
-        counter=on_pairs(lambda outputs, targets, longest=longest: count_short_bleu(outputs, targets, longest=longest)),
-        digits=2,
-    )
-    for longest in (1, 2, 3)
-)
+def _bleu(longest: int) -> Metric:
+    def count(outputs: Sequence[str], targets: References) -> Counts:
+        return count_short_bleu(outputs, targets, longest=longest)
+
+    return Metric(name=f"bleu{longest}", label=f"BLEU-{longest}", counter=on_pairs(count), digits=2)
+
+
+BLEU1 = _bleu(1)
+BLEU2 = _bleu(2)
+BLEU3 = _bleu(3)
 CIDER = Metric(name="cider", label="CIDEr", counter=on_pairs(count_cider))
 POINTING = Metric(name="pointing", label="Pointing accuracy", counter=_count_pointing, needs=("pointing",))

@@ -59,7 +59,7 @@ class CaptionLikelihoods(Likelihoods):
     """The sum of these shares over the words with a box, and the number of these words."""
 
 
-def make_batch(
+def make_caption_batch(
     pixels: NDArray[np.uint8],
     captions: Sequence[Sequence[NDArray[np.int64]]],
     tokenizer: Tokenizer,
@@ -114,7 +114,7 @@ class CaptionBatches:
         rows = permute(np.arange(start, end), len(self._store), mix(self._seed, epoch))
         rng = np.random.default_rng([mix(self._seed, number), _AUGMENTATION])
         captions = [_draw(some, rng) for some in self._store.captions_of(rows)]
-        batch = make_batch(
+        batch = make_caption_batch(
             self._store.pixels(rows), captions, self._tokenizer, num_positions=self._num_positions, shape=self._shape
         )
         batch = self._augment(batch, rng)

@@ -52,7 +52,7 @@ from regard.tasks.captioning.batches import (
     CaptionBatch,
     CaptionBatches,
     CaptionLikelihoods,
-    make_batch,
+    make_caption_batch,
     pointing_of,
 )
 from regard.tasks.captioning.model import Captioner, Memory, decoder_config
@@ -329,7 +329,7 @@ class Captioning(Task[CaptioningSettings]):
             yield replace(batch, captions=tuple(captions))
 
     def _batch(self, pixels: NDArray[np.uint8], captions: list[list[NDArray[np.int64]]]) -> CaptionBatch:
-        return make_batch(pixels, captions, self.tokenizer, num_positions=self.image.num_positions)
+        return make_caption_batch(pixels, captions, self.tokenizer, num_positions=self.image.num_positions)
 
     def _encode(self, captions: Sequence[Caption]) -> list[list[int]]:
         return self.tokenizer.encode([caption.text for caption in captions])
