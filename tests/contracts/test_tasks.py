@@ -15,6 +15,7 @@ from tests.contracts.plugin_path import installed_plugin
 from tests.golden import data as rows_of
 from tests.tiny import TRANSFORMER, Tiny, tiny
 
+from regard.data.builtin.scenes import generate_scenes
 from regard.data.codecs.codec import write_codecs
 from regard.data.sources import NamedRows
 from regard.errors import ConfigError
@@ -101,6 +102,14 @@ HISTORIES = (
 CONTINUOUS_HISTORIES = (
     HISTORIES[0], '{"observations": [[0.1, 0.2, 0.3], [1, 0, -1]], "actions": [[0.5, 0.1]], "rewards": [1.0]}',
 )  # fmt: skip
+
+
+def scenes(folder: Path) -> list[tuple[str, ...]]:
+    """Pictures with two captions each, whose words have boxes."""
+    return list(generate_scenes(120, 1))
+
+
+CAPTIONS = {"image": {"size": 8, "patch_size": 4}, "decoder_dim": 12, "decoder_dropout": 0.0}
 SHORT_SERIES = {"horizon": 3, "input_length": 8}
 WORDS = {"tokenizer": "words"}
 MEALS = in_memory(rows_of.meals, 40)
@@ -201,6 +210,22 @@ CASES = {
         {"window": 4, "use_returns": False},
     ),
     "control-lstm": Case("control", lambda folder: episodes(30), HISTORIES, "lstm-control-tiny", {"window": 4}),
+    "captioning": Case(
+        "captioning", scenes, preset="cnn-tiny", settings={**CAPTIONS, "model": {"num_layers": 1, "model_dim": 12}}
+    ),
+    "captioning-transformer": Case(
+        "captioning", scenes, preset="vit-tiny",
+        settings={
+            **CAPTIONS, "decoder": "transformer-tiny", "decoder_dim": 16, "tokenizer": "characters", "flips": True,
+        },
+    ),
+    "captioning-one-vector": Case(
+        "captioning", scenes, preset="cnn-tiny",
+        settings={
+            **CAPTIONS, "decoder": "lstm-tiny", "memory": "mean", "model": {"num_layers": 1, "model_dim": 12},
+            "crop_padding": 1,
+        },
+    ),
     "trend": Case("trend", series, preset="pooled-tiny"),
 }  # fmt: skip
 WITHOUT_BASELINE = ("masked-language-modeling", "question-answering", "sentence-embedding", "trend")

@@ -355,3 +355,16 @@ def test_without_requests_nothing_is_generated():
     engine = Engine(make(ALONE["rotary"]), GREEDY, end=END)
     assert engine.advance() == []
     assert engine.run([]) == []
+
+
+def test_a_source_that_is_encoded_already_gives_the_same_tokens():
+    model = make(WITH_SOURCE["transformer"])
+    sources = [[3, 4, 5, 6, 7], [8, 9], [5, 5, 3, 11, 4]]
+    plain = [Request([1], limit=9, source=source) for source in sources]
+    with torch.inference_mode():
+        encoded = [model.encode(torch.tensor([source])) for source in sources]
+    alike = [Request([1], limit=9, encoded=each) for each in (encoded[0], encoded[2])]
+    expected = Engine(model, GREEDY, end=END, num_slots=2).run(plain)
+    assert Engine(model, GREEDY, end=END, num_slots=2).run(alike) == [expected[0], expected[2]]
+    with pytest.raises(DataError, match="this model needs no source, got one"):
+        Engine(make(ALONE["rotary"]), GREEDY, end=END).run([Request([1], limit=9, encoded=encoded[0])])

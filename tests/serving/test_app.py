@@ -1,6 +1,7 @@
 """What is asked by HTTP is answered as from Python, whoever else is asking; what is wrong is told in a line."""
 
 import asyncio
+import base64
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -212,7 +213,9 @@ def test_the_page_needs_nothing_from_elsewhere(client: TestClient):
     assert "beam_size" in schema["properties"]
 
 
-def test_a_task_that_reads_files_is_not_served(runs: dict[str, Run], tmp_path: Path, single_precision: None):
+def test_images_are_served_as_data_uris_and_no_path_is_read(
+    runs: dict[str, Run], tmp_path: Path, single_precision: None
+):
     for number in range(20):
         name = tmp_path / "pictures" / ("dark", "bright")[number % 2] / f"{number}.png"
         name.parent.mkdir(parents=True, exist_ok=True)
@@ -220,8 +223,16 @@ def test_a_task_that_reads_files_is_not_served(runs: dict[str, Run], tmp_path: P
     model = {"num_layers": 1, "model_dim": 12, "num_heads": 2, "feedforward_dim": 17}
     settings = {"model": model, "task": {"image": {"size": 8}}, "train": {"max_steps": 1, "device": "cpu"}}
     run = train(tmp_path / "pictures", out=tmp_path / "run", settings=settings, show_progress=False)
-    with pytest.raises(ConfigError, match="which reads files of this machine: it is not served"):
-        make_app([runs["masked-language-modeling"], run])
+    with TestClient(make_app([run])) as client:
+        assert client.get("/model").json()["reads_images"]
+        name = next((tmp_path / "pictures" / "dark").iterdir())
+        image = "data:image/png;base64," + base64.b64encode(name.read_bytes()).decode()
+        (answer,) = client.post("/predict", json={"inputs": [image]}).json()["predictions"]
+        assert answer["output"] == run.predict(str(name))
+        for wrong in (str(name), "data:image/png;base64,AAAA", "data:image/png,x", image[:-30]):
+            refused = client.post("/predict", json={"inputs": [wrong]})
+            assert refused.status_code == 400
+            assert len(refused.json()["error"].splitlines()) == 1
 
 
 def test_models_need_names_of_their_own(runs: dict[str, Run]):

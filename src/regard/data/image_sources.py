@@ -15,6 +15,7 @@ from regard.data.formats.images import (
     has_labeled_images,
     image_folders_by_split,
     images_in_folder,
+    locate_image,
 )
 from regard.data.formats.tables import Table
 from regard.data.settings import DataConfig
@@ -71,5 +72,5 @@ def _held_out(config: DataConfig, paths: Sequence[str]) -> LabeledImages | None:
 def _images_of(table: Table) -> LabeledImages:
     folder = table.paths[0].parent if table.paths else Path()
     rows = list(table)
-    found = [(str((folder / path).absolute()), label.strip()) for path, label in (row.values for row in rows)]
+    found = [(locate_image(path, folder), label.strip()) for path, label in (row.values for row in rows)]
     return LabeledImages(found, None if table.key is None else [row.split_key for row in rows], table.key)

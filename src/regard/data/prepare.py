@@ -20,12 +20,14 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.caption_sources import read_captions
 from regard.data.codecs.codec import Codec, read_codecs, write_codecs
 from regard.data.codecs.labels import LabelCodec, describe_unknown, format_frequencies
 from regard.data.codecs.pixels import PixelCodec
 from regard.data.codecs.series import SeriesCodec
 from regard.data.codecs.text import TextCodec
-from regard.data.formats.images import LabeledImages, read_image
+from regard.data.formats.files import check_file
+from regard.data.formats.images import LabeledImages, is_data_uri, read_image
 from regard.data.formats.messages import format_count, format_names
 from regard.data.formats.plain_text import Documents, Piece, cut_documents, join_pieces
 from regard.data.formats.series import Clock, Series, SeriesTable, require_columns
@@ -40,6 +42,7 @@ from regard.data.splits.by_position import TextSplit, split_text
 from regard.data.splits.leaks import find_near_duplicates
 from regard.data.splits.plan import plan_split
 from regard.data.stores.arrays import token_dtype
+from regard.data.stores.captions import CaptionStore, write_captions
 from regard.data.stores.images import ImageStore, write_images
 from regard.data.stores.rows import TokenStore, write_store
 from regard.data.stores.series import SeriesStore, write_series
@@ -66,14 +69,15 @@ _NO_LABEL = ("",)
 Values = Sequence[str]
 """The cells of a row, in the order of the task's roles."""
 HeldOut = dict[str, list[tuple[str, ...]]]
-Store = TypeVar("Store", TokenStore, TokenStream, ImageStore, SeriesStore)
+Store = TypeVar("Store", TokenStore, TokenStream, ImageStore, CaptionStore, SeriesStore)
 
 
 @dataclass(frozen=True)
 class Prepared(Generic[Store]):
     """Everything that training needs of the data.
 
-    Rows are in a `TokenStore`, running text in a `TokenStream`, images in an `ImageStore`, series in a `SeriesStore`.
+    Rows are in a `TokenStore`, running text in a `TokenStream`, images in an `ImageStore` or
+    with captions in a `CaptionStore`, series in a `SeriesStore`.
     """
 
     codecs: dict[str, Codec]
@@ -203,8 +207,20 @@ def prepare_images(source: ImageSource, config: DataConfig, encoder: RowEncoder)
         ["image", "label"],
         ImageStore,
         encoder,
-        lambda folder: _build_images(folder, source, config, encoder),
+        lambda folder: _build_images(folder, source, config, encoder, _write_labeled),
     )
+
+
+def prepare_captions(source: ImageSource, config: DataConfig, encoder: RowEncoder) -> Prepared[CaptionStore]:
+    """Split, decode and store images and the ids of their captions, or find them in the cache."""
+    sets = [some.rows for some in (source.train, source.valid, source.test) if some is not None]
+    key = _data_key(config) | dict(encoder.cache_key()) | {"paths": rows_hash(row for rows in sets for row in rows)}
+    key |= {} if source.train.keys is None else {"keys": rows_hash([source.train.keys])}
+
+    def build(folder: Path) -> None:
+        _build_images(folder, source, config, encoder, _write_captioned)
+
+    return _find_or_build(source, key, ["image", "caption"], CaptionStore, encoder, build)
 
 
 def prepare_series(
@@ -478,7 +494,9 @@ def _training_texts(plan: TextSplit, *, is_whole: bool) -> Iterator[str]:
             yield piece.text
 
 
-def _build_images(folder: Path, source: ImageSource, config: DataConfig, encoder: RowEncoder) -> None:
+def _build_images(
+    folder: Path, source: ImageSource, config: DataConfig, encoder: RowEncoder, write: "_ImageWriter"
+) -> None:
     rows = [(key, *row) for key, row in zip(source.train.hashes, source.train.rows, strict=True)]
     entries = list(zip(rows, source.train.keys or source.train.hashes, strict=True))
     plan = plan_split(
@@ -504,7 +522,8 @@ def _build_images(folder: Path, source: ImageSource, config: DataConfig, encoder
     codecs = encoder.fit_codecs(FitData(lambda: training, lambda: training, 0, {}))
     write_codecs(folder / "codecs", codecs)
     faults: list[str] = []
-    kept = {role: _write_images(folder / role, by_role[role], codecs, faults) for role in ("train", "valid")}
+    kept = {role: _write_images(folder / role, by_role[role], codecs, faults, write) for role in ("train", "valid")}
+    by_role["test"] = _present(by_role["test"], faults)
     total = sum(len(some.rows) for some in (source.train, source.valid, source.test) if some is not None)
     if faults and not config.skip_bad:
         raise BadRowsError(_describe_faults(faults, total))
@@ -521,13 +540,46 @@ def _build_images(folder: Path, source: ImageSource, config: DataConfig, encoder
     _write_record(folder, notes, warnings, held_out)
 
 
-def _write_images(folder: Path, rows: Sequence[Values], codecs: Mapping[str, Codec], faults: list[str]) -> list[Values]:
+_ImageWriter = Callable[[Path, Iterator[tuple[NDArray[np.uint8], str]], tuple[int, int, int], Mapping[str, Codec]], Any]
+"""Writes images of a shape, each with its label or captions, to a store."""
+
+
+def _write_labeled(
+    folder: Path, images: Iterator[tuple[NDArray[np.uint8], str]], shape: tuple[int, int, int], codecs: Any
+) -> None:
+    write_images(folder, ((pixels, codecs["label"].encode([label])[0][0]) for pixels, label in images), shape)
+
+
+def _write_captioned(
+    folder: Path, images: Iterator[tuple[NDArray[np.uint8], str]], shape: tuple[int, int, int], codecs: Any
+) -> None:
+    tokenizer = codecs["caption"].tokenizer
+    captioned = ((pixels, [each.text for each in read_captions(text)]) for pixels, text in images)
+    write_captions(folder, captioned, shape, encode=tokenizer.encode, vocab_size=tokenizer.vocab_size)
+
+
+def _present(rows: list[Values], faults: list[str]) -> list[Values]:
+    """The rows whose image is a file or a data URI; errors are added to `faults`."""
+    kept: list[Values] = []
+    for row in rows:
+        try:
+            if not is_data_uri(row[1]):
+                check_file(row[1])
+            kept.append(row)
+        except DataError as error:
+            faults.append(str(error))
+    return kept
+
+
+def _write_images(
+    folder: Path, rows: Sequence[Values], codecs: Mapping[str, Codec], faults: list[str], write: _ImageWriter
+) -> list[Values]:
     """Store the images that can be read, and return their rows; errors are added to `faults`."""
-    pixel_codec, labels = codecs["image"], codecs["label"]
+    pixel_codec = codecs["image"]
     assert isinstance(pixel_codec, PixelCodec)
     kept: list[Values] = []
 
-    def readable() -> Iterator[tuple[NDArray[np.uint8], int]]:
+    def readable() -> Iterator[tuple[NDArray[np.uint8], str]]:
         for row in progress_bar(rows, "decoding images", total=len(rows)):
             _, path, label = row
             try:
@@ -536,10 +588,10 @@ def _write_images(folder: Path, rows: Sequence[Values], codecs: Mapping[str, Cod
                 faults.append(str(error))
                 continue
             kept.append(row)
-            yield pixels, labels.encode([label])[0][0]
+            yield pixels, label
 
     image = pixel_codec.image
-    write_images(folder, readable(), (image.channels, image.size, image.size))
+    write(folder, readable(), (image.channels, image.size, image.size), codecs)
     if not kept:
         raise DataError(f"none of the {format_count(len(rows), 'image')} can be read: {faults[0]}")
     return kept

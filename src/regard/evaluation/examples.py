@@ -55,6 +55,8 @@ class Examples:
     """Of each subject, the weighted squared errors of its risks, integrated over time, and its number of landmarks."""
     risks: Sequence[Sequence[Sequence[Sequence[float]]]] | None = None
     """Of each subject, landmark and horizon: the weight, the event within the horizon (0 for none), each one's risk."""
+    pointing: Sequence[Sequence[float]] | None = None
+    """Of each example, the attention of its words on what they name, summed over these words, and their number."""
     settings: Mapping[str, str | int | float] = field(default_factory=dict)
     """How the outputs were made, such as the window of a language model; part of every signature."""
 

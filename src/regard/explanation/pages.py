@@ -27,11 +27,11 @@ ICON = "data:image/svg+xml," + quote(
     '<rect x="6.5" y="10" width="3" height="3" rx=".7"/></g></svg>'
 )
 COMPONENTS = {
-    "attention": ["attention"],
+    "attention": ["attention", "picture_attention"],
     "highlights": ["highlights"],
     "image-maps": ["attention", "image-maps"],
     "summary": ["summary"],
-    "report": ["charts", "attention", "highlights", "summary", "samples", "report"],
+    "report": ["charts", "attention", "picture_attention", "highlights", "summary", "samples", "report"],
     "comparison": ["charts", "samples", "models", "comparison"],
 }
 """For each kind of page its components after `common`: a script, and a style sheet where there is one."""

@@ -28,7 +28,7 @@ from torch.nn.utils.rnn import pad_sequence
 from regard.errors import ConfigError, DataError
 from regard.generation.batch import MAX_STEPS, BatchShape, DecodingBatch
 from regard.generation.config import GenerationConfig
-from regard.models.protocols import Decoder, DecoderState
+from regard.models.protocols import Decoder, DecoderState, EncoderOutput
 
 _MIN_CAPACITY, _MIN_SOURCE = 64, 32
 _LOOKAHEAD = 8
@@ -54,6 +54,12 @@ class Request:
     seed: int = 0
     """Token t is sampled by a random number that depends on the seed and on t alone, not on other requests."""
     source: list[int] | None = None
+    encoded: EncoderOutput | None = None
+    """Of one row without padding: the source that another model has encoded, instead of `source`."""
+
+    @property
+    def source_length(self) -> int:
+        return len(self.source or ()) if self.encoded is None else self.encoded.hidden_states.size(1)
 
 
 class NewTokens(NamedTuple):
@@ -102,7 +108,8 @@ class _SharedPrefix:
     state: DecoderState
 
     def is_prefix_of(self, request: Request) -> bool:
-        return self.source == request.source and request.prompt[: len(self.tokens)] == self.tokens
+        is_same = request.encoded is None and self.source == request.source
+        return is_same and request.prompt[: len(self.tokens)] == self.tokens
 
 
 @dataclass
@@ -176,6 +183,7 @@ class Engine:
         self._kept: OrderedDict[BatchShape, DecodingBatch] = OrderedDict()
         self._prefixes: list[_SharedPrefix] = []
         self._outbox = _Outbox()
+        self._unused = Request([0], limit=1, source=[0] if model.config.encoder_depth else None)
 
     @property
     def is_idle(self) -> bool:
@@ -185,6 +193,9 @@ class Engine:
     def submit(self, request: Request) -> int:
         """Add a request to the queue; returns its id, by which `advance` labels its tokens."""
         check_request(self._model, request)
+        if request.encoded is not None:
+            blank = torch.zeros_like(request.encoded.hidden_states[:, :1])
+            self._unused = Request([0], limit=1, encoded=EncoderOutput(blank, None))
         request_id, self._next_id = self._next_id, self._next_id + 1
         limit = request.limit
         if self._max_positions is not None:
@@ -228,7 +239,7 @@ class Engine:
         shared = self._common_prefix(requests)
         self._prefixes += shared
         # Long ones first: those of similar length are then processed and generated together.
-        order = sorted(range(len(requests)), key=lambda i: -len(requests[i].prompt) - len(requests[i].source or ()))
+        order = sorted(range(len(requests)), key=lambda i: -len(requests[i].prompt) - requests[i].source_length)
         ids = {index: self._claim(requests[index]) for index in order}
         try:
             return [list(self._tokens_of(ids[index])) for index in range(len(requests))]
@@ -346,7 +357,7 @@ class Engine:
             self._config,
             shape,
             # With an encoder, unused slots attend to a source of one token.
-            initial_state=self._initial_state([[0] if self._model.config.encoder_depth else None]),
+            initial_state=self._initial_state([self._unused]),
             use_cuda_graph=self._use_cuda_graphs,
             suppress=self._suppress,
         )
@@ -386,7 +397,7 @@ class Engine:
 
         for _, alike in groupby(sorted(new, key=kind), key=kind):
             group = list(alike)
-            width = max(len(sequence.request.prompt) + len(sequence.request.source or ()) for sequence in group)
+            width = max(len(sequence.request.prompt) + sequence.request.source_length for sequence in group)
             at_once = max(1, _PREFILL_TOKENS[self._device.type] // width)
             for first in range(0, len(group), at_once):
                 self._process(group[first : first + at_once], prefixes[group[0].request_id])
@@ -394,21 +405,24 @@ class Engine:
     def _process(self, group: Sequence[_Sequence], prefix: "_SharedPrefix | None") -> None:
         """Process prompts of one length that begin with the same shared prefix, or with none."""
         if prefix is None:
-            known, state = 0, self._initial_state([sequence.request.source for sequence in group])
+            known, state = 0, self._initial_state([sequence.request for sequence in group])
         else:
             known, state = len(prefix.tokens) - 1, prefix.state.select(self._tensor([0] * len(group)))
         rest = [sequence.request.prompt[known:-1] for sequence in group]
         if rest[0]:
             _, state = self._model.step(self._tensor(rest), state)
-        longest = max(len(sequence.request.source or ()) for sequence in group)
+        longest = max(sequence.request.source_length for sequence in group)
         for row, sequence in enumerate(group):
             sequence.state, sequence.row, sequence.source_length = state, row, longest
 
-    def _initial_state(self, sources: Sequence[list[int] | None]) -> DecoderState:
-        """Return the state before the first token of prompts with these sources."""
-        given = [torch.tensor(source) for source in sources if source is not None]
+    def _initial_state(self, requests: Sequence[Request]) -> DecoderState:
+        """Return the state before the first token of these requests."""
+        encoded = [request.encoded.hidden_states for request in requests if request.encoded is not None]
+        if encoded:
+            return self._model.initial_state(EncoderOutput(torch.cat(encoded), None))
+        given = [torch.tensor(request.source) for request in requests if request.source is not None]
         if not given:
-            return self._model.initial_state(batch_size=len(sources))
+            return self._model.initial_state(batch_size=len(requests))
         lengths = torch.tensor([len(source) for source in given])
         is_padded = bool((lengths != lengths[0]).any())
         source = pad_sequence(given, batch_first=True).to(self._device)
@@ -416,7 +430,7 @@ class Engine:
 
     @torch.inference_mode()
     def _process_prefix(self, prefix: list[int], source: list[int] | None) -> _SharedPrefix:
-        state = self._initial_state([source])
+        state = self._initial_state([Request(prefix, limit=1, source=source)])
         if len(prefix) > 1:
             _, state = self._model.step(self._tensor([prefix[:-1]]), state)
         return _SharedPrefix(prefix, source, state)
@@ -428,7 +442,8 @@ class Engine:
 
     def _common_prefix(self, requests: Sequence[Request]) -> list[_SharedPrefix]:
         """Process the common prefix of all prompts, where it is long enough."""
-        if len(requests) < 2 or any(request.source != requests[0].source for request in requests):
+        is_shared = all(request.source == requests[0].source and request.encoded is None for request in requests)
+        if len(requests) < 2 or not is_shared:
             return []
         # The common prefix of all is that of the first and the last in lexicographic order.
         first, last = min(request.prompt for request in requests), max(request.prompt for request in requests)
@@ -461,7 +476,7 @@ def check_request(model: Decoder, request: Request) -> None:
     config = model.config
     if request.limit < 1:
         raise DataError(f"limit must be at least 1, got {request.limit}")
-    if (request.source is None) != (not config.encoder_depth):
+    if (request.source is None and request.encoded is None) != (not config.encoder_depth):
         needs, got = ("no", "one") if not config.encoder_depth else ("a", "none")
         raise DataError(f"this model needs {needs} source, got {got}")
     _check_tokens(request.prompt, "prompt", model.vocab_size, config.max_target_positions)

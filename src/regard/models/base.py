@@ -19,6 +19,13 @@ ConfigT = TypeVar("ConfigT", bound=ModelConfig)
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
+class ForeignEncoder(nn.Module):
+    """In the place of an encoder whose hidden states another model computes."""
+
+    def forward(self, *inputs: Any) -> EncoderOutput:
+        raise ConfigError("this decoder reads the hidden states of another model: it encodes nothing itself")
+
+
 class SequenceModel(nn.Module, Decoder, Generic[ConfigT]):
     """A model of token sequences with an encoder, a decoder, or both.
 
@@ -111,6 +118,12 @@ class SequenceModel(nn.Module, Decoder, Generic[ConfigT]):
 
     def static_beam_state(self, state: DecoderState, beam_size: int, capacity: int) -> StaticBeamState | None:
         return None
+
+    def replace_encoder(self) -> "SequenceModel":
+        """Remove the encoder, and return the model: its decoder reads hidden states that another model computes."""
+        raise ConfigError(
+            f"a decoder of the family {self.config.family} cannot read the hidden states of another encoder"
+        )
 
     def require_source(self, is_given: bool) -> None:
         """Raise a `ConfigError` unless the decoder is given an encoder output exactly if there is an encoder."""

@@ -31,6 +31,13 @@ class EncoderOutput:
     mask: Bool[Tensor, "batch 1 1 time"] | None
     """True where the input is not padding; None where nothing is padded."""
 
+    def average(self) -> Float[Tensor, "batch model"]:
+        """Return the mean of the hidden states that are not padding."""
+        if self.mask is None:
+            return self.hidden_states.mean(dim=1)
+        weights = self.mask[:, 0, 0, :, None].to(self.hidden_states.dtype)
+        return (self.hidden_states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
+
 
 @runtime_checkable
 class DecoderState(Protocol):

@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.models.base import SequenceModel
+from regard.models.base import ForeignEncoder, SequenceModel
 from regard.models.family import EncoderDecoderConfig, Family, ModelConfig, Preset, make_lookup
 from regard.models.protocols import DecoderState, EncoderOutput
 from regard.nn.dropout import Dropout, LockedDropout, TokenDropout, make_dropout
@@ -257,8 +257,12 @@ class Recurrent(SequenceModel[RecurrentConfig]):
         decoder = self._decoder()
         if encoder_output is None:
             return RecurrentState(decoder.stack.initial_state(batch_size), None, None)
-        assert isinstance(encoder_output, RecurrentEncoderOutput)
         return decoder.initial_state(encoder_output)
+
+    def replace_encoder(self) -> "Recurrent":
+        self.encoder = ForeignEncoder()
+        self._decoder().start_from_average()
+        return self
 
     def static_state(self, num_slots: int, capacity: int, *, source_length: int = 0) -> StaticRecurrentState:
         decoder, config = self._decoder(), self.config
@@ -337,6 +341,7 @@ class RecurrentDecoder(nn.Module):
             initial_state="zero" if config.encoder_depth else config.initial_state,
         )
         self.lookup, self.join = None, None
+        self.start: nn.Linear | None = None
         if config.attention != "none":
             default: SimilarityName = "bilinear" if config.attention == "luong" else "additive"
             self.lookup = make_lookup(config, make_similarity(config.similarity or default, width, 1))
@@ -344,15 +349,32 @@ class RecurrentDecoder(nn.Module):
             nn.init.xavier_uniform_(self.join.weight)
             nn.init.zeros_(self.join.bias)
 
-    def initial_state(self, encoder_output: RecurrentEncoderOutput) -> RecurrentState:
-        """Return the last states of the encoder's layers as the state before the first token.
+    def start_from_average(self) -> None:
+        """Start from a learned map of the average of hidden states, where these are not those of recurrent layers.
+
+        Xu et al., "Show, Attend and Tell" (2015), section 3.1.2. https://arxiv.org/abs/1502.03044
+        """
+        num_parts, width = 2 if self.config.cell == "lstm" else 1, self.config.model_dim
+        self.start = nn.Linear(width, self.config.decoder_depth * num_parts * width)
+        nn.init.xavier_uniform_(self.start.weight)
+        nn.init.zeros_(self.start.bias)
+
+    def initial_state(self, encoder_output: EncoderOutput) -> RecurrentState:
+        """Return the state before the first token: the last states of the encoder's layers.
 
         With a deeper encoder these are its last layers. With a deeper decoder its
         further layers start from the encoder's last layer.
         """
-        depth, num_layers = self.config.decoder_depth, len(encoder_output.last)
-        layers = [min(layer + max(0, num_layers - depth), num_layers - 1) for layer in range(depth)]
-        state = RecurrentState(tuple(encoder_output.last[layer] for layer in layers), None, None)
+        depth = self.config.decoder_depth
+        if self.start is not None:
+            parts = self.start(encoder_output.average()).tanh().unflatten(1, (depth, -1, self.config.model_dim))
+            hidden = tuple(tuple(part[None].contiguous() for part in layer.unbind(1)) for layer in parts.unbind(1))
+        else:
+            assert isinstance(encoder_output, RecurrentEncoderOutput)
+            num_layers = len(encoder_output.last)
+            layers = [min(layer + max(0, num_layers - depth), num_layers - 1) for layer in range(depth)]
+            hidden = tuple(encoder_output.last[layer] for layer in layers)
+        state = RecurrentState(hidden, None, None)
         if self.lookup is None:
             return state
         values = encoder_output.hidden_states[:, None]

@@ -22,6 +22,8 @@ from regard.tasks.task import EvaluationData, ReportContent
 from regard.training.checkpoints import note_of
 from regard.training.precision import threads
 
+_MOST_PICTURES = 8
+"""Pictures whose attention a report shows."""
 _MOST_TOKENS = 60
 """An attention map with more tokens on a side cannot be read."""
 
@@ -166,6 +168,8 @@ def _timelines(content: ReportContent) -> str:
 def _attention_maps(run: Run, content: ReportContent) -> list[AttentionMaps]:
     """The attention maps of the first input that is short enough to be drawn."""
     kind = run.task.attention_kind
+    if kind == "picture":
+        return [run.maps_over_picture(*pair) for pair in content.attention_inputs[:_MOST_PICTURES] if pair[1]]
     if kind not in ("cross", "causal", "encoder") or not has_attention(run.model):
         return []
     inputs = content.attention_inputs or [(each["source"], each["prediction"]) for each in content.samples]

@@ -20,6 +20,7 @@ from regard.adapters.lora import merge_lora
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.encodings import check_encoding
 from regard.data.formats.files import uncompressed_name
+from regard.data.formats.images import locate_image
 from regard.data.formats.messages import format_count, format_names
 from regard.data.formats.records import (
     RecordTable,
@@ -51,10 +52,12 @@ from regard.evaluation.tables import (
 )
 from regard.explanation.attention import (
     AttentionMaps,
+    PictureMaps,
     causal_attention_maps,
     cross_attention_maps,
     encoder_attention_maps,
     model_attention_maps,
+    picture_maps,
 )
 from regard.explanation.attribution import Attribution, Highlights
 from regard.explanation.image_maps import ImageMaps, image_maps
@@ -569,6 +572,8 @@ class Run:
         """The attention maps of the model for `text` and its output."""
         model: Any = self.model
         kind = self.task.attention_kind
+        if kind == "picture":
+            return self.maps_over_picture(text, str(self.predict(text, **options)))
         if kind not in ("cross", "causal", "encoder"):
             raise RunError(f"{self.path} is for {self.task.description}, which has no attention maps of text")
         if kind == "encoder":
@@ -588,6 +593,12 @@ class Run:
         output = str(self.predict(str(path)))
         label = task.label_codec.labels.index(output)
         return image_maps(self.model, str(path), task.image, prediction=output, label=label)
+
+    def maps_over_picture(self, image: str, caption: str) -> PictureMaps:
+        """The attention of each token of a caption over an image."""
+        tokens, layers = self.task.picture_attention(self.model, image, caption)
+        image_config: Any = self.task.codecs["image"]
+        return picture_maps(tokens, layers, image, caption, image_config.image.size)
 
     def generate(self, prompt: str = "", **options: Unpack[GenerationOptions]) -> str:
         """The continuation of `prompt`, for a seed always the same."""
@@ -938,7 +949,7 @@ def _input_of(row: Mapping[str, Any], columns: Sequence[str], folder: Path | Non
         return ""
     if len(texts) > 1:
         texts = [text.replace(SEPARATOR, " ") for text in texts]
-    return SEPARATOR.join(texts) if folder is None else str(folder / texts[0])
+    return SEPARATOR.join(texts) if folder is None else locate_image(texts[0], folder)
 
 
 def _answer_of(predictions: Sequence[Prediction]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from pydantic import Field, field_validator, model_validator
 from starlette.exceptions import HTTPException
 
+from regard.data.formats.images import is_data_uri
 from regard.errors import ConfigError, RegardError
 from regard.evaluation.registry import score_label
 from regard.explanation.pages import ICON, page_file
@@ -153,7 +154,10 @@ def make_app(runs: Run | Sequence[Run]) -> FastAPI:
     @app.post("/predict", openapi_extra=_body_of(PredictRequest))
     async def predict(request: Request) -> dict[str, Any]:
         wanted = await _read(request, PredictRequest)
-        work = partial(find(wanted.model).predict_full, wanted.inputs, **wanted.options())
+        run = find(wanted.model)
+        if run.task.server_schema([]).reads_files:
+            _require_data_uris(wanted.inputs)
+        work = partial(run.predict_full, wanted.inputs, **wanted.options())
         found = await asyncio.get_running_loop().run_in_executor(worker, work)
         return {"predictions": [prediction.to_json() for prediction in found]}
 
@@ -184,8 +188,6 @@ def _by_name(runs: Sequence[Run]) -> dict[str, Run]:
     models: dict[str, Run] = {}
     for run in runs:
         name = run.path.resolve().name
-        if run.task.server_schema([]).reads_files:
-            raise ConfigError(f"{run.path} is for {run.task.name}, which reads files of this machine: it is not served")
         if name in models:
             raise ConfigError(f"models have the names of their folders, which must be different, got {name!r} twice")
         models[name] = run
@@ -207,6 +209,7 @@ def _describe(run: Run, names: list[str]) -> dict[str, Any]:
         "placeholder": schema.placeholder,
         "labels": list(schema.labels),
         "output": schema.output,
+        "reads_images": schema.reads_files,
         "streams": schema.streams,
         "has_beam_search": schema.has_beam_search,
         "has_chat": run.folder.read_chat_template() is not None,
@@ -241,8 +244,15 @@ async def _read(request: Request, kind: type[AnyRequest]) -> AnyRequest:
     return kind.read(values)
 
 
+def _require_data_uris(inputs: Sequence[str]) -> None:
+    """Raise unless images are in the request itself: a path would be that of a file of this machine."""
+    for number, text in enumerate(inputs, start=1):
+        if not is_data_uri(text):
+            raise ConfigError(f"input {number} must be an image as a data URI, data:image/png;base64,..., not a path")
+
+
 def _require_short(name: str, text: str) -> None:
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MOST_CHARACTERS and not is_data_uri(text):  # the size of the request limits images
         raise ConfigError(f"{name} may have {MOST_CHARACTERS:,} characters at most, got {len(text):,}")
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from regard.data.builtin import find_builtin
 from regard.data.formats.cells import decimal_marks, parse_timestamp
+from regard.data.formats.coco import is_coco
 from regard.data.formats.columns import find_column
 from regard.data.formats.files import format_suffix, uncompressed_name
 from regard.data.formats.images import has_labeled_images, is_image
@@ -57,6 +58,8 @@ class DetectionSummary:
     is_builtin: bool = False
     is_plain_text: bool = False
     is_image_folder: bool = False
+    is_coco: bool = False
+    """Whether a JSON file has COCO's annotations."""
 
     @property
     def num_columns(self) -> int:
@@ -150,6 +153,8 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
             return DetectionSummary(name, is_image_folder=True)
         suffix = Path(uncompressed_name(Path(config.train[0]))).suffix.lower()
     named = tuple(_plain(column) for column in config.columns)
+    if suffix == ".json" and is_coco(Path(config.train[0])):
+        return DetectionSummary(name, suffix, is_coco=True)
     if suffix in (".json", ".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
         return DetectionSummary(name, suffix, named, columns_given=num_given)
     if num_given > len(_PAIR):

@@ -54,8 +54,9 @@ Architecture = Literal["encoder-decoder", "decoder", "encoder"]
 HeadKind = Literal[
     "next-token", "target-tokens", "masked-tokens", "labels", "number", "tags", "spans", "vector", "image-labels"
 ]
-AttentionKind = Literal["cross", "causal", "encoder", "words", "image"]
-"""The attention maps that can be drawn; `words`: the weight of each word instead; `image`: maps over the image."""
+AttentionKind = Literal["cross", "causal", "encoder", "words", "image", "picture"]
+"""The attention maps that can be drawn; `words`: the weight of each word of the input instead; `image`: maps over the
+image; `picture`: the weights of the cells of an image for each word of the output."""
 
 
 class TaskSettings(Settings):
@@ -452,7 +453,7 @@ class ServerSchema:
     """Whether text is generated from a prompt, piece by piece."""
     has_beam_search: bool = False
     reads_files: bool = False
-    """Whether inputs are paths of files: such a task is not served, since clients could read the server's files."""
+    """Whether inputs are paths of images. A server accepts data URIs instead, since clients could read its files."""
 
 
 @dataclass(frozen=True)
@@ -988,6 +989,12 @@ class Task(Generic[TaskSettingsT]):
     def imported_codecs(cls, imported: "ImportedCodecs") -> dict[str, Codec]:
         """The codecs of an imported model with this head."""
         raise NotImplementedError
+
+    def picture_attention(
+        self, model: Any, image: str, caption: str
+    ) -> tuple[list[str], list[Float[np.ndarray, "heads target cells"]]]:
+        """The tokens of a caption and its end, and by layers the weights of the image's cells for each of them."""
+        raise RunError(f"maps over a picture are for captions, and this is a model for {self.description}")
 
     def forecast(self, model: Any, data: Any, *, horizon: int | None = None) -> list[SeriesForecast]:
         """The continuation of each series of a table."""

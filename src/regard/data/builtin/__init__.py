@@ -14,6 +14,7 @@ from typing import Any
 from regard.data.builtin.dates import LOCALES, generate_dates
 from regard.data.builtin.patients import generate_patients, patients_log_likelihood
 from regard.data.builtin.sales import STORES, generate_sales
+from regard.data.builtin.scenes import SIZE, generate_scenes
 from regard.errors import DataError
 
 __all__ = ["BuiltinData", "builtin_names", "find_builtin"]
@@ -91,4 +92,12 @@ _PATIENTS = BuiltinData(
     generate=generate_patients,
     log_likelihood=patients_log_likelihood,
 )
-_BUILTIN = {data.name: data for data in (_DATES, _SALES, _PATIENTS)}
+_SCENES = BuiltinData(
+    name="scenes",
+    description=f"pictures of {SIZE} x {SIZE} pixels with colored shapes, two captions of each, and boxes of the words",
+    columns=("image", "caption", "grounding"),
+    num_rows=20_000,
+    tokenizer="",
+    generate=generate_scenes,
+)
+_BUILTIN = {data.name: data for data in (_DATES, _SALES, _PATIENTS, _SCENES)}

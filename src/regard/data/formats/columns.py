@@ -22,6 +22,8 @@ _SYNONYMS = {
     "text": "text sentence content review document comment tweet input body source src title smiles",
     "aspect": "aspect category target term",
     "image": "image picture img photo file filename path",
+    "caption": "caption captions text sentence target output",
+    "grounding": "grounding",
     "path": "path image picture img photo file filename",
     "label": "label labels class category sentiment polarity target tgt output stars rating",
     "number": "number score rating stars similarity value price grade points target y label output",

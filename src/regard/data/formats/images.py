@@ -1,10 +1,15 @@
 """Images: files of any common format as pixels of one size, and folders with one folder for each label.
 
+Wherever the path of a file is expected, an image may also be given as text: a data URI (RFC 2397) in base64.
+
 Every problem with a file is a `DataError` of one line. Only raster formats that Pillow decodes itself are read: a
 PostScript file, for example, is a program.
 """
 
+import base64
+import binascii
 import hashlib
+import io
 import math
 import struct
 import warnings
@@ -40,6 +45,7 @@ _RESAMPLING = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
+_DATA_URI = "data:image/"
 _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 _DAMAGED = (OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error, zlib.error)
 """What Pillow's decoders raise for a truncated or invalid file."""
@@ -98,7 +104,8 @@ class LabeledImages:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        return tuple(path for path in (Path(name) for name, _ in self.rows) if path.is_file())
+        names = (name for name, _ in self.rows if not is_data_uri(name))
+        return tuple(path for path in map(Path, names) if path.is_file())
 
     @cached_property
     def hashes(self) -> list[str]:
@@ -107,13 +114,30 @@ class LabeledImages:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file is an image, by its suffix.
+    """Whether a file is an image, by its suffix; so is the data URI of one.
 
     Example:
         >>> is_image("cats/1.JPG"), is_image("cats.tsv")
         (True, False)
     """
-    return Path(name).suffix.lower() in _SUFFIXES
+    return is_data_uri(name) or Path(name).suffix.lower() in _SUFFIXES
+
+
+def is_data_uri(name: str) -> bool:
+    """Whether an image is given as text rather than by its path."""
+    return name.startswith(_DATA_URI)
+
+
+def to_data_uri(pixels: NDArray[np.uint8]) -> str:
+    """Pixels, by row, column and channel, as the text of a PNG file."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return f"{_DATA_URI}png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
+
+
+def locate_image(name: str, folder: Path) -> str:
+    """The absolute path of an image whose path is relative to `folder`; a data URI is returned as it is."""
+    return name if is_data_uri(name) else str((folder / name).absolute())
 
 
 def image_size(path: AnyPath) -> tuple[int, int]:
@@ -128,11 +152,13 @@ def read_image(path: AnyPath, config: ImageConfig) -> NDArray[np.uint8]:
     The orientation in the metadata is applied, the image is resized to a square regardless of its proportions, and
     transparency is dropped. Of an animation, the first frame is read.
     """
-    path = check_file(path)
+    is_text = isinstance(path, str) and is_data_uri(path)
+    file: Path | io.BytesIO = _decoded(str(path)) if is_text else check_file(path)
+    path = Path("the data URI") if is_text else Path(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_FORMATS) as image:
+            with Image.open(file, formats=_FORMATS) as image:
                 return _pixels(image, config, path)
     except UnidentifiedImageError:
         raise DataError(f"{path} is not an image of a known format: {', '.join(_FORMATS)}") from None
@@ -191,7 +217,20 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(inner for inner in folder.iterdir() if inner.is_dir() and not inner.name.startswith("."))
 
 
+def _decoded(text: str) -> io.BytesIO:
+    """The file in a data URI."""
+    kind, _, data = text.partition(",")
+    if not kind.endswith(";base64"):
+        raise DataError(f"an image in a data URI must be in base64, got {kind[:40]!r}")
+    try:
+        return io.BytesIO(base64.b64decode(data, validate=True))
+    except binascii.Error as error:
+        raise DataError(f"the data URI of an image is not valid base64: {error}") from None
+
+
 def _hash(path: str) -> str:
+    if is_data_uri(path):
+        return hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()
     try:
         return content_hash(path)
     except DataError:  # reported when it is read as an image

@@ -38,9 +38,9 @@ def count_exact_match(predictions: Sequence[str], references: References) -> Cou
         0.5
     """
     check_equal_lengths(predictions, references)
-    accepted = _reference_lists(references)
+    accepted = reference_lists(references)
     right = [prediction in lines for prediction, lines in zip(predictions, accepted, strict=True)]
-    return count_right(right, {"nrefs": _num_references(accepted)})
+    return count_right(right, {"nrefs": num_references(accepted)})
 
 
 def count_bleu(predictions: Sequence[str], references: References, *, tokenizer: BleuTokenizer = "13a") -> Counts:
@@ -64,7 +64,7 @@ def count_bleu(predictions: Sequence[str], references: References, *, tokenizer:
     if tokenizer not in get_args(BleuTokenizer):
         raise ConfigError(f"tokenizer must be one of {', '.join(get_args(BleuTokenizer))}, got {tokenizer!r}")
     # Without `force`, sacrebleu logs advice on its own parameters where predictions look tokenized.
-    return _count_with_sacrebleu(sacrebleu_bleu.BLEU(tokenize=tokenizer, force=True), predictions, references)
+    return count_with_sacrebleu(sacrebleu_bleu.BLEU(tokenize=tokenizer, force=True), predictions, references)
 
 
 def count_chrf(predictions: Sequence[str], references: References) -> Counts:
@@ -81,7 +81,7 @@ def count_chrf(predictions: Sequence[str], references: References) -> Counts:
         >>> round(count_chrf(["the dog ran home", "hello"], ["the dog runs home", "hello"]).value, 2)
         58.31
     """
-    return _count_with_sacrebleu(sacrebleu_chrf.CHRF(), predictions, references)
+    return count_with_sacrebleu(sacrebleu_chrf.CHRF(), predictions, references)
 
 
 def count_word_errors(predictions: Sequence[str], references: References) -> Counts:
@@ -135,14 +135,14 @@ def levenshtein_distance(first: Sequence[str], second: Sequence[str]) -> int:
 def _count_errors(predictions: Sequence[str], references: References, split: Callable[[str], Sequence[str]]) -> Counts:
     """Errors and lengths; of several references, that with the lowest error rate counts."""
     check_equal_lengths(predictions, references)
-    accepted = _reference_lists(references)
+    accepted = reference_lists(references)
     rows = []
     for prediction, lines in zip(predictions, accepted, strict=True):
         parts = split(prediction)
         pairs = [(levenshtein_distance(parts, split(line)), len(split(line))) for line in lines]
         rows.append(min(pairs, key=lambda pair: pair[0] / max(1, pair[1])))
     return Counts(
-        statistics=np.array(rows, np.int64), compute=_error_rate, settings={"nrefs": _num_references(accepted)}
+        statistics=np.array(rows, np.int64), compute=_error_rate, settings={"nrefs": num_references(accepted)}
     )
 
 
@@ -170,7 +170,7 @@ CHARACTER_ERROR_RATE = Metric(
 )
 
 
-def _count_with_sacrebleu(
+def count_with_sacrebleu(
     metric: sacrebleu_bleu.BLEU | sacrebleu_chrf.CHRF, predictions: Sequence[str], references: References
 ) -> Counts:
     """The counts of one of sacrebleu's metrics, whose score is a function of their sums.
@@ -179,7 +179,7 @@ def _count_with_sacrebleu(
     separately keeps the counts. Tests compare the value with `corpus_score`.
     """
     check_equal_lengths(predictions, references)
-    streams = _reference_streams(_reference_lists(references))
+    streams = _reference_streams(reference_lists(references))
     statistics = np.array(
         # sacrebleu's annotation lacks the None that its docstring allows.
         metric._extract_corpus_statistics(predictions, streams)  # pyright: ignore[reportArgumentType]
@@ -195,7 +195,7 @@ def _count_with_sacrebleu(
     )
 
 
-def _reference_lists(references: References) -> list[Sequence[str]]:
+def reference_lists(references: References) -> list[Sequence[str]]:
     """The accepted references of each prediction."""
     lists = [[item] if isinstance(item, str) else item for item in references]
     for index, accepted in enumerate(lists):
@@ -209,7 +209,7 @@ def _reference_streams(lists: Sequence[Sequence[str]]) -> list[list[str | None]]
     return [list(stream) for stream in zip_longest(*lists)]
 
 
-def _num_references(lists: Sequence[Sequence[str]]) -> int | str:
+def num_references(lists: Sequence[Sequence[str]]) -> int | str:
     """The number of references of each prediction as in sacrebleu's signature: a number, or `var`."""
     counts = {len(accepted) for accepted in lists}
     return counts.pop() if len(counts) == 1 else "var"

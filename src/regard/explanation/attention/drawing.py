@@ -62,10 +62,10 @@ class HeatMap:
             for token, weights in zip(self.rows, self.weights[:, start : start + band], strict=True):
                 line = Text(_right_aligned(token, margin - 1) + " ", no_wrap=True)
                 for weight in weights:
-                    line.append_text(_block(float(weight) / peak, cell, is_colored=is_colored))
+                    line.append_text(block(float(weight) / peak, cell, is_colored=is_colored))
                 yield line
         last = max(4, min(15, width - margin - 8))
-        legend = [_block(step / last, 1, is_colored=is_colored) for step in range(last + 1)]
+        legend = [block(step / last, 1, is_colored=is_colored) for step in range(last + 1)]
         yield Text()
         yield Text.assemble(" " * margin, "0 ", *legend, f" {peak:.2f}", no_wrap=True)
 
@@ -96,7 +96,8 @@ def _right_aligned(token: str, width: int) -> str:
     return " " * -excess + token if excess <= 0 else set_cell_size(token, width - 1) + "…"
 
 
-def _block(weight: float, width: int, *, is_colored: bool) -> Text:
+def block(weight: float, width: int, *, is_colored: bool) -> Text:
+    """Returns a cell of a heat map in the terminal."""
     if not is_colored:
         return Text(BLOCKS[round(weight * (len(BLOCKS) - 1))] * width)
     return Text(" " * width, style=Style(bgcolor=Color.from_rgb(*shade(weight))))

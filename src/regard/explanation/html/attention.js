@@ -5,13 +5,17 @@ PAGES.attention = (root, examples) => {
   const title = root.querySelector("h1");
   if (examples.length > 1) title.textContent = `Attention maps of ${examples.length} examples`;
   else title.replaceChildren(make("bdi", {}, examples[0].input), " \u2192 ", make("bdi", {}, examples[0].output));
-  root.querySelector("header").append(make("p", { class: "lead" }, ATTENTION_LEAD));
+  root.querySelector("header").append(make("p", { class: "lead" }, leadOf(examples)));
   const section = make("section");
   root.append(section);
-  new AttentionViewer(section, examples);
+  viewAttention(section, examples);
 };
 
 const ATTENTION_LEAD = "Each row shows the attention weights of one query token over the key tokens in the columns; they sum to 1. Attention weights show what a layer reads from, not why the model makes a prediction. The tokens <s> and </s> mark the start and the end of a text.";
+
+/* Over a picture, where the source is one; otherwise a map with tokens on both axes. */
+const leadOf = (examples) => (examples[0].picture ? PICTURE_LEAD : ATTENTION_LEAD);
+const viewAttention = (section, examples) => (examples[0].picture ? new PictureViewer(section, examples) : new AttentionViewer(section, examples));
 
 const ATTENTION_KINDS = {
   encoder: { name: "Encoder", rows: "source_tokens", columns: "source_tokens", row: "Query", column: "Key" },

@@ -110,7 +110,7 @@ const LABELS_NOTE = "precision: the share of a label's predictions that are righ
 
 const showAttention = (section, { attention }) => {
   section.append(make("p", { class: "lead" }, ATTENTION_LEAD));
-  new AttentionViewer(section, attention);
+  viewAttention(section, attention);
 };
 
 const showAttributions = (section, { highlights }) => {

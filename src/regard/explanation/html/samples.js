@@ -1,7 +1,7 @@
 /* Predictions beside their targets, and words with their tags. */
 "use strict";
 
-function makeSample({ source, target, prediction, right, kind }, tagKinds) {
+function makeSample({ source, image, target, prediction, right, kind }, tagKinds) {
   /* A continuation of a text is neither right nor wrong: nothing is marked. */
   const isContinuation = typeof target === "string" && right === undefined;
   const isCompared = typeof target === "string" && right === false;
@@ -11,7 +11,7 @@ function makeSample({ source, target, prediction, right, kind }, tagKinds) {
   const field = (name, runs) => make("dd", { class: `text ${name}`, dir: "auto" },
     ...(isTags ? [makeTagged(source.split(/\s+/).filter(Boolean), runs[0][0].split(" "), tagKinds)] : makeRuns(runs)));
   return make("dl", { class: `sample${right === true ? " is-right" : ""}` },
-    ...(isTags ? [] : [make("dt", {}, names[0]), make("dd", { class: "text source", dir: "auto" }, ...makeRuns([[source, true]]))]),
+    ...(isTags ? [] : [make("dt", {}, names[0]), make("dd", { class: "text source", dir: "auto" }, ...(image ? [make("img", { src: image, alt: source, title: source })] : makeRuns([[source, true]])))]),
     ...(isCompared || isContinuation ? [make("dt", {}, names[1]), field("target", missed)] : []),
     make("dt", {}, names[2]), field("prediction", added));
 }

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.models.base import SequenceModel
+from regard.models.base import ForeignEncoder, SequenceModel
 from regard.models.family import ModelConfig, make_lookup
 from regard.models.protocols import DecoderState, EncoderOutput, StaticBeamState
 from regard.models.transformer.config import TransformerConfig
@@ -122,6 +122,10 @@ class Transformer(SequenceModel[TransformerConfig]):
         )
         x = self._embed(tokens, self.embedding)
         return decoder(x, mask, cross_kvs=decoder.project_memory(encoder_output), positions=positions)
+
+    def replace_encoder(self) -> "Transformer":
+        self.encoder = ForeignEncoder()
+        return self
 
     def initial_state(self, encoder_output: EncoderOutput | None = None, *, batch_size: int = 1) -> TransformerState:
         decoder, config = self._decoder_for(encoder_output), self.config
