@@ -22,7 +22,7 @@ from regard.nn.similarity import Similarity
 from regard.registry import Registry
 from regard.settings import Settings
 
-InputKind = Literal["tokens", "pixels", "series"]
+InputKind = Literal["tokens", "pixels", "series", "graphs"]
 DEFAULT_FAMILY = "transformer"
 
 
@@ -45,7 +45,7 @@ class ModelConfig(Settings):
     gains_from_bf16_on_cpu: ClassVar[bool] = False
     """Whether bfloat16 is faster on a CPU, from a certain width on."""
     input_kind: ClassVar[InputKind] = "tokens"
-    """What the encoder reads: tokens, pixels or series of numbers."""
+    """What the encoder reads: tokens, pixels, series of numbers or graphs."""
     has_class_token: ClassVar[bool] = False
     """Whether the first hidden state represents the whole input; the others are then those of its parts."""
 

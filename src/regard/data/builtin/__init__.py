@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from regard.data.builtin.dates import LOCALES, generate_dates
+from regard.data.builtin.rings import generate_rings
 from regard.data.builtin.sales import STORES, generate_sales
 from regard.errors import DataError
 
@@ -70,6 +71,14 @@ _DATES = BuiltinData(
     tokenizer="characters",
     generate=generate_dates,
 )
+_RINGS = BuiltinData(
+    name="rings",
+    description="graphs of two rings that are fused or joined, which distances distinguish and degrees do not",
+    columns=("graph", "label"),
+    num_rows=2_000,
+    tokenizer="",
+    generate=generate_rings,
+)
 _SALES = BuiltinData(
     name="sales",
     description=f"daily sales of {len(STORES)} stores, with a trend, a week, a year and noise of known variance",
@@ -78,4 +87,4 @@ _SALES = BuiltinData(
     tokenizer="",
     generate=generate_sales,
 )
-_BUILTIN = {data.name: data for data in (_DATES, _SALES)}
+_BUILTIN = {data.name: data for data in (_DATES, _RINGS, _SALES)}
