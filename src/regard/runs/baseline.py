@@ -117,7 +117,7 @@ def advise(settings: ResolvedSettings, task: Task[Any], data: Prepared, *, used:
         found += [f"a larger {name} than {value:,g}" for name, value in budgets.items() if value is not None][:1]
     if tuned is not None and tuned.method != "all":
         found.append(f"fine-tuning of all weights, finetune.method is {tuned.method}")
-    if tuned is None and task.input_kind != "series":
+    if tuned is None and task.input_kind in ("tokens", "pixels"):
         found.append("fine-tuning of a pretrained model (regard import, regard finetune)")
     if not isinstance(data.train, TokenStream) and len(data.train) < _FEW_ROWS:
         found.append(f"more training rows than {len(data.train):,}")

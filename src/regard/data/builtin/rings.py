@@ -39,5 +39,5 @@ def generate_rings(num_rows: int, seed: int) -> Iterator[tuple[str, ...]]:
         edges += [(node, total + number) for number, node in enumerate(leaves)]
         order = rng.permutation(total + len(leaves))
         shuffled = [sorted((int(order[one]), int(order[other]))) for one, other in edges]
-        content = {"nodes": ["node"] * len(order), "edges": sorted(shuffled)}
+        content = {"nodes": ["a"] * len(order), "edges": sorted(shuffled)}
         yield json.dumps(content, separators=(",", ":")), "fused" if is_fused else "joined"
