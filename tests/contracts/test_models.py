@@ -327,7 +327,7 @@ def test_a_family_has_settings_of_its_own_and_presets_that_fit_them(name: str):
         for values in preset.sizes.values():
             config = read_model_config({**values, **preset.shared, "family": name})
             assert type(config) is family.Config
-            assert config.input_kind in ("tokens", "pixels", "series")
+            assert config.input_kind in ("tokens", "pixels", "series", "graphs")
     with pytest.raises(ConfigError, match="family"):
         family.Config(family="other")
 
