@@ -10,7 +10,6 @@ from typing import Any
 from regard.data.formats.cells import as_text, value_kind
 from regard.data.formats.files import content_hash, describe_encoding, format_suffix, iter_lines
 from regard.data.formats.graphs import FIELDS, Graph, graph_text, parse_graph, same_kind
-from regard.data.formats.json_lines import decode_object
 from regard.data.formats.layouts import BLANK, FORMAT_OF_SUFFIX, Record
 from regard.data.formats.messages import format_count
 from regard.data.formats.summary import describe
@@ -74,10 +73,18 @@ def _open_json_lines(config: DataConfig, target: str, paths: Sequence[str]) -> T
 
     def read() -> Iterator[tuple[int, Any]]:
         for number, line in enumerate(iter_lines(path, encoding=config.encoding), 1):
-            yield number, BLANK if not line or line.isspace() else decode_object(line)
+            yield number, BLANK if not line or line.isspace() else _decoded(line)
 
     sample = [record for _, record in zip(range(100), (each for _, each in read()), strict=False)]
     return _record_table(config, target, (path,), read, sample)
+
+
+def _decoded(line: str) -> Any:
+    """The value on a line, with numbers as numbers, so that a graph as text is written as in the file."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _record_table(

@@ -73,7 +73,7 @@ class GraphClassification(GraphTask[GraphClassificationSettings]):
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
         if is_json_graph(summary):
-            return Detection("graphs of nodes and edges, each with a label", confidence=0.85)
+            return Detection("graphs of nodes and edges, each with a label", confidence=0.95)
         if (graphs := graph_column(summary)) is None or (target := target_column(summary)) is None:
             return None
         return Detection(f"graphs in {graphs.name}, labels in {target.name}", confidence=0.3)

@@ -78,7 +78,7 @@ class NodeClassification(GraphTask[NodeClassificationSettings]):
         found = [name for name in summary.lists if name in _LIST_FIELDS]
         if not {"nodes", "edges"} <= set(summary.lists) or not found:
             return None
-        return Detection(f"graphs of nodes and edges, a label for each node ({found[0]})", confidence=0.9)
+        return Detection(f"graphs of nodes and edges, a label for each node ({found[0]})", confidence=0.96)
 
     def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
         source = super().open(config, rows)

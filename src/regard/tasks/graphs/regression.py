@@ -64,7 +64,7 @@ class GraphRegression(GraphTask[GraphRegressionSettings]):
         if target is None or not target.is_measurement:
             return None
         where = "graphs of nodes and edges" if graphs is None else f"graphs in {graphs.name}"
-        return Detection(f"{where}, numbers in {target.name}", confidence=0.9 if is_json else 0.35)
+        return Detection(f"{where}, numbers in {target.name}", confidence=0.96 if is_json else 0.35)
 
     def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
         source = super().open(config, rows)
