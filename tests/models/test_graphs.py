@@ -88,7 +88,8 @@ def test_padding_and_other_graphs_of_a_batch_have_no_effect(model: Any, codec: G
 
 def test_the_bias_is_that_of_distances_and_of_edges(codec: GraphCodec):
     model = build("graph-transformer", codec)
-    found = model.bias(inputs_of(codec, TEXTS))
+    graphs = inputs_of(codec, TEXTS)
+    found = model.bias(graphs, model.kinds(graphs))
     farthest = model.config.max_distance
     for row, text in enumerate(TEXTS):
         graph = parse_graph(text)
@@ -112,8 +113,11 @@ def test_a_graph_transformer_is_attention_with_that_bias_written_out(codec: Grap
     model = build("graph-transformer", codec, num_layers=1, local_layers=0)
     graphs = inputs_of(codec, TEXTS[:1])
     nodes = graphs.numbers[0].double() @ model.nodes.numbers.weight.T + model.nodes.numbers.bias
-    x = torch.cat([model.graph[None], nodes + model.degrees.weight[graphs.degrees[0]]])
-    block, bias = model.encoder.blocks[0], model.bias(graphs)[0]
+    kinds, lengths = model.kinds(graphs), parse_graph(TEXTS[0]).distances().clip(max=2)
+    counts = torch.tensor([[(row == length).sum() for length in range(4)] for row in lengths], dtype=torch.float64)
+    places = model.degrees.weight[graphs.degrees[0]] + (1 + counts).log() @ model.profile.weight.T
+    x = torch.cat([model.graph[None], nodes + places])
+    block, bias = model.encoder.blocks[0], model.bias(graphs, kinds)[0]
     attention, y = block.attention, block.attention_norm(x)
     q, k, v = (layer(y).view(len(x), 7, 2) for layer in (attention.query, attention.key, attention.value))
     heads = [((q[:, h] @ k[:, h].T) / 2**0.5 + bias[h]).softmax(-1) @ v[:, h] for h in range(7)]

@@ -109,6 +109,10 @@ class GraphTransformerConfig(TransformerConfig):
     local_layers: int = Field(default=1, ge=0)
     """Steps of message passing before the first block, from which a node knows its edges; 0 for none."""
 
+    @property
+    def lr_scale(self) -> float:
+        return 0.5
+
 
 class MessagePassingConfig(ModelConfig):
     """The settings of `MessagePassing`."""
@@ -175,8 +179,9 @@ class GraphTransformer(GraphEncoder):
     """Every node attends to every other one; what it knows of their places are biases.
 
     The score of two nodes has a learned bias for the length of the shortest path between them, and one for the
-    features of the edge between neighbors. The degree of a node is embedded. The whole graph is a further node, which
-    has a bias of its own.
+    features of the edge between neighbors. The degree of a node is embedded, and so are the numbers of nodes at larger
+    distances from it: weights of attention sum to 1, and cannot count. The whole graph is a further node, which has a
+    bias of its own.
     """
 
     def __init__(self, config: GraphTransformerConfig, shape: GraphShape) -> None:
@@ -184,6 +189,7 @@ class GraphTransformer(GraphEncoder):
         self.config, width = config, config.model_dim
         self.nodes = FeatureEmbedding(shape.node_sizes, shape.node_numbers, width)
         self.degrees = nn.Embedding(config.max_degree + 1, width)
+        self.profile = nn.Linear(config.max_distance + 2, width, bias=False)
         self.graph = nn.Parameter(torch.zeros(width))
         self.distances = nn.Embedding(config.max_distance + 3, config.num_heads)
         self.edge_bias = (
@@ -199,18 +205,32 @@ class GraphTransformer(GraphEncoder):
         self, graphs: GraphInputs, mask: Bool[Tensor, "batch 1 1 positions"]
     ) -> Float[Tensor, "batch positions model"]:
         x = self.nodes(graphs.labels, graphs.numbers)
+        kinds = self.kinds(graphs)
         x = x + self.degrees(graphs.degrees.clamp(max=self.config.max_degree))
+        x = x + self.profile(self.counts(kinds, mask).to(x.dtype))
         if self.local is not None:
             x = self.local(x, graphs)
         x = torch.cat([self.graph.to(x.dtype).expand(len(x), 1, -1), x], dim=1)
-        return self.encoder(x, mask, bias=self.bias(graphs))
+        return self.encoder(x, mask, bias=self.bias(graphs, kinds))
 
-    def bias(self, graphs: GraphInputs) -> Float[Tensor, "batch heads positions positions"]:
+    def kinds(self, graphs: GraphInputs) -> Int[Tensor, "batch nodes nodes"]:
+        """The distances up to `max_distance`, and a number above it for nodes that no path connects."""
+        farthest, lengths = self.config.max_distance, graphs.distances.long()
+        return torch.where(lengths == _UNREACHABLE, farthest + 1, lengths.clamp(max=farthest))
+
+    def counts(
+        self, kinds: Int[Tensor, "batch nodes nodes"], mask: Bool[Tensor, "batch 1 1 positions"]
+    ) -> Float[Tensor, "batch nodes kinds"]:
+        """The logarithm of 1 and the number of nodes at each distance from a node."""
+        is_node = mask[:, 0, :, 1:].to(self.profile.weight.dtype).expand(kinds.shape)
+        found = is_node.new_zeros(*kinds.shape[:2], self.profile.in_features)
+        return found.scatter_add(2, kinds, is_node).log1p()
+
+    def bias(
+        self, graphs: GraphInputs, kinds: Int[Tensor, "batch nodes nodes"]
+    ) -> Float[Tensor, "batch heads positions positions"]:
         """What is added to the attention scores: position 0 is the graph, the others are its nodes."""
-        farthest = self.config.max_distance
-        lengths = graphs.distances.long()
-        kinds = torch.where(lengths == _UNREACHABLE, farthest + 1, lengths.clamp(max=farthest))
-        found = self.distances(F.pad(kinds, (1, 0, 1, 0), value=farthest + 2))
+        found = self.distances(F.pad(kinds, (1, 0, 1, 0), value=self.config.max_distance + 2))
         if self.edge_bias is not None:
             of_edges = self.edge_bias(graphs.edge_labels, graphs.edge_numbers).to(found.dtype)
             found = found + pair_values(of_edges, graphs)
