@@ -160,8 +160,11 @@ def test_defaults(run: Run):
 
 def test_beyond_text(run: Run):
     rows = run("beyond_text")
-    assert [row["row"] for row in rows] == ["etth1-96", "etth2-96"]
-    assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in rows)
+    series, graphs = rows[:2], rows[2:]
+    assert [row["row"] for row in series] == ["etth1-96", "etth2-96"]
+    assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in series)
+    assert [row["row"] for row in graphs] == ["esol-graph-transformer", "esol-message-passing"]
+    assert all(row["interval"][0] <= row["rmse"] <= row["interval"][1] and row["goal"] == 0.58 for row in graphs)
 
 
 def test_pictures(run: Run):

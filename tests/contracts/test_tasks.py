@@ -69,14 +69,17 @@ def rows_of_numbers(count: int) -> NamedRows:
 
 
 def graphs(count: int, target: str) -> NamedRows:
-    """Paths and rings of two kinds of nodes, with numbers at their edges; `target` is one of a graph or of its nodes."""
+    """Paths of two kinds of nodes, with numbers at their edges."""
     rng, rows = np.random.default_rng(4), []
     for row in range(count):
         size = 2 + row % 6
         nodes = ["ab"[number] for number in rng.integers(2, size=size)]
         edges = [[node, node + 1, [round(float(rng.normal()), 3)]] for node in range(size - 1)]
-        targets = {"label": "odd" if size % 2 else "even", "number": nodes.count("a") + 0.5 * size,
-                   "labels": ["end" if node in (0, size - 1) else None if node == 3 else "inside" for node in range(size)]}
+        targets = {
+            "label": "odd" if size % 2 else "even",
+            "number": nodes.count("a") + 0.5 * size,
+            "labels": ["end" if node in (0, size - 1) else None if node == 3 else "inside" for node in range(size)],
+        }
         rows.append({"nodes": nodes, "edges": edges, "label": targets[target]})
     return NamedRows(rows)
 

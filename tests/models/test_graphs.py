@@ -158,7 +158,9 @@ def test_distances_distinguish_what_message_passing_cannot():
     texts = [f'{{"nodes": {["C"] * 10}, "edges": {edges}}}'.replace("'", '"') for edges in (fused, joined)]
     codec = GraphCodec.fit(texts)
     assert spread(build("message-passing", codec).encode(inputs_of(codec, texts)).hidden_states) < 1e-9
-    assert spread(build("graph-transformer", codec, max_distance=9).encode(inputs_of(codec, texts)).hidden_states) > 1e-6
+    assert (
+        spread(build("graph-transformer", codec, max_distance=9).encode(inputs_of(codec, texts)).hidden_states) > 1e-6
+    )
 
 
 def test_a_model_of_graphs_reads_nothing_else(model: Any):

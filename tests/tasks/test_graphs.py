@@ -133,9 +133,7 @@ def test_json_lines_are_predicted_row_by_row(run: Any, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_two_families_are_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_two_families_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     command = ["compare", "rings", "--models", "graph-transformer-tiny,message-passing-tiny", "--steps", "2",
                "--device", "cpu", "--out", str(tmp_path / "comparison"), "--set", "data.num_rows=80",
                "--set", "model.num_layers=1", "--set", "model.model_dim=16"]  # fmt: skip
@@ -190,7 +188,7 @@ def test_inputs_that_do_not_fit_the_model_are_errors(run: Any):
         with pytest.raises(DataError, match=reason):
             run.predict(text)
     large = json.dumps({"nodes": [[1.0]] * 600, "edges": []})
-    with pytest.raises(DataError, match="more than task.max_nodes=512"):
+    with pytest.raises(DataError, match=r"more than task\.max_nodes=512"):
         run.predict(large)
 
 

@@ -72,7 +72,16 @@ def draw_graph(path: Path, drawing: GraphDrawing, weights: NDArray[np.float32], 
     for name, place, weight in zip(drawing.names, places, weights, strict=True):
         share = float(weight) / largest
         axes.add_patch(_circle(place, RAMP(share)))
-        axes.text(*place, name, ha="center", va="center", fontsize=9, color="white" if share > 0.55 else INK, zorder=3)
+        axes.text(
+            place[0],
+            place[1],
+            name,
+            ha="center",
+            va="center",
+            fontsize=9,
+            color="white" if share > 0.55 else INK,
+            zorder=3,
+        )
     middle = (places.max(axis=0) + places.min(axis=0)) / 2
     axes.set_xlim(middle[0] - size[0] / 2, middle[0] + size[0] / 2)
     axes.set_ylim(middle[1] - size[1] / 2, middle[1] + size[1] / 2)

@@ -124,7 +124,7 @@ class MessagePassingConfig(ModelConfig):
     """Width of the messages and of the hidden states."""
     num_layers: int = Field(default=3, ge=1)
     """Steps of message passing: a node depends on those at most so many edges away."""
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout on messages and hidden states."""
 
     @property
@@ -257,9 +257,7 @@ class LocalMessages(nn.Module):
 
     def __init__(self, shape: GraphShape, width: int, num_layers: int) -> None:
         super().__init__()
-        self.edges = (
-            FeatureEmbedding(shape.edge_sizes, shape.edge_numbers, width) if shape.has_edge_features else None
-        )
+        self.edges = FeatureEmbedding(shape.edge_sizes, shape.edge_numbers, width) if shape.has_edge_features else None
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(num_layers))
 
     def forward(self, x: Float[Tensor, "batch nodes model"], graphs: GraphInputs) -> Float[Tensor, "batch nodes model"]:
@@ -288,9 +286,7 @@ class MessagePassing(GraphEncoder):
         self.config, width = config, config.model_dim
         self.mean_nodes = shape.mean_nodes
         self.nodes = FeatureEmbedding(shape.node_sizes, shape.node_numbers, width)
-        self.edges = (
-            FeatureEmbedding(shape.edge_sizes, shape.edge_numbers, width) if shape.has_edge_features else None
-        )
+        self.edges = FeatureEmbedding(shape.edge_sizes, shape.edge_numbers, width) if shape.has_edge_features else None
         self.message = nn.Linear(width, width, bias=False)
         self.node = nn.Linear(2 * width, width)
         self.graph = nn.Linear(2 * width, width)

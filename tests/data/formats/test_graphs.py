@@ -118,7 +118,7 @@ def test_bad_rows_are_reported_together_with_their_lines(tmp_path: Path):
 
 def test_the_target_is_found_or_asked_for():
     rows = NamedRows([{"nodes": ["a"], "edges": [], "speed": 3, "mass": 4}])
-    with pytest.raises(DataError, match="which field .* is the target"):
+    with pytest.raises(DataError, match=r"which field .* is the target"):
         open_graphs(DataConfig(), "number", rows, max_nodes=8)
     found = open_graphs(DataConfig(columns=["mass"]), "number", rows, max_nodes=8).train
     assert next(iter(found)).values[-1] == "4"

@@ -205,7 +205,9 @@ def _molecule_graph(molecule: Any) -> Graph:
             str(atom.GetIsAromatic()),
             str(atom.GetHybridization()),
             str(min(rings.MinAtomRingSize(atom.GetIdx()), _LARGEST_RING)),
-            atom.GetProp("_CIPCode") if atom.HasProp("_CIPCode") else "",  # R or S: the tag depends on the order of atoms
+            atom.GetProp("_CIPCode")
+            if atom.HasProp("_CIPCode")
+            else "",  # R or S: the tag depends on the order of atoms
         )
         for atom in atoms
     )
@@ -287,5 +289,3 @@ def _describe(kind: str, widths: tuple[int, int]) -> str:
     if labels:
         return f"{kind}s with {format_count(labels, 'label')}"
     return f"{kind}s with {format_count(numbers, 'number')}" if numbers else f"{kind}s without features"
-
-
