@@ -13,7 +13,7 @@ from regard.errors import ConfigError
 from regard.models.family import find_family, read_model_config
 from regard.models.graphs import GraphInputs
 from regard.models.presets import find_preset
-from regard.tasks.graphs.batches import make_inputs, shape_of
+from regard.tasks.graphs.batches import graph_shape, make_inputs
 
 TEXTS = (
     '{"nodes": [[1, 2], [3, 5], [7, 1], [2, 2], [0, 4]], '
@@ -31,7 +31,7 @@ SETTINGS = {
 def build(kind: str, codec: GraphCodec, **more: Any) -> Any:
     config = read_model_config({**find_preset(kind)[1], **SETTINGS[kind], **more})
     family: Any = find_family(config.family)
-    model = family.build(config, graph=shape_of(codec))
+    model = family.build(config, graph=graph_shape(codec))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     return model.eval()

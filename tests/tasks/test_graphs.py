@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import regard
 from regard.baselines.graphs import fit_graph_number, weisfeiler_lehman
@@ -247,3 +248,14 @@ def test_the_built_in_graphs_have_equal_degrees_for_both_labels():
             without_leaves.setdefault(tuple(sorted(degrees.tolist())), set()).add(label)
     assert any(len(labels) == 2 for labels in without_leaves.values())
     assert rows == list(find_builtin("rings").generate(300, 1))
+
+
+@pytest.mark.slow
+def test_attention_with_distances_learns_what_degrees_do_not_show(tmp_path: Path):
+    torch.set_default_dtype(torch.float32)
+    small = {"num_layers": 2, "model_dim": 48, "num_heads": 4, "feedforward_dim": 64}
+    settings = {"model": small, "data": {"num_rows": 1200}, "train": {"learning_rate": 0.003}}
+    run = regard.train("rings", out=tmp_path / "run", steps=150, device="cpu", settings=settings, show_progress=False)
+    assert run.evaluate().scores["accuracy"].value > 0.95
+    assert run.baseline is not None
+    assert run.baseline.scores["accuracy"]["value"] < 0.8

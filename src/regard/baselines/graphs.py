@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from regard.baselines.baseline import Baseline, BaselinePredictions, limit_rows
-from regard.baselines.linear import logistic_regression, most_probable, quiet, require_two
+from regard.baselines.linear import logistic_regression, most_probable_labels, quiet, require_two
 from regard.data.formats.graphs import Graph, parse_graph
 
 _ROUNDS = 3
@@ -32,7 +32,7 @@ def fit_graph_classifier(graphs: Sequence[str], labels: Sequence[str]) -> Baseli
 
     def predict(inputs: Sequence[str]) -> BaselinePredictions:
         found = model.predict_proba(features([graph_features(parse_graph(text)) for text in inputs]))
-        return most_probable(found, [str(each) for each in model.classes_])
+        return most_probable_labels(found, [str(each) for each in model.classes_])
 
     return Baseline(f"{_NAME} + logistic regression", predict, len(graphs))
 

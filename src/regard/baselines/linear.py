@@ -54,7 +54,9 @@ def fit_classifier(texts: Sequence[str], labels: Sequence[str]) -> Baseline:
         model = logistic_regression().fit(features.fit_transform(texts), labels)
 
     def predict(inputs: Sequence[str]) -> BaselinePredictions:
-        return most_probable(model.predict_proba(features.transform(inputs)), [str(each) for each in model.classes_])
+        return most_probable_labels(
+            model.predict_proba(features.transform(inputs)), [str(each) for each in model.classes_]
+        )
 
     return Baseline(name, predict, len(texts))
 
@@ -114,7 +116,9 @@ def fit_pixels(
         model = logistic_regression(penalty=1.0).fit(_averaged(pixels), labels)
 
     def predict(inputs: Sequence[str]) -> BaselinePredictions:
-        return most_probable(model.predict_proba(_averaged(read(inputs))), [str(each) for each in model.classes_])
+        return most_probable_labels(
+            model.predict_proba(_averaged(read(inputs))), [str(each) for each in model.classes_]
+        )
 
     return Baseline("logistic regression of pixels", predict, len(labels), "images")
 
@@ -203,7 +207,7 @@ def require_two(labels: Sequence[str]) -> set[str]:
     return found
 
 
-def most_probable(probabilities: NDArray[np.float64], labels: list[str]) -> BaselinePredictions:
+def most_probable_labels(probabilities: NDArray[np.float64], labels: list[str]) -> BaselinePredictions:
     tables = [dict(zip(labels, row, strict=True)) for row in probabilities.tolist()]
     return BaselinePredictions([labels[best] for best in probabilities.argmax(axis=1).tolist()], tables)
 

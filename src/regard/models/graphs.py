@@ -393,7 +393,7 @@ class GraphTransformerFamily(GraphFamily):
 
 
 class MessagePassingFamily(GraphFamily):
-    """Directed message passing; `small` has the width and the steps of Yang et al. (2019)."""
+    """Directed message passing; `tiny` has the width and the steps of Yang et al. (2019)."""
 
     name: ClassVar[str] = "message-passing"
     Config: ClassVar[type[ModelConfig]] = MessagePassingConfig
@@ -401,10 +401,10 @@ class MessagePassingFamily(GraphFamily):
     presets: ClassVar[Mapping[str, Preset]] = {
         "message-passing": Preset(
             {
-                "tiny": {"num_layers": 3, "model_dim": 128},
-                "small": {"num_layers": 3, "model_dim": 300},
-                "base": {"num_layers": 5, "model_dim": 512},
-                "big": {"num_layers": 6, "model_dim": 1024},
+                "tiny": {"num_layers": 3, "model_dim": 300},
+                "small": {"num_layers": 4, "model_dim": 600},
+                "base": {"num_layers": 5, "model_dim": 1200},
+                "big": {"num_layers": 6, "model_dim": 2000},
             }
         )
     }

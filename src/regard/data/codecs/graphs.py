@@ -65,6 +65,21 @@ class FeatureScales:
         scaled = (features.numbers.astype(np.float64) - np.array(self.means)) / np.array(self.stds)
         return ids, list(scaled.astype(np.float32).tobytes()) if self.means else []
 
+    def decode(self, ids: Sequence[int], numbers: Sequence[int], count: int) -> list[Any]:
+        """A label, a list of labels or a list of numbers for each of `count` items; None without features."""
+        if self.means:
+            scaled = read_numbers(np.array(numbers, np.int64), len(self.means)).astype(np.float64)
+            found = scaled * np.array(self.stds) + np.array(self.means)
+            return [[float(f"{number:.6g}") for number in row] for row in found]
+        if not self.labels or not ids:
+            return [None] * count
+        width = len(self.labels)
+        rows = [ids[place : place + width] for place in range(0, len(ids), width)]
+        named = [
+            [known[index - 1] if index else "?" for known, index in zip(self.labels, row, strict=True)] for row in rows
+        ]
+        return [row[0] if width == 1 else row for row in named]
+
     def to_json(self) -> dict[str, Any]:
         return {"labels": self.labels, "means": self.means, "stds": self.stds}
 
@@ -115,8 +130,8 @@ class GraphCodec(Codec):
         return graph
 
     def encode(self, values: Sequence[str]) -> list[list[int]]:
-        """All parts of each graph, one after the other."""
-        return [[number for part in self.encode_parts(text) for number in part] for text in values]
+        """All parts of each graph, one after the other, each after its length."""
+        return [[number for part in self.encode_parts(text) for number in (len(part), *part)] for text in values]
 
     def encode_parts(self, text: str) -> list[list[int]]:
         """The parts of a graph, in the order of `PARTS`."""
@@ -135,7 +150,21 @@ class GraphCodec(Codec):
         ]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        raise DataError("graphs are not decoded")
+        """Graphs as JSON; a label that training did not see is `?`, and an atom is the list of its labels."""
+        return [self._decode(some) for some in ids]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        parts: list[Sequence[int]] = []
+        place = 0
+        while place < len(ids):
+            parts.append(ids[place + 1 : place + 1 + ids[place]])
+            place += 1 + ids[place]
+        degrees, labels, numbers, ends, edge_labels, edge_numbers, _ = parts
+        of_edges = self.edges.decode(edge_labels, edge_numbers, len(ends) // 2)
+        pairs = [list(ends[place : place + 2]) for place in range(0, len(ends), 2)]
+        edges = [pair if feature is None else [*pair, feature] for pair, feature in zip(pairs, of_edges, strict=True)]
+        content = {"nodes": self.nodes.decode(labels, numbers, len(degrees)), "edges": edges}
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
     def describe(self) -> str:
         """One line for the log."""

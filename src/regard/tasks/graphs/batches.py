@@ -44,7 +44,7 @@ class GraphBatch:
         return replace(self, inputs=self.inputs.with_tensors(inputs), targets=targets, weights=weights)
 
 
-def shape_of(codec: GraphCodec) -> GraphShape:
+def graph_shape(codec: GraphCodec) -> GraphShape:
     """What a model needs to know of the graphs of a codec."""
     return GraphShape(
         node_sizes=codec.nodes.sizes,

@@ -31,7 +31,7 @@ from regard.errors import ConfigError, DataError
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.tasks.detection import DetectionSummary
-from regard.tasks.graphs.batches import GraphBatch, make_inputs, pad_graph_batch, shape_of
+from regard.tasks.graphs.batches import GraphBatch, graph_shape, make_inputs, pad_graph_batch
 from regard.tasks.graphs.model import GraphPredictor
 from regard.tasks.task import (
     EVALUATION_TOKENS,
@@ -138,7 +138,7 @@ class GraphTask(Task[GraphSettingsT]):
         raise NotImplementedError
 
     def build(self, model: ModelConfig, head: HeadConfig) -> GraphPredictor:
-        return GraphPredictor(model, shape_of(self.graph_codec), head, self.num_outputs, of_nodes=self.of_nodes)
+        return GraphPredictor(model, graph_shape(self.graph_codec), head, self.num_outputs, of_nodes=self.of_nodes)
 
     def indexed_batches(self, columns: Sequence[Sequence[Sequence[int]]]) -> Iterator[tuple[list[int], GraphBatch]]:
         """By the number of nodes, not by the longest part."""
