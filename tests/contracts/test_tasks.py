@@ -110,6 +110,25 @@ def scenes(folder: Path) -> list[tuple[str, ...]]:
 
 
 CAPTIONS = {"image": {"size": 8, "patch_size": 4}, "decoder_dim": 12, "decoder_dropout": 0.0}
+
+
+def graphs(count: int, target: str) -> NamedRows:
+    """Paths of two kinds of nodes, with numbers at their edges."""
+    rng, rows = np.random.default_rng(4), []
+    for row in range(count):
+        size = 2 + row % 6
+        nodes = ["ab"[number] for number in rng.integers(2, size=size)]
+        edges = [[node, node + 1, [round(float(rng.normal()), 3)]] for node in range(size - 1)]
+        targets = {
+            "label": "odd" if size % 2 else "even",
+            "number": nodes.count("a") + 0.5 * size,
+            "labels": ["end" if node in (0, size - 1) else None if node == 3 else "inside" for node in range(size)],
+        }
+        rows.append({"nodes": nodes, "edges": edges, "label": targets[target]})
+    return NamedRows(rows)
+
+
+SMALL_GRAPHS = {"model": {"num_layers": 2, "model_dim": 12, "dropout": 0.0}}
 SHORT_SERIES = {"horizon": 3, "input_length": 8}
 WORDS = {"tokenizer": "words"}
 MEALS = in_memory(rows_of.meals, 40)
@@ -225,6 +244,20 @@ CASES = {
             **CAPTIONS, "decoder": "lstm-tiny", "memory": "mean", "model": {"num_layers": 1, "model_dim": 12},
             "crop_padding": 1,
         },
+    ),
+    "graph-classification": Case(
+        "graph-classification", lambda folder: graphs(60, "label"), preset="graph-transformer-tiny",
+        settings={"model": {"num_layers": 2, "model_dim": 12, "num_heads": 3, "dropout": 0.0}, "balance": True},
+    ),
+    "graph-classification-messages": Case(
+        "graph-classification", lambda folder: graphs(60, "label"), preset="message-passing-tiny", settings=SMALL_GRAPHS
+    ),
+    "graph-regression": Case(
+        "graph-regression", lambda folder: graphs(60, "number"), preset="message-passing-tiny", settings=SMALL_GRAPHS
+    ),
+    "node-classification": Case(
+        "node-classification", lambda folder: graphs(60, "labels"), preset="graph-transformer-tiny",
+        settings={"model": {"num_layers": 2, "model_dim": 12, "num_heads": 3, "dropout": 0.0}},
     ),
     "trend": Case("trend", series, preset="pooled-tiny"),
 }  # fmt: skip
@@ -391,7 +424,8 @@ def test_terms_of_the_objective_change_the_loss(made: Tiny):
         assert losses[0] != losses[1], name
 
 
-DROPOUT = {"transformer": {"dropout": 0.3}, "recurrent": {"dropout": 0.3}, "vision": {"dropout": 0.3}}
+DROPOUT = {"transformer": {"dropout": 0.3}, "recurrent": {"dropout": 0.3}, "vision": {"dropout": 0.3},
+           "graph-attention": {"dropout": 0.3}, "message-passing": {"dropout": 0.3}}  # fmt: skip
 
 
 def test_a_term_without_effect_is_an_error(case: Case, made: Tiny):

@@ -85,6 +85,11 @@ def events_page() -> Page:
 
 
 @pytest.fixture
+def graphs_page() -> Page:
+    return Page(ROOT / "docs" / "graphs.md")
+
+
+@pytest.fixture
 def workplace(tmp_path: Path) -> Path:
     """A folder with the files that the pages suppose: pairs, inputs, and texts, which are the pages themselves."""
     rows = list(find_builtin("dates").generate(420, 0))

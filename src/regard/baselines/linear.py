@@ -49,12 +49,14 @@ def fit_classifier(texts: Sequence[str], labels: Sequence[str]) -> Baseline:
         DataError: If all labels are equal.
     """
     texts, labels, name = _limited(texts, labels, "logistic regression")
-    features = make_features(texts, num_outputs=len(_require_two(labels)))
-    with _quiet():
-        model = _logistic_regression().fit(features.fit_transform(texts), labels)
+    features = make_features(texts, num_outputs=len(require_two(labels)))
+    with quiet():
+        model = logistic_regression().fit(features.fit_transform(texts), labels)
 
     def predict(inputs: Sequence[str]) -> BaselinePredictions:
-        return _most_probable(model.predict_proba(features.transform(inputs)), [str(each) for each in model.classes_])
+        return most_probable_labels(
+            model.predict_proba(features.transform(inputs)), [str(each) for each in model.classes_]
+        )
 
     return Baseline(name, predict, len(texts))
 
@@ -73,8 +75,8 @@ def fit_multi_label(
     if not names:
         raise DataError(f"logistic regression needs labels, and none of {len(texts):,} rows has one")
     features = make_features(texts, num_outputs=len(names))
-    with _quiet():
-        model = OneVsRestClassifier(_logistic_regression()).fit(features.fit_transform(texts), targets)
+    with quiet():
+        model = OneVsRestClassifier(logistic_regression()).fit(features.fit_transform(texts), targets)
 
     def predict(inputs: Sequence[str]) -> BaselinePredictions:
         found = np.asarray(model.predict_proba(features.transform(inputs))).reshape(len(inputs), len(names))
@@ -90,7 +92,7 @@ def fit_number(texts: Sequence[str], numbers: Sequence[float]) -> Baseline:
 
     texts, numbers, name = _limited(texts, numbers, "ridge regression")
     features = make_features(texts, num_outputs=1)
-    with _quiet():
+    with quiet():
         model = Ridge(solver="lsqr").fit(features.fit_transform(texts), numbers)
 
     def predict(inputs: Sequence[str]) -> BaselinePredictions:
@@ -109,12 +111,14 @@ def fit_pixels(
         labels: The label of each image.
         read: Reads the pixels of the images at some paths.
     """
-    _require_two(labels)
-    with _quiet():
-        model = _logistic_regression(penalty=1.0).fit(_averaged(pixels), labels)
+    require_two(labels)
+    with quiet():
+        model = logistic_regression(penalty=1.0).fit(_averaged(pixels), labels)
 
     def predict(inputs: Sequence[str]) -> BaselinePredictions:
-        return _most_probable(model.predict_proba(_averaged(read(inputs))), [str(each) for each in model.classes_])
+        return most_probable_labels(
+            model.predict_proba(_averaged(read(inputs))), [str(each) for each in model.classes_]
+        )
 
     return Baseline("logistic regression of pixels", predict, len(labels), "images")
 
@@ -134,8 +138,8 @@ def check_flips(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> tuple[b
     fitted, others = slice(0, half), slice(half, None)
     classes, counts = np.unique(labels[fitted], return_counts=True)
     if half >= _FEWEST_FOR_FLIPS and len(classes) > 1:
-        with _quiet():
-            model = _logistic_regression(penalty=_STRONG_PENALTY).fit(_averaged(pixels[fitted]), labels[fitted])
+        with quiet():
+            model = logistic_regression(penalty=_STRONG_PENALTY).fit(_averaged(pixels[fitted]), labels[fitted])
         right, mirrored = (
             model.predict(_averaged(each)) == labels[others] for each in (pixels[others], pixels[others][..., ::-1])
         )
@@ -179,7 +183,7 @@ def _have_characters(texts: Sequence[str]) -> bool:
     return sum(map(len, texts)) <= _MOST_CHARACTERS
 
 
-def _logistic_regression(*, penalty: float = 1 / _INVERSE_PENALTY) -> Any:
+def logistic_regression(*, penalty: float = 1 / _INVERSE_PENALTY) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression(C=1 / penalty, max_iter=_MOST_ITERATIONS)
@@ -196,14 +200,14 @@ def _limited(texts: Sequence[str], targets: Sequence[Any], method: str) -> tuple
     return chosen, kept_targets, f"{vectors} + {method}"
 
 
-def _require_two(labels: Sequence[str]) -> set[str]:
+def require_two(labels: Sequence[str]) -> set[str]:
     found = set(labels)
     if len(found) < 2:
         raise DataError(f"logistic regression needs two labels, and all {len(labels):,} rows have {labels[0]!r}")
     return found
 
 
-def _most_probable(probabilities: NDArray[np.float64], labels: list[str]) -> BaselinePredictions:
+def most_probable_labels(probabilities: NDArray[np.float64], labels: list[str]) -> BaselinePredictions:
     tables = [dict(zip(labels, row, strict=True)) for row in probabilities.tolist()]
     return BaselinePredictions([labels[best] for best in probabilities.argmax(axis=1).tolist()], tables)
 
@@ -218,7 +222,7 @@ def _averaged(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without scikit-learn's warnings: a fit that ends by its number of iterations is a baseline nevertheless."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

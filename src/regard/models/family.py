@@ -46,7 +46,7 @@ class ModelConfig(Settings):
     gains_from_bf16_on_cpu: ClassVar[bool] = False
     """Whether bfloat16 is faster on a CPU, from a certain width on."""
     input_kind: ClassVar[InputKind] = "tokens"
-    """What the encoder reads: tokens, pixels, series of numbers or events in time."""
+    """What the encoder reads: tokens, pixels, series of numbers, events in time or graphs."""
     has_class_token: ClassVar[bool] = False
     """Whether the first hidden state represents the whole input; the others are then those of its parts."""
 

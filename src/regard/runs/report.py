@@ -174,6 +174,10 @@ def _attention_maps(run: Run, content: ReportContent) -> list[AttentionMaps]:
         return []
     inputs = content.attention_inputs or [(each["source"], each["prediction"]) for each in content.samples]
     for source, output in inputs:
+        if (drawing := run.task.drawing(source)) is not None:
+            if len(drawing.names) < _MOST_TOKENS:
+                return [run.attention(source)]
+            continue
         lengths = [len(ids) for ids in run.tokenizer.encode([source] if kind == "encoder" else [source, output])]
         if min(lengths) > 0 and max(lengths) < _MOST_TOKENS:
             return [_maps_of(run, source, output)]

@@ -56,6 +56,7 @@ from regard.explanation.attention import (
     causal_attention_maps,
     cross_attention_maps,
     encoder_attention_maps,
+    graph_attention_maps,
     model_attention_maps,
     picture_maps,
 )
@@ -365,8 +366,12 @@ class Run:
         )
         if twice := [name for name in added if name in table.names]:
             raise DataError(f"{table.name} already has a column {twice[0]!r}: rename it, or remove it")
-        chosen, reason = choose_inputs(table, parts, wanted=columns, own=own)
-        log_info(f"{describe_inputs(parts, chosen, reason)}")
+        first = next(iter(table), None)
+        if first is not None and self.task.input_of_record(first) is not None:
+            chosen = []
+        else:
+            chosen, reason = choose_inputs(table, parts, wanted=columns, own=own)
+            log_info(f"{describe_inputs(parts, chosen, reason)}")
         folder = Path(data).parent if schema.reads_files and isinstance(data, str | os.PathLike) else None
         rows = self._predicted_rows(table, chosen, list(added), aspect, config, folder)
         if out is None:
@@ -429,7 +434,9 @@ class Run:
         unseen: dict[str, None] = {}
         rows = progress_bar(table, "predicting", total=table.num_rows)
         while chunk := list(islice(rows, _ROWS_AT_ONCE)):
-            inputs = [_input_of(row, columns, folder) for row in chunk]
+            inputs = [
+                _input_of(row, columns, folder) if columns else self.task.input_of_record(row) or "" for row in chunk
+            ]
             full = [text for text in inputs if text]
             num_empty += len(inputs) - len(full)
             if self.task.tokenizer_kind:
@@ -578,6 +585,8 @@ class Run:
             raise RunError(f"{self.path} is for {self.task.description}, which has no attention maps of text")
         if kind == "encoder":
             self._check_inputs([text])
+            if (drawing := self.task.drawing(text)) is not None:
+                return graph_attention_maps(model.body, drawing, text, lambda: self.task.output_for(model, text))
             return encoder_attention_maps(model.body, self.tokenizer, text, lambda: self.task.output_for(model, text))
         if kind == "causal":
             self._check_inputs([text])

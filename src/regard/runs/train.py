@@ -27,7 +27,7 @@ from regard.data.text_sources import TextSource
 from regard.errors import ConfigError, DataError, DeviceError, RunError, StoppedError
 from regard.evaluation.registry import find_metric, score_label
 from regard.logging import format_duration, log_info, log_warning
-from regard.models.family import find_family
+from regard.models.family import find_family, read_model_config
 from regard.models.presets import find_preset, has_size
 from regard.runs.baseline import BaselineResult, advise, compare_with_baseline
 from regard.runs.folder import RunFolder, imported_runs
@@ -210,7 +210,9 @@ def with_task(values: Mapping[str, Any], rows: Rows | None = None) -> dict[str, 
         log_info(f"task {given['name']}" + ("" if description == given["name"] else f": {description}"))
     else:
         config = DataConfig.read(values.get("data", {}), section="data")
-        given["name"], reason = detect_task(config, rows, given=given)
+        preset = values.get("preset")
+        kind = None if not preset else read_model_config(find_preset(str(preset))[1]).input_kind
+        given["name"], reason = detect_task(config, rows, given=given, input_kind=kind)
         log_info(f"task {given['name']}, by the data: {reason}")
     return {**values, "task": given}
 

@@ -54,6 +54,8 @@ class DetectionSummary:
     """All columns of a table but those that number its rows, or those that the user has named, in that order."""
     columns_given: int = 0
     """The number of columns that the user has named."""
+    lists: tuple[str, ...] = ()
+    """Names of the fields of JSON lines whose values are lists."""
     has_label_separator: bool = False
     is_builtin: bool = False
     is_plain_text: bool = False
@@ -157,6 +159,10 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         return DetectionSummary(name, suffix, is_coco=True)
     if suffix in (".json", ".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
         return DetectionSummary(name, suffix, named, columns_given=num_given)
+    if suffix in (".jsonl", ".ndjson"):
+        described = describe(config.train[0], encoding=config.encoding)
+        if len(described.lists) > 1 and len(described.columns) < len(_PAIR):
+            return DetectionSummary(name, suffix, columns=described.columns, lists=described.lists)
     if num_given > len(_PAIR):
         return DetectionSummary(
             name, suffix, named, columns=_columns(config), columns_given=num_given, has_label_separator=has_separator
@@ -201,6 +207,7 @@ def _describe_memory(config: DataConfig, rows: Rows, has_separator: bool) -> Det
         sample=tuple(map(tuple, sample)),
         columns=_chosen(config, described),
         columns_given=len(config.columns) if names else 0,
+        lists=described.lists if names else (),
         has_label_separator=has_separator,
     )
 

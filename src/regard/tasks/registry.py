@@ -5,7 +5,7 @@ from typing import Any
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows
 from regard.errors import ConfigError, UnknownTaskError
-from regard.models.family import ModelConfig
+from regard.models.family import InputKind, ModelConfig
 from regard.registry import Registry
 from regard.tasks.detection import DetectionSummary, describe_source
 from regard.tasks.task import HeadKind, Task, TaskSettings
@@ -46,7 +46,11 @@ def make_task(settings: TaskSettings, codecs: Any = None) -> Task[Any]:
 
 
 def detect_task(
-    config: DataConfig, rows: Rows | None = None, *, given: dict[str, Any] | None = None
+    config: DataConfig,
+    rows: Rows | None = None,
+    *,
+    given: dict[str, Any] | None = None,
+    input_kind: InputKind | None = None,
 ) -> tuple[str, str]:
     """The name of the task that recognizes a source with the highest confidence, and the reason.
 
@@ -54,20 +58,23 @@ def detect_task(
         config: Where the data is.
         rows: Rows in memory, instead of files.
         given: Values of the `[task]` section that the user has set.
+        input_kind: What the model reads that the user has named: tasks for such models take precedence.
 
     Raises:
         UnknownTaskError: If no task recognizes the source.
     """
     summary = describe_source(config, rows, given or {})
     found = [
-        (detection.confidence, task.name, detection.reason) for task in TASKS if (detection := task.detect(summary))
+        (task.input_kind == input_kind, detection.confidence, task.name, detection.reason)
+        for task in TASKS
+        if (detection := task.detect(summary))
     ]
     if not found:
         raise UnknownTaskError(
             f"{_describe(summary)}; no task recognizes this: name the columns of an input and a target, and one of "
             f"{', '.join(TASKS.names())}"
         )
-    _, name, reason = max(found)
+    *_, name, reason = max(found)
     return name, reason
 
 

@@ -413,6 +413,18 @@ class DrawnImage:
 
 
 @dataclass(frozen=True)
+class GraphDrawing:
+    """A graph whose nodes are shaded by attention."""
+
+    names: tuple[str, ...]
+    """What each node is called."""
+    edges: tuple[tuple[int, int, float], ...]
+    """The two nodes of each edge, and the order of the bond: 1 where it is none of a molecule."""
+    positions: tuple[tuple[float, ...], ...] | None = None
+    """The coordinates of the nodes; None where a layout is to be found."""
+
+
+@dataclass(frozen=True)
 class ReportContent:
     """What a report shows of a task, beside scores and curves."""
 
@@ -673,6 +685,10 @@ class Task(Generic[TaskSettingsT]):
         """The target of a row, as `predict` would return it."""
         return row[-1]
 
+    def input_of_record(self, record: Mapping[str, Any]) -> str | None:
+        """The input in a row of a table that is not made of columns of text; None where it is."""
+        return None
+
     def expand_input(self, text: str, aspect: str | None) -> list[str]:
         """The inputs that a prediction is made for: the text itself, unless it is judged for several aspects."""
         if aspect is not None:
@@ -827,6 +843,10 @@ class Task(Generic[TaskSettingsT]):
     def output_for(self, model: Any, text: str) -> str:
         """The output for one text, beside the attention maps of an encoder."""
         return self.predictor(model, GenerationConfig())([text])[0].output
+
+    def drawing(self, text: str) -> GraphDrawing | None:
+        """The graph of an input, on which attention is drawn; None where inputs are no graphs."""
+        return None
 
     def headline(self, rows: Sequence[Sequence[str]]) -> str:
         """The metric that heads a report on rows like these."""

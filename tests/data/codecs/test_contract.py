@@ -12,6 +12,7 @@ from PIL import Image
 
 from regard.data.codecs import Codec, ImageConfig, LabelCodec, NumberCodec, PixelCodec, TextCodec
 from regard.data.codecs.codec import read_codecs, write_codecs
+from regard.data.codecs.graphs import GraphCodec
 from regard.data.codecs.series import SeriesCodec
 from regard.errors import CheckpointError
 from regard.tasks import TASKS
@@ -72,6 +73,14 @@ CASES = {
     "series": Case(
         lambda folder: SeriesCodec(columns=("a", "b"), means=(0.0, 1.0), stds=(1.0, 2.0), scales=(1.0, 1.0)),
         lambda folder: ["1.5,20 1.75,nan", "-3,0.25"],
+    ),
+    "graphs": Case(
+        lambda folder: GraphCodec.fit(['{"nodes": ["a", "b"], "edges": [[0, 1, [2.5]]]}']),
+        lambda folder: ['{"nodes":["b","a","b"],"edges":[[0,2,[1.25]],[1,2,[-3.0]]]}', '{"nodes":["a"],"edges":[]}'],
+    ),
+    "graphs-of-numbers": Case(
+        lambda folder: GraphCodec.fit(['{"nodes": [[1, 2], [3, 5]], "edges": [[0, 1, "x"]]}']),
+        lambda folder: ['{"nodes":[[0.5,7.25],[2.0,-1.5]],"edges":[[0,1,"x"]]}'],
     ),
 }  # fmt: skip
 

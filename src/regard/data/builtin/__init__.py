@@ -13,6 +13,7 @@ from typing import Any
 
 from regard.data.builtin.dates import LOCALES, generate_dates
 from regard.data.builtin.patients import generate_patients, patients_log_likelihood
+from regard.data.builtin.rings import generate_rings
 from regard.data.builtin.sales import STORES, generate_sales
 from regard.data.builtin.scenes import SIZE, generate_scenes
 from regard.errors import DataError
@@ -75,6 +76,14 @@ _DATES = BuiltinData(
     tokenizer="characters",
     generate=generate_dates,
 )
+_RINGS = BuiltinData(
+    name="rings",
+    description="graphs of two rings that are fused or joined, which distances distinguish and degrees do not",
+    columns=("graph", "label"),
+    num_rows=2_000,
+    tokenizer="",
+    generate=generate_rings,
+)
 _SALES = BuiltinData(
     name="sales",
     description=f"daily sales of {len(STORES)} stores, with a trend, a week, a year and noise of known variance",
@@ -100,4 +109,4 @@ _SCENES = BuiltinData(
     tokenizer="",
     generate=generate_scenes,
 )
-_BUILTIN = {data.name: data for data in (_DATES, _SALES, _PATIENTS, _SCENES)}
+_BUILTIN = {data.name: data for data in (_DATES, _PATIENTS, _RINGS, _SALES, _SCENES)}

@@ -14,7 +14,7 @@ import base64
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 
 from regard.errors import ConfigError
 from regard.explanation.attention.drawing import HeatMap, draw_heads
+from regard.explanation.graphs import draw_graph
 from regard.explanation.pages import frame, page_html, write_page
 from regard.explanation.tokens import visible
 from regard.files import check_suffix, write_atomically
+from regard.tasks.task import GraphDrawing
 
 _AXES = {
     "encoder": ("source_tokens", "source_tokens"),
@@ -60,6 +62,8 @@ class AttentionMaps:
     """By kind (`encoder`, `decoder`, `cross`), an array of layers, heads, query, key; a kind may be absent."""
     source: str
     prediction: str
+    drawing: GraphDrawing | None = None
+    """The graph that was read, with the positions of its nodes: row 0 is the whole graph, the others are its nodes."""
 
     def __post_init__(self) -> None:
         if len(self.target_tokens) != len(self.target_inputs):
@@ -151,7 +155,8 @@ class AttentionMaps:
 
         `.html` is a page on which every kind, layer and head can be selected, and `.json` has the weights of all of
         them. `.png` and `.svg` are figures of one kind, by default the last of `kinds`: the average over the layers
-        and heads that are not given, and beside it the maps that were averaged.
+        and heads that are not given, and beside it the maps that were averaged. Of a graph, the figure is the graph
+        with its nodes shaded by the average weights with which the whole graph reads them.
 
         Example:
             maps = regard.attention_maps(run, "4 March 2025")
@@ -166,6 +171,9 @@ class AttentionMaps:
             write_attention_page(self, path)
         elif suffix == ".json":
             write_atomically(path, json.dumps(self.to_json(), ensure_ascii=False).encode("utf-8", errors="replace"))
+        elif self.drawing is not None:
+            weights = self.average(kind, layer, head)[0, 1:]
+            draw_graph(path, self.drawing, weights, title=f"{self.prediction}: {self.describe(kind, layer, head)}")
         else:
             draw_heads(
                 path,
@@ -184,6 +192,7 @@ class AttentionMaps:
             "output": self.prediction,
             **{name: list(getattr(self, name)) for name in ("source_tokens", "target_tokens", "target_inputs")},
             "weights": {kind: self.weights[kind].tolist() for kind in self.kinds},
+            **({} if self.drawing is None else {"drawing": asdict(self.drawing)}),
         }
 
     def to_page_data(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, DataError
 from regard.explanation.attention.maps import AttentionMaps
+from regard.explanation.graphs import lay_out
 from regard.explanation.tokens import visible
 from regard.nn.attention import Lookup
+from regard.tasks.task import GraphDrawing
 from regard.text.tokenizer import Tokenizer
 
 
@@ -150,6 +153,28 @@ def encoder_attention_maps(
         weights={"encoder": _stacked(list(weights.values()))},
         source=text,
         prediction=prediction,
+    )
+
+
+@torch.inference_mode()
+def graph_attention_maps(
+    model: nn.Module, drawing: GraphDrawing, text: str, predict: Callable[[], str]
+) -> AttentionMaps:
+    """Returns the maps of an encoder that reads a graph when `predict` is called; `predict` returns the output.
+
+    The first row and column are those of the whole graph.
+    """
+    encoder = _with_attention(model)
+    with record_attention(encoder) as weights:
+        prediction = predict()
+    return AttentionMaps(
+        source_tokens=("[graph]", *(f"{name}{place}" for place, name in enumerate(drawing.names))),
+        target_tokens=(),
+        target_inputs=(),
+        weights={"encoder": _stacked(list(weights.values()))},
+        source=text,
+        prediction=prediction,
+        drawing=replace(drawing, positions=lay_out(drawing)),
     )
 
 

@@ -4,17 +4,20 @@
 PAGES.attention = (root, examples) => {
   const title = root.querySelector("h1");
   if (examples.length > 1) title.textContent = `Attention maps of ${examples.length} examples`;
-  else title.replaceChildren(make("bdi", {}, examples[0].input), " \u2192 ", make("bdi", {}, examples[0].output));
+  else title.replaceChildren(make("bdi", {}, nameOfInput(examples[0])), " \u2192 ", make("bdi", {}, examples[0].output));
   root.querySelector("header").append(make("p", { class: "lead" }, leadOf(examples)));
   const section = make("section");
   root.append(section);
   viewAttention(section, examples);
 };
 
-const ATTENTION_LEAD = "Each row shows the attention weights of one query token over the key tokens in the columns; they sum to 1. Attention weights show what a layer reads from, not why the model makes a prediction. The tokens <s> and </s> mark the start and the end of a text.";
+const ATTENTION_LEAD = "Each row shows the attention weights of one query token over the key tokens in the columns; they sum to 1. Attention weights show what a layer reads from, not why the model makes a prediction.";
+const ATTENTION_MARKS = " The tokens <s> and </s> mark the start and the end of a text.";
+/* A graph as JSON is too long for a title; SMILES are not. */
+const nameOfInput = ({ input, drawing }) => (drawing && input.startsWith("{") ? `a graph of ${drawing.names.length} nodes` : input);
 
 /* Over a picture, where the source is one; otherwise a map with tokens on both axes. */
-const leadOf = (examples) => (examples[0].picture ? PICTURE_LEAD : ATTENTION_LEAD);
+const leadOf = ([{ picture, drawing }]) => (picture ? PICTURE_LEAD : drawing ? ATTENTION_LEAD : ATTENTION_LEAD + ATTENTION_MARKS);
 const viewAttention = (section, examples) => (examples[0].picture ? new PictureViewer(section, examples) : new AttentionViewer(section, examples));
 
 const ATTENTION_KINDS = {
@@ -87,6 +90,7 @@ class AttentionViewer {
     this.controls = make("div", { class: "attention-controls" });
     this.sentence = make("p", { class: "attention-sentence", "aria-live": "polite" });
     this.strip = make("dl", { class: "attention-strip" });
+    this.drawing = make("div", { class: "attention-drawing" });
     this.tip = make("div", { class: "attention-tip", hidden: true });
     this.map = make("div", { class: "attention-map" });
     this.scroll = make("div", { class: "attention-scroll", tabindex: "0", role: "application" }, this.map);
@@ -95,7 +99,7 @@ class AttentionViewer {
       make("p", { class: "attention-keys" }, "Point at a cell to read its weight, click to select it, or use the arrow keys."),
       this.specials = make("p", { class: "attention-keys" }));
     this.heads = make("aside", { class: "attention-heads" });
-    this.root.append(this.choice, this.controls, this.sentence, this.strip,
+    this.root.append(this.choice, this.controls, this.sentence, this.drawing, this.strip,
       make("div", { class: "attention-body" }, this.main, this.heads));
     this.map.addEventListener("pointermove", (event) => this.pointAt(event, false));
     this.map.addEventListener("click", (event) => this.pointAt(event, true));
@@ -122,7 +126,8 @@ class AttentionViewer {
     this.rows = this.example[rows].map(visiblePiece);
     this.columns = this.example[columns].map(visiblePiece);
     const specials = [...new Set([...this.columns, ...this.rows].filter(isSpecial))];
-    this.specials.textContent = specials.length ? `Special tokens: ${specials.join(" ")} (start, end or mask of a sequence).` : "";
+    const meaning = this.example.drawing ? "the whole graph" : "start, end or mask of a sequence";
+    this.specials.textContent = specials.length ? `Special tokens: ${specials.join(" ")} (${meaning}).` : "";
     if (!(this.layer < this.numLayers)) this.layer = null;
     if (!(this.head < this.numHeads)) this.head = null;
     this.kept = null;
@@ -161,7 +166,7 @@ class AttentionViewer {
     const step = (distance) => this.chooseExample(this.index + distance);
     const options = this.examples.map((example, index) =>
       make("option", { value: index, selected: index === this.index },
-        `${index + 1}. \u2068${example.input}\u2069 \u2192 \u2068${example.output}\u2069`));
+        `${index + 1}. \u2068${nameOfInput(example)}\u2069 \u2192 \u2068${example.output}\u2069`));
     this.choice.append(
       make("select", { "aria-label": "example", onchange: (event) => this.chooseExample(Number(event.target.value)) }, ...options),
       make("button", { class: "quiet-button", type: "button", disabled: this.index === 0, onclick: () => step(-1) }, "Previous"),
@@ -323,6 +328,7 @@ class AttentionViewer {
     this.root.dataset.column = column;
     this.showSentence();
     this.showStrip();
+    this.showDrawing();
   }
 
   /* Above the cell, or below it where there is no space; within the visible part of the map. */
@@ -339,6 +345,44 @@ class AttentionViewer {
     const largest = this.strongest(this.row).slice(0, 3).flatMap((column, i) => [
       i ? ", " : " ", piece(this.columns[column]), make("span", { class: "weight" }, ` (${formatWeight(this.weightAt(this.row, column))})`)]);
     this.sentence.replaceChildren("Largest weights of ", piece(this.rows[this.row]), ":", ...largest, ".");
+  }
+
+  /* A graph whose nodes are shaded by the weights of the selected row; row 0 is the whole graph, row i + 1 its node i. */
+  showDrawing() {
+    const { drawing } = this.example;
+    this.drawing.hidden = !drawing;
+    if (!drawing) return;
+    const [scale, radius] = [44, 13];
+    const places = drawing.positions.map(([x, y]) => [x * scale, -y * scale]);
+    const [left, top] = [0, 1].map((axis) => Math.min(...places.map((place) => place[axis])) - 24);
+    const [right, bottom] = [0, 1].map((axis) => Math.max(...places.map((place) => place[axis])) + 24);
+    const [width, height] = [right - left, bottom - top];
+    const svg = makeSvg("svg", { viewBox: `${left} ${top} ${width} ${height}`, width, role: "img", "aria-label": "the graph, its nodes shaded by attention weights" });
+    for (const [one, other, order] of drawing.edges) {
+      const [[x1, y1], [x2, y2]] = [places[one], places[other]];
+      const length = Math.hypot(x2 - x1, y2 - y1) || 1;
+      const shifts = order === 3 ? [-5, 0, 5] : order === 1 ? [0] : [-2.5, 2.5];
+      shifts.forEach((shift, i) => {
+        const [dx, dy] = [(-shift * (y2 - y1)) / length, (shift * (x2 - x1)) / length];
+        svg.append(makeSvg("line", { x1: x1 + dx, y1: y1 + dy, x2: x2 + dx, y2: y2 + dy, "stroke-dasharray": order === 1.5 && i ? "3 3" : null }));
+      });
+    }
+    const weights = places.map((_, node) => this.weightAt(this.row, node + 1));
+    const peak = largestOf(weights);
+    places.forEach(([x, y], node) => {
+      const color = this.colorOf(weights[node], peak);
+      const keep = () => {
+        this.kept = [node + 1, this.strongest(node + 1)[0]];
+        this.point(...this.kept, false);
+      };
+      svg.append(makeSvg("g", { class: node + 1 === this.row ? "chosen" : null, onclick: keep },
+        makeSvg("title", {}, `${this.columns[node + 1]}  ${formatWeight(weights[node])}`),
+        makeSvg("circle", { cx: x, cy: y, r: radius, fill: asColor(color) }),
+        makeSvg("text", { x, y, "text-anchor": "middle", "dominant-baseline": "central", fill: isDark(color) ? "#fff" : "#14171f" }, drawing.names[node])));
+    });
+    const from = this.row ? `node ${this.rows[this.row]}` : "the whole graph";
+    this.drawing.replaceChildren(svg, make("p", { class: "attention-keys" },
+      `Nodes are shaded by the weights of ${from}, from 0 to ${peak.toFixed(3)}. Click a node to select it.`));
   }
 
   /* The two texts in their own direction; the keys are shaded by the weights of the selected row. */

@@ -109,7 +109,7 @@ const showLabels = (section, { labels }) => section.append(
 const LABELS_NOTE = "precision: the share of a label's predictions that are right; recall: the share of its occurrences that are found; support: how often it occurs";
 
 const showAttention = (section, { attention }) => {
-  section.append(make("p", { class: "lead" }, ATTENTION_LEAD));
+  section.append(make("p", { class: "lead" }, leadOf(attention)));
   viewAttention(section, attention);
 };
 

@@ -25,7 +25,7 @@ from regard.models.family import ModelConfig, make_lookup
 from regard.models.protocols import DecoderState, EncoderOutput, StaticBeamState
 from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.states import BeamTreeCache, StaticBeamCache, StaticCache, TransformerState
-from regard.nn.attention import Lookup, Mask, MultiHeadAttention, ShapedLookup
+from regard.nn.attention import Bias, Lookup, Mask, MultiHeadAttention, ShapedLookup
 from regard.nn.blocks import Block
 from regard.nn.dropout import Dropout, TokenDropout, branch_probabilities
 from regard.nn.feedforward import FeedForward
@@ -265,13 +265,17 @@ class TransformerStack(nn.Module):
         caches: Sequence[KVCache | StaticKVCache] | None = None,
         positions: Int[Tensor, "batch query"] | None = None,
         key_positions: Int[Tensor, "batch key"] | None = None,
+        bias: Bias | None = None,
     ) -> Float[Tensor, "batch query model"]:
         """Return the hidden states of the last block; with `caches`, `x` are the newest positions only.
 
         `positions` are those of the rows of `x`, and `key_positions` those of the
-        entries of the caches, where they are not consecutive.
+        entries of the caches, where they are not consecutive. A `bias` is added to
+        the attention scores of every block, beside that of the positions.
         """
         encoding = self._encode_positions(x, caches[0] if caches else None, positions, key_positions)
+        if bias is not None:
+            encoding = encoding._replace(bias=bias if encoding.bias is None else encoding.bias + bias)
         if encoding.embeddings is not None:
             x = x + encoding.embeddings.to(x.dtype)
         x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))

@@ -1,0 +1,223 @@
+"""What tasks on graphs have in common: how graphs are recognized, read, encoded, batched and drawn.
+
+A row is a graph as text, SMILES or JSON, and a target. A node is to a graph what a token is to a text: batch sizes and
+speed are counted in nodes.
+
+Dimensions: `batch` graphs.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from numpy.typing import NDArray
+from pydantic import Field
+
+from regard.data.batches import batches_by_length
+from regard.data.codecs.codec import Codec
+from regard.data.codecs.graphs import PARTS, GraphCodec
+from regard.data.formats.graphs import FIELDS, graph_text, molecule_positions
+from regard.data.formats.summary import ColumnSummary
+from regard.data.graph_sources import GRAPH_COLUMNS, open_graphs
+from regard.data.prepare import FitData, Prepared
+from regard.data.settings import DataConfig
+from regard.data.sources import Rows, Source
+from regard.data.stores.graphs import GraphStore
+from regard.errors import ConfigError, DataError
+from regard.models.family import ModelConfig
+from regard.models.heads import HeadConfig
+from regard.tasks.detection import DetectionSummary
+from regard.tasks.graphs.batches import GraphBatch, graph_shape, make_inputs, pad_graph_batch
+from regard.tasks.graphs.model import GraphPredictor
+from regard.tasks.task import (
+    EVALUATION_TOKENS,
+    READING_DEFAULTS,
+    Defaults,
+    DefaultsContext,
+    GraphDrawing,
+    ServerSchema,
+    Task,
+    TaskSettings,
+    to_device,
+)
+
+_BATCH_NODES: Mapping[str, int] = {"cpu": 1_024, "cuda": 2_048}
+"""About 64 molecules of 30 atoms on a GPU."""
+_TRAIN_DEFAULTS: dict[str, Any] = {**READING_DEFAULTS, "ema_decay": 0.99}
+
+
+class GraphSettings(TaskSettings):
+    """Settings of tasks on graphs."""
+
+    max_nodes: int = Field(default=512, ge=1)
+    """A graph with more nodes is a bad row: attention is between all pairs of nodes."""
+
+
+GraphSettingsT = TypeVar("GraphSettingsT", bound=GraphSettings)
+
+
+class GraphTask(Task[GraphSettingsT]):
+    """A task on rows of a graph and a target."""
+
+    target_role: ClassVar[str] = "label"
+    store_columns = (*PARTS, "target")
+    input_kind = "graphs"
+    default_preset = "graph-transformer"
+    unit = "graph"
+    of_nodes: ClassVar[bool] = False
+    """Whether each node has a target, rather than the graph."""
+
+    # Data
+
+    @property
+    def graph_codec(self) -> GraphCodec:
+        codec = self.codecs.get("graph")
+        return codec if isinstance(codec, GraphCodec) else GraphCodec()
+
+    def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
+        return open_graphs(config, self.target_role, rows, max_nodes=self.settings.max_nodes)
+
+    def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared:
+        prepared: Any = super().prepare(config, rows)
+        return replace(prepared, train=GraphStore(prepared.train.folder), valid=GraphStore(prepared.valid.folder))
+
+    def fit_codecs(self, data: FitData) -> dict[str, Codec]:
+        return {"graph": GraphCodec.fit(row[0] for row in data.rows()), "label": self.fit_target(data)}
+
+    def fit_target(self, data: FitData) -> Codec:
+        """Fit the codec of targets."""
+        raise NotImplementedError
+
+    def encode_rows(self, rows: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        return [*self._encode_graphs([row[0] for row in rows]), self.encode_targets([row[-1] for row in rows])]
+
+    def encode_targets(self, targets: Sequence[str]) -> list[list[int]]:
+        return self.codecs["label"].encode(targets)
+
+    def encode_inputs(self, inputs: Sequence[str]) -> list[list[list[int]]]:
+        parts = self._encode_graphs(inputs)
+        return [*parts, [self.placeholder(len(degrees)) for degrees in parts[0]]]
+
+    def placeholder(self, num_nodes: int) -> list[int]:
+        """A stored target where there is none."""
+        return [0]
+
+    def _encode_graphs(self, texts: Sequence[str]) -> list[list[list[int]]]:
+        encoded = [self.graph_codec.encode_parts(text) for text in texts]
+        if most := max((len(parts[0]) for parts in encoded if len(parts[0]) > self.settings.max_nodes), default=0):
+            raise DataError(f"a graph has {most:,} nodes, more than task.max_nodes={self.settings.max_nodes:,}")
+        return [[parts[place] for parts in encoded] for place in range(len(PARTS))]
+
+    def notes(self) -> list[str]:
+        return [self.graph_codec.describe()]
+
+    def input_of_record(self, record: Mapping[str, Any]) -> str | None:
+        return graph_text(record) if all(isinstance(record.get(field), list) for field in FIELDS) else None
+
+    # Settings
+
+    def defaults(self, context: DefaultsContext) -> Defaults:
+        train = {**_TRAIN_DEFAULTS, "batch_tokens": _BATCH_NODES[context.device]}
+        return Defaults(train, head={"pooling": "first", "hidden_layer": True})
+
+    @classmethod
+    def check_base(cls, base: Task[Any], model: ModelConfig, where: str) -> None:
+        raise ConfigError(f"models of graphs cannot be fine-tuned: train a new one instead of {where}")
+
+    def num_positions(self, data: Prepared) -> int:
+        return 0  # nodes have no order
+
+    # Model and training
+
+    @property
+    def num_outputs(self) -> int:
+        raise NotImplementedError
+
+    def build(self, model: ModelConfig, head: HeadConfig) -> GraphPredictor:
+        return GraphPredictor(model, graph_shape(self.graph_codec), head, self.num_outputs, of_nodes=self.of_nodes)
+
+    def indexed_batches(self, columns: Sequence[Sequence[Sequence[int]]]) -> Iterator[tuple[list[int], GraphBatch]]:
+        """By the number of nodes, not by the longest part."""
+        sizes = [len(degrees) for degrees in columns[0]]
+        for rows in batches_by_length(sizes, batch_tokens=EVALUATION_TOKENS):
+            yield rows.tolist(), self.collate([[np.array(column[row], np.int64) for row in rows] for column in columns])
+
+    def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> GraphBatch:
+        *parts, targets = columns
+        found = self.make_targets(targets, [len(degrees) for degrees in parts[0]])
+        return GraphBatch(
+            inputs=make_inputs(parts, self.graph_codec),
+            targets=found,
+            weights=torch.ones(len(targets)),
+            num_targets=self.count_targets(found),
+            num_tokens=sum(len(degrees) for degrees in parts[0]),
+        )
+
+    def make_targets(self, targets: list[NDArray[np.int64]], sizes: Sequence[int]) -> torch.Tensor:
+        """Stored targets of graphs of these sizes as a tensor."""
+        raise NotImplementedError
+
+    def count_targets(self, targets: torch.Tensor) -> int:
+        return len(targets)
+
+    def pad_batch(self, batch: GraphBatch, num_rows: int, length: int) -> GraphBatch:
+        return pad_graph_batch(batch, num_rows, length)
+
+    # Use
+
+    def sources(self, rows: Sequence[Sequence[str]]) -> list[str]:
+        return []
+
+    def facts(self) -> dict[str, str]:
+        return {"graphs": self.graph_codec.describe()}
+
+    def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
+        example = "CCO" if self.graph_codec.are_molecules else '{"nodes": ["a", "b"], "edges": [[0, 1]]}'
+        return ServerSchema(("graph",), placeholder=example, output="label")
+
+    def drawing(self, text: str) -> GraphDrawing:
+        graph = self.graph_codec.read(text)
+        positions = molecule_positions(text) if self.graph_codec.are_molecules else None
+        orders = [labels[0] if labels and self.graph_codec.are_molecules else "" for labels in graph.edges.labels]
+        return GraphDrawing(
+            names=graph.names,
+            edges=tuple((int(one), int(other), _ORDERS.get(order, 1.0)) for (one, other), order in zip(
+                graph.ends, orders, strict=True)),
+            positions=None if positions is None else tuple(map(tuple, positions.tolist())),
+        )  # fmt: skip
+
+    @torch.inference_mode()
+    def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
+        """The vectors that the head reads."""
+        if self.of_nodes:
+            return super().embed(model, inputs)
+        device, found = next(model.parameters()).device, {}
+        for rows, batch in self.indexed_batches(self.encode_inputs(inputs)):
+            vectors = F.normalize(model.embed(to_device(batch, device).inputs).float(), dim=-1).cpu().numpy()
+            found |= dict(zip(rows, vectors, strict=True))
+        return np.stack([found[row] for row in range(len(inputs))])
+
+
+_ORDERS = {"SINGLE": 1.0, "DOUBLE": 2.0, "TRIPLE": 3.0, "AROMATIC": 1.5}
+"""The number of lines of a bond; one and a dashed one for an aromatic bond."""
+
+
+def is_json_graph(summary: DetectionSummary) -> bool:
+    """Whether a source has lists of nodes and edges, or is the built-in data set of graphs."""
+    return set(FIELDS) <= set(summary.lists) or (summary.names == ("graph", "label") and not summary.columns)
+
+
+def graph_column(summary: DetectionSummary) -> ColumnSummary | None:
+    """The column of SMILES, or of graphs as JSON, of a table."""
+    return next((column for column in summary.columns if column.plain_name in GRAPH_COLUMNS), None)
+
+
+def target_column(summary: DetectionSummary) -> ColumnSummary | None:
+    """The column of targets: the last one named, or the only one beside that of graphs."""
+    graphs = graph_column(summary)
+    others = [column for column in summary.columns if column is not graphs]
+    return others[-1] if others and (summary.columns_given or len(others) == 1) else None
