@@ -150,6 +150,8 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
             return DetectionSummary(name, is_image_folder=True)
         suffix = Path(uncompressed_name(Path(config.train[0]))).suffix.lower()
     named = tuple(_plain(column) for column in config.columns)
+    if FORMAT_OF_SUFFIX.get(suffix) == "fasta":
+        return DetectionSummary(name, suffix, is_plain_text=True)
     if suffix in (".json", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
         return DetectionSummary(name, suffix, named, columns_given=num_given)
     if num_given > len(_PAIR):

@@ -74,6 +74,7 @@ from regard.tasks.task import (
     to_device,
 )
 from regard.tasks.text import TextSettings, TextTask, next_token_loss, target_log_likelihoods
+from regard.text.alphabets import describe_kind, sequence_kind
 from regard.text.tokenizer import TextStreamer, Tokenizer
 
 _NEW_TOKENS = 200
@@ -144,8 +145,8 @@ class RunningTextSettings(TextSettings):
     """Settings of tasks on running text."""
 
     documents: Literal["auto", "file", "lines"] = "auto"
-    """What a document of a plain text is: the whole file, or each line; auto: lines where the tokenizer is words,
-    else the file."""
+    """What a document of a plain text is: the whole file, or each line; auto: lines where the tokenizer is words or
+    one of molecules and biological sequences, else the file."""
     isolate: bool
     """Whether each document is read on its own. Unset: true for rows of a table and for many files, false for lines
     and for one file."""
@@ -224,8 +225,11 @@ class RunningTextTask(TextTask[RunningTextSettingsT]):
         return {**super().cache_key(), "task": "running text", "max_length": None}
 
     def choose(self, context: ChoiceContext) -> Choices:
-        """Nothing: running text has a byte-level BPE."""
-        return Choices()
+        """The tokens of molecules and biological sequences; other running text has a byte-level BPE."""
+        kind = sequence_kind([line for (text,) in context.rows for line in text.splitlines() if line.strip()])
+        if kind is None or self.settings.tokenizer is not None:
+            return Choices()
+        return Choices({"tokenizer": kind}, reasons={"tokenizer": f"{kind}: {describe_kind(kind)}"})
 
     def running_defaults(self, context: DefaultsContext) -> dict[str, Any]:
         """The window, and whether documents are isolated."""
