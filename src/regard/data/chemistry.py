@@ -130,9 +130,12 @@ def morgan_bits(texts: Sequence[str]) -> UInt8[np.ndarray, "molecules bits"]:
     return np.unpackbits(packed, axis=1)
 
 
-def descriptor_values(texts: Sequence[str]) -> Float[np.ndarray, "molecules descriptors"]:
+def descriptor_values(texts: Sequence[str], names: Sequence[str]) -> Float[np.ndarray, "molecules descriptors"]:
     """Descriptors of each molecule, such as its weight and its number of rings; large ones by their logarithm."""
-    functions = _descriptors()
+    known = _descriptors()
+    if missing := [name for name in names if name not in known]:
+        raise DataError(f"the installed rdkit has no descriptor {missing[0]}, which the model was trained with")
+    functions = [known[name] for name in names]
     found = np.zeros((len(texts), len(functions)))
     for row, text in zip(found, texts, strict=True):
         molecule = _molecule(text)
@@ -140,8 +143,9 @@ def descriptor_values(texts: Sequence[str]) -> Float[np.ndarray, "molecules desc
     return (np.sign(found) * np.log1p(np.abs(found))).astype(np.float32)
 
 
-def num_descriptors() -> int:
-    return len(_descriptors())
+def descriptor_names() -> tuple[str, ...]:
+    """The descriptors of the installed rdkit that are quick to compute."""
+    return tuple(name for name in _descriptors() if not _SLOW.fullmatch(name))
 
 
 def _rdkit(why: str = "molecules") -> Any:
@@ -222,11 +226,11 @@ def _generators() -> tuple[Any, ...]:
 
 
 @lru_cache(1)
-def _descriptors() -> tuple[Any, ...]:
+def _descriptors() -> dict[str, Any]:
     _rdkit()
     from rdkit.Chem import Descriptors
 
-    return tuple(function for name, function in Descriptors.descList if not _SLOW.fullmatch(name))
+    return dict(Descriptors.descList)
 
 
 def _value(function: Any, molecule: Any) -> float:

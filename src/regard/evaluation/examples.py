@@ -47,6 +47,8 @@ class Examples:
     """The number of tokens of each sequence that were predicted correctly."""
     ranks: Sequence[int] | None = None
     """The rank of each query's own candidate among all candidates, from 1."""
+    references: Sequence[str] | None = None
+    """What outputs as a whole are compared with, such as the training rows of a generator."""
     forecasts: Sequence[Sequence[float]] | None = None
     """Of each span of origins of forecasts, the sums that `metrics.forecasts.SUMS` names."""
     settings: Mapping[str, str | int | float] = field(default_factory=dict)

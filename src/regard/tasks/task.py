@@ -182,6 +182,8 @@ class Prediction:
     """The lower ends of the intervals of a forecast, in the form of the output."""
     upper: str | None = None
     """Their upper ends."""
+    properties: dict[str, float] | None = None
+    """The value of each property that was predicted, where these are numbers."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `--json` prints and a server returns."""
@@ -195,6 +197,7 @@ class Prediction:
             "spans": _as_dicts(self.spans),
             "lower": self.lower,
             "upper": self.upper,
+            "properties": self.properties,
         }
         return found | {name: value for name, value in more.items() if value is not None}
 

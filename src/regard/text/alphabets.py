@@ -1,9 +1,9 @@
 """Sequences that are not words: molecules as SMILES or SELFIES, nucleotides and amino acids.
 
-    smiles       atoms, bonds, branches and rings: `CC(=O)Oc1ccccc1`     Weininger (1988)
-    selfies      symbols in brackets: `[C][C][=O]`                       Krenn et al. (2020)
-    nucleotides  the letters of IUPAC: `ACGTN`
-    amino-acids  the letters of IUPAC: `MKVLA`
+smiles       atoms, bonds, branches and rings: `CC(=O)Oc1ccccc1`     Weininger (1988)
+selfies      symbols in brackets: `[C][C][=O]`                       Krenn et al. (2020)
+nucleotides  the letters of IUPAC: `ACGTN`
+amino-acids  the letters of IUPAC: `MKVLA`
 """
 
 import re

@@ -155,7 +155,9 @@ def _groups(sources: Sequence[str], config: DataConfig) -> tuple[list[list[int]]
         return cluster(kmer_bits(sources, KMER_LENGTH[kind]), SIMILAR["sequences"]), "cluster"
     require_rdkit(f"data.split = {config.split!r} of molecules")
     if fault := next(filter(None, map(fault_of, sources)), ""):
-        raise DataError(f"data.split = {config.split!r} is for molecules and biological sequences, and a row has {fault}")
+        raise DataError(
+            f"data.split = {config.split!r} is for molecules and biological sequences, and a row has {fault}"
+        )
     if config.split == "similarity":
         return cluster(morgan_bits(sources), SIMILAR["molecules"]), "cluster"
     groups: dict[str, list[int]] = {}
