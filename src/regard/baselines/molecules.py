@@ -37,7 +37,7 @@ def fit_forests(
 
     if len(texts) > _MOST_ROWS:
         drawn = np.sort(np.random.default_rng(0).choice(len(texts), _MOST_ROWS, replace=False))
-        texts, targets = [texts[row] for row in drawn], targets[drawn]
+        texts, targets = [texts[row] for row in drawn.tolist()], targets[drawn]
 
     def features(inputs: Sequence[str]) -> Float[np.ndarray, "rows features"]:
         return np.concatenate([morgan_bits(inputs), descriptor_values(inputs, descriptors)], axis=1)

@@ -215,13 +215,13 @@ def _reason(text: str) -> str:
 @lru_cache(1)
 def _generators() -> tuple[Any, ...]:
     _rdkit()
-    from rdkit.Chem import rdFingerprintGenerator as generators
+    from rdkit.Chem import rdFingerprintGenerator
 
     size = 1 << 20
     return (
-        generators.GetMorganGenerator(radius=2, fpSize=size),
-        generators.GetAtomPairGenerator(fpSize=size),
-        generators.GetTopologicalTorsionGenerator(fpSize=size),
+        rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=size),
+        rdFingerprintGenerator.GetAtomPairGenerator(fpSize=size),
+        rdFingerprintGenerator.GetTopologicalTorsionGenerator(fpSize=size),
     )
 
 

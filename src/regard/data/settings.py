@@ -23,8 +23,8 @@ class DataConfig(Settings):
     """The columns to use, by name or by position from 1, in the order in which the task needs them. Unset: inferred
     and reported."""
     format: str | None = None
-    """tsv, csv, jsonl, parquet, xlsx, fasta, aligned, semeval or semeval-terms. Unset: inferred from the file's name and first
-    lines."""
+    """tsv, csv, jsonl, parquet, xlsx, fasta, aligned, semeval or semeval-terms. Unset: inferred from the file's name
+    and first lines."""
     encoding: str | None = None
     """The encoding of text files, such as utf-16 or windows-1252. Unset: detected, and reported if it is not UTF-8."""
     header: bool | None = None

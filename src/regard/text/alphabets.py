@@ -64,7 +64,7 @@ def sequence_kind(texts: Sequence[str]) -> SequenceKind | None:
         return "selfies"
     letters = {letter for text in texts for letter in text}
     is_long = sum(map(len, texts)) >= _SHORTEST_MEAN * len(texts)
-    if is_long and _share(_PLAIN_NUCLEOTIDES >= set(text) for text in texts) >= _NEARLY_ALL:
+    if is_long and _share(set(text) <= _PLAIN_NUCLEOTIDES for text in texts) >= _NEARLY_ALL:
         return "nucleotides" if letters <= set(NUCLEOTIDES) else None
     is_structured = _share(_BONDS_AND_RINGS.search(text) is not None for text in texts) >= _STRUCTURED
     if is_structured and _share(map(is_smiles, texts)) >= _NEARLY_ALL:

@@ -1,13 +1,13 @@
 """Splitting by structure: molecules with the same scaffold, or sequences that are similar, are in the same set.
 
-A random split puts close relatives of a molecule into both sets, and a score then measures how well a model interpolates
-between them; a model is used on molecules that are new.
+A random split puts close relatives of a molecule into both sets, and a score then measures how well a model
+interpolates between them; a model is used on molecules that are new.
 
 Wu et al., "MoleculeNet: a benchmark for molecular machine learning" (2018), for the scaffold split: groups are taken
 from the largest to the smallest, and each is for training if it fits there, else for validation if it fits, else for
 the test. The groups of `scaffold` have one Bemis-Murcko scaffold each. Those of `similarity` are clusters: in the order
-of the file, a row joins the first cluster whose first row is similar to it (leader clustering), by the Tanimoto index of
-Morgan fingerprints or, for sequences of letters, of their k-mers.
+of the file, a row joins the first cluster whose first row is similar to it (leader clustering), by the Tanimoto index
+of Morgan fingerprints or, for sequences of letters, of their k-mers.
 
 The split depends on the order of rows only between groups of one size, and on no seed.
 """
@@ -90,6 +90,14 @@ def plan_by_structure(entries: Iterable[SplitEntry], config: DataConfig, *, has_
     )
 
 
+def has_scaffolds(sources: Sequence[str], config: DataConfig) -> bool:
+    """Whether these molecules have enough scaffolds to be split by them; data of chains has one, which is empty."""
+    groups = _scaffolds(sources)
+    num_valid, num_test = held_out_counts(config, len(sources), has_valid=False, has_test=False)
+    splits = assign_groups([len(group) for group in groups], [len(sources) - num_valid - num_test, num_valid, num_test])
+    return {"train", "valid", "test"} <= set(splits)
+
+
 def assign_groups(sizes: Sequence[int], wanted: Sequence[int]) -> list[str]:
     """The split of each group: largest first, for training while they fit, then for validation, then for the test.
 
@@ -160,10 +168,14 @@ def _groups(sources: Sequence[str], config: DataConfig) -> tuple[list[list[int]]
         )
     if config.split == "similarity":
         return cluster(morgan_bits(sources), SIMILAR["molecules"]), "cluster"
+    return _scaffolds(sources), "scaffold"
+
+
+def _scaffolds(sources: Sequence[str]) -> list[list[int]]:
     groups: dict[str, list[int]] = {}
     for place, source in enumerate(sources):
         groups.setdefault(scaffold_of(source), []).append(place)
-    return list(groups.values()), "scaffold"
+    return list(groups.values())
 
 
 def _leave_out(split_of: dict[str, str], counts: Counter[str], config: DataConfig) -> None:

@@ -5,6 +5,7 @@ https://arxiv.org/abs/1811.12823
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from regard.data.chemistry import canonical_smiles, is_molecule
 from regard.evaluation.counts import Counts, count_right, ratio
 from regard.evaluation.examples import Examples
 from regard.evaluation.registry import Metric
+from regard.evaluation.scores import Score, score_counts
 
 
 def count_valid(outputs: Sequence[str]) -> Counts:
@@ -57,19 +59,27 @@ def _canonical(texts: Sequence[str]) -> list[str | None]:
     return [canonical_smiles(text) if is_molecule(text) else None for text in texts]
 
 
+def _score(counts: Counts, name: str) -> Score:
+    return score_counts(replace(counts, name=name))
+
+
 VALIDITY = Metric(
-    name="validity", label="Validity", counter=lambda examples: count_valid(_outputs(examples)), needs=("outputs",)
+    name="validity",
+    label="Validity",
+    counter=lambda examples: count_valid(*examples.require("outputs")),
+    needs=("outputs",),
 )
+# Whether an output is different from all others is no count of its own, so that these have no paired test.
 UNIQUENESS = Metric(
-    name="uniqueness", label="Uniqueness", counter=lambda examples: count_unique(_outputs(examples)), needs=("outputs",)
+    name="uniqueness",
+    label="Uniqueness",
+    scorer=lambda examples: _score(count_unique(*examples.require("outputs")), "uniqueness"),
+    needs=("outputs",),
 )
 NOVELTY = Metric(
     name="novelty",
     label="Novelty",
-    counter=lambda examples: count_novel(*examples.require("outputs", "references")),
+    scorer=lambda examples: _score(count_novel(*examples.require("outputs", "references")), "novelty"),
     needs=("outputs", "references"),
 )
-
-
-def _outputs(examples: Examples) -> Sequence[str]:
-    return examples.require("outputs")[0]
+GENERATION_METRICS = (VALIDITY, UNIQUENESS, NOVELTY)

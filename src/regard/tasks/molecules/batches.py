@@ -1,7 +1,7 @@
 """Spellings of molecules as batches.
 
-A stored molecule has several spellings, one after the other, each between a start and an end token. A training batch has
-one of them for each molecule, another one in each epoch; an evaluated molecule has the first few.
+A stored molecule has several spellings, one after the other, each between a start and an end token. A training batch
+has one of them for each molecule, another one in each epoch; an evaluated molecule has the first few.
 
 Dimensions: `batch` molecules, `spelled` spellings of them, `time` positions, `outputs` properties.
 """

@@ -97,8 +97,7 @@ def choose_columns(config: DataConfig, rows: Rows | None) -> MoleculeColumns:
 
 
 def read_molecules(table: Table, columns: MoleculeColumns) -> Table:
-    """The table with two values in each row; a row with an invalid molecule is invalid, and so is one without any
-    property."""
+    """The table with two values in each row; one with an invalid molecule or without any property is invalid."""
     read = partial(_read, table.read, columns, has_key=table.key is not None)
     return replace(table, roles=("molecule", "properties"), read=read)
 

@@ -12,7 +12,8 @@ Dimensions: `batch` molecules, `outputs` properties.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import islice
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from regard.data.formats.messages import format_column
 from regard.data.prepare import FitData, Prepared, prepare_rows
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows, Source, open_source
+from regard.data.splits.by_structure import has_scaffolds
 from regard.data.splits.plan import split_settings
 from regard.errors import ConfigError
 from regard.evaluation.examples import Examples
@@ -43,7 +45,7 @@ from regard.logging import log_info
 from regard.models.family import ModelConfig
 from regard.models.gaussian_process import property_losses
 from regard.models.heads import HeadConfig, default_pooling
-from regard.tasks.detection import DetectionSummary
+from regard.tasks.detection import DetectionSummary, readable_rows
 from regard.tasks.molecules.batches import (
     MoleculeBatch,
     MoleculeBatches,
@@ -82,6 +84,8 @@ from regard.text.tokenizer import Tokenizer
 _TUNED_SPELLINGS = 4
 """Spellings of each molecule that a tokenizer is trained on, since some atoms and bonds have several tokens."""
 _SELFIES_ONLY = "[=Branch1][Ring1]"
+_SAMPLE_ROWS = 1_000
+"""Rows by which the split is chosen."""
 _CHANCE = 0.5
 """The area under the curve of a model that has learned nothing."""
 
@@ -148,6 +152,11 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         assert isinstance(codec, MoleculeCodec)
         return codec
 
+    @property
+    def tokenizer_kind(self) -> str:
+        """None: what is tokenized is not the input but other spellings of it."""
+        return ""
+
     # Data
 
     def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
@@ -175,11 +184,7 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         source = self.open(config, rows)
         is_free = config.split is None and split_settings(config) is None and config.shots is None
         if is_free and source.valid is None:
-            log_info(
-                "split by scaffold: molecules of the test have ring systems that training does not; data.split = "
-                "'random' would measure only how well the model interpolates"
-            )
-            config = config.changed(split="scaffold")
+            config = config.changed(split=_choose_split(source, config))
         columns = self._columns(config, rows)
         named = PropertyCodec(columns.properties, source=columns.molecule)
         return prepare_rows(source, config, self.with_codecs({**self.codecs, "properties": named}))
@@ -217,7 +222,8 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         as_selfies, limit = _reads_selfies(tokenizer), self.settings.max_length - 2
         texts = [text for each in molecules for text in spellings(each, width - 1, as_selfies=as_selfies)]
         spelled = [[tokenizer.start, *ids[:limit], tokenizer.end] for ids in tokenizer.encode(texts)]
-        return [sum(spelled[place : place + width], []) for place in range(0, len(spelled), width)]
+        parts = (spelled[place : place + width] for place in range(0, len(spelled), width))
+        return [[token for ids in part for token in ids] for part in parts]
 
     def target_of(self, row: Sequence[str]) -> str:
         return self.property_codec.display(row[-1])
@@ -443,6 +449,19 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         as_selfies = _reads_selfies(self.tokenizer)
         texts = [spellings(text, 0, as_selfies=as_selfies)[0] for text in inputs]
         return embed_texts(model, self.tokenizer, texts, max_length=self.settings.max_length)
+
+
+def _choose_split(source: Source, config: DataConfig) -> Literal["scaffold", "random"]:
+    """By scaffold, unless the first molecules have too few; the reason is logged."""
+    sample = list(dict.fromkeys(row[0] for row in islice(readable_rows(source.train), _SAMPLE_ROWS)))
+    if has_scaffolds(sample, config):
+        log_info(
+            "data.split scaffold: molecules of the test have ring systems that training does not, as new ones have; "
+            "random would measure how well a model interpolates"
+        )
+        return "scaffold"
+    log_info("data.split random: the molecules have too few ring systems for a split by scaffold")
+    return "random"
 
 
 def _reads_selfies(tokenizer: Tokenizer) -> bool:
