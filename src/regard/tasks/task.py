@@ -837,6 +837,10 @@ class Task(Generic[TaskSettingsT]):
             f"log-probabilities of texts are for language models, and this is a model for {self.description}"
         )
 
+    def score_samples(self, texts: Sequence[str], known: Sequence[str]) -> list[Score]:
+        """Metrics of generated texts, given those that the model was trained on."""
+        raise RunError(f"a model for {self.description} has no metrics of generated texts")
+
     def align(self, examples: Sequence[Examples]) -> list[Examples]:
         """Make the examples of several runs on the same rows comparable unit by unit."""
         return list(examples)
