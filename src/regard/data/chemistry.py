@@ -94,10 +94,10 @@ def spellings(text: str, number: int, *, as_selfies: bool = False) -> list[str]:
         number: How many random spellings there are; some may be equal.
         as_selfies: Whether each is written as SELFIES.
     """
-    chem, molecule = _rdkit(), _molecule(text)
-    found = [chem.MolToSmiles(molecule)]
+    chem, found = _rdkit(), [canonical_smiles(text)]
     if number:
-        found += chem.MolToRandomSmilesVect(molecule, number, randomSeed=zlib.crc32(found[0].encode()) & 0x7FFFFFFF)
+        seed = zlib.crc32(found[0].encode()) & 0x7FFFFFFF
+        found += chem.MolToRandomSmilesVect(_molecule(found[0]), number, randomSeed=seed)
     return [to_selfies(each) for each in found] if as_selfies else found
 
 

@@ -19,12 +19,13 @@ SELFIES_TOKEN = r"\[[^\[\]]+\]|\."
 NUCLEOTIDES = "ACGTUNRYKMSWBDHV-"
 AMINO_ACIDS = "ACDEFGHIKLMNPQRSTVWYBJOUXZ*-"
 
-_SMILES = re.compile(rf"(?:{SMILES_TOKEN})+")
+_SMILES = re.compile(rf"(?=[A-Za-z\[*(])(?:{SMILES_TOKEN})+")
+"""It begins with an atom, unlike numbers and dates."""
 _SELFIES = re.compile(rf"(?:{SELFIES_TOKEN})+")
 _BONDS_AND_RINGS = re.compile(r"[=#()\[\]\d]")
 _PLAIN_NUCLEOTIDES = frozenset("ACGTUN")
-_FEWEST_TEXTS, _FEWEST_LETTERS, _SHORTEST_MEAN = 5, 8, 12
-"""Texts, distinct letters of proteins and mean characters, below which words may have the letters of a sequence."""
+_FEWEST_TEXTS, _FEWEST_NUCLEOTIDES, _FEWEST_LETTERS, _SHORTEST_MEAN = 5, 3, 8, 12
+"""Texts, distinct letters of genes and of proteins, and mean characters, below which texts may be something else."""
 _NEARLY_ALL, _STRUCTURED = 0.9, 0.5
 _NAMES: dict[SequenceKind, str] = {
     "smiles": "molecules in SMILES: one token for each atom, bond and ring",
@@ -64,7 +65,8 @@ def sequence_kind(texts: Sequence[str]) -> SequenceKind | None:
         return "selfies"
     letters = {letter for text in texts for letter in text}
     is_long = sum(map(len, texts)) >= _SHORTEST_MEAN * len(texts)
-    if is_long and _share(set(text) <= _PLAIN_NUCLEOTIDES for text in texts) >= _NEARLY_ALL:
+    is_diverse = len(letters) >= _FEWEST_NUCLEOTIDES
+    if is_long and is_diverse and _share(set(text) <= _PLAIN_NUCLEOTIDES for text in texts) >= _NEARLY_ALL:
         return "nucleotides" if letters <= set(NUCLEOTIDES) else None
     is_structured = _share(_BONDS_AND_RINGS.search(text) is not None for text in texts) >= _STRUCTURED
     if is_structured and _share(map(is_smiles, texts)) >= _NEARLY_ALL:

@@ -17,6 +17,7 @@ from regard.errors import DataError
 
 MISSING = ""
 _BETWEEN = ";"
+_BINARY = ("0", "1")
 _DIGITS = 6
 """Significant digits of a number as text."""
 
@@ -42,7 +43,7 @@ class PropertyCodec(Codec):
             DataError: If a property does not vary, or is neither; or if some are labels and others numbers.
         """
         columns = [[cell for cell in cells if cell != MISSING] for cells in zip(*map(split_cells, values), strict=True)]
-        kinds = [_kind(name, cells) for name, cells in zip(names, columns, strict=True)]
+        kinds = [_kind(name, cells, is_only=len(names) == 1) for name, cells in zip(names, columns, strict=True)]
         if len(set(kinds)) > 1:
             found = ", ".join(f"{name} ({kind})" for name, kind in zip(names, kinds, strict=True))
             raise DataError(f"properties must be all numbers or all labels of two kinds, got {found}: choose columns")
@@ -85,7 +86,7 @@ class PropertyCodec(Codec):
         """One property as text: a number, or the label whose number is nearer."""
         if math.isnan(number):
             return MISSING
-        return self.labels[place][number > 0.5] if self.labels else f"{number:.{_DIGITS}g}"
+        return self.labels[place][int(number > 0.5)] if self.labels else f"{number:.{_DIGITS}g}"
 
     def display(self, value: str) -> str:
         """A value for a reader: the only property, or those that are known, each with its name.
@@ -112,7 +113,7 @@ class PropertyCodec(Codec):
     def describe(self) -> str:
         """One line for the log."""
         names = ", ".join(self.names[:6]) + (", …" if len(self) > 6 else "")
-        kind = "label of two kinds" if self.are_labels else "number"
+        kind = "binary label" if self.are_labels else "number"
         return f"properties: {format_count(len(self), kind)} ({names})"
 
     def to_json(self) -> str:
@@ -151,8 +152,10 @@ def split_cells(value: str) -> list[str]:
     return value.split(_BETWEEN)
 
 
-def _kind(name: str, cells: Sequence[str]) -> str:
+def _kind(name: str, cells: Sequence[str], *, is_only: bool) -> str:
     distinct = {cell.strip() for cell in cells}
+    if not is_only and distinct and distinct <= set(_BINARY):  # of many labels, one may be rare
+        return "labels"
     if len(distinct) < 2:
         what = f"all {format_count(len(cells), 'row')} have {min(distinct)!r}" if distinct else "no row has it"
         raise DataError(f"the property {name} must vary in the training rows: {what}")
@@ -170,5 +173,7 @@ def _kind(name: str, cells: Sequence[str]) -> str:
 
 def _in_order(labels: Iterable[str]) -> tuple[str, str]:
     """Two labels, the smaller number or the first by alphabet before the other."""
+    labels = set(labels)
+    labels |= set(_BINARY) if len(labels) < 2 else set()
     first, last = sorted(labels, key=lambda label: (float(label) if is_number(label) else 0.0, label))
     return first, last

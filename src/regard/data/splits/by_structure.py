@@ -24,7 +24,7 @@ from regard.data.chemistry import fault_of, morgan_bits, require_rdkit, scaffold
 from regard.data.formats.messages import format_count
 from regard.data.settings import DataConfig
 from regard.data.splits.by_group import size_warnings
-from regard.data.splits.by_hash import SplitEntry, SplitPlan, held_out_counts, split_hash
+from regard.data.splits.by_hash import SplitEntry, SplitPlan, default_share, held_out_shares, split_hash
 from regard.errors import DataError
 from regard.text.alphabets import sequence_kind
 
@@ -33,6 +33,9 @@ SIMILAR = {"molecules": 0.5, "sequences": 0.3}
 KMER_LENGTH = {"nucleotides": 6, "amino-acids": 3}
 _KMER_BITS = 4_096
 _SAMPLE = 200
+_MOST_HELD_OUT = 2_000
+_ROUNDING = 1e-9
+"""Of shares such as 0.8, whose products with a number of rows may be whole."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,9 @@ def plan_by_structure(entries: Iterable[SplitEntry], config: DataConfig, *, has_
     sources, num_rows = list(counts), sum(counts.values())
     groups, what = _groups(sources, config)
     sizes = [sum(counts[sources[place]] for place in group) for group in groups]
-    num_valid, num_test = held_out_counts(config, num_rows, has_valid=False, has_test=has_test)
-    splits = assign_groups(sizes, [num_rows - num_valid - num_test, num_valid, num_test])
+    shares = _shares(config, num_rows, has_test=has_test)
+    splits = assign_groups(sizes, *shares)
+    num_valid, num_test = (round(share * num_rows) for share in shares)
     rows = dict(Counter(split for split, size in zip(splits, sizes, strict=True) for _ in range(size)))
     for split, wanted in (("train", 1), ("valid", num_valid), ("test", num_test)):
         if wanted and not rows.get(split):
@@ -93,30 +97,30 @@ def plan_by_structure(entries: Iterable[SplitEntry], config: DataConfig, *, has_
 def has_scaffolds(sources: Sequence[str], config: DataConfig) -> bool:
     """Whether these molecules have enough scaffolds to be split by them; data of chains has one, which is empty."""
     groups = _scaffolds(sources)
-    num_valid, num_test = held_out_counts(config, len(sources), has_valid=False, has_test=False)
-    splits = assign_groups([len(group) for group in groups], [len(sources) - num_valid - num_test, num_valid, num_test])
+    splits = assign_groups([len(group) for group in groups], *_shares(config, len(sources), has_test=False))
     return {"train", "valid", "test"} <= set(splits)
 
 
-def assign_groups(sizes: Sequence[int], wanted: Sequence[int]) -> list[str]:
+def assign_groups(sizes: Sequence[int], valid: float, test: float) -> list[str]:
     """The split of each group: largest first, for training while they fit, then for validation, then for the test.
 
     Args:
         sizes: The rows of each group; of groups of one size, the last is taken first, as in MoleculeNet.
-        wanted: The rows of the training, validation and test set.
+        valid: The share of rows for validation.
+        test: The share of rows for the test.
 
     Example:
-        >>> assign_groups([1, 4, 2, 1, 1], [6, 1, 2])
-        ['test', 'train', 'train', 'test', 'valid']
+        >>> assign_groups([1, 4, 2, 1, 1, 1], 0.2, 0.1)
+        ['test', 'train', 'train', 'valid', 'valid', 'train']
     """
-    num_train, num_valid, _ = wanted
+    num_train, num_kept = ((1 - share) * sum(sizes) + _ROUNDING for share in (valid + test, test))
     splits = [""] * len(sizes)
     used = {"train": 0, "valid": 0, "test": 0}
     for group in sorted(range(len(sizes)), key=lambda place: (sizes[place], place), reverse=True):
         split = "test"
         if used["train"] + sizes[group] <= num_train:
             split = "train"
-        elif used["train"] + used["valid"] + sizes[group] <= num_train + num_valid:
+        elif used["train"] + used["valid"] + sizes[group] <= num_kept:
             split = "valid"
         splits[group] = split
         used[split] += sizes[group]
@@ -152,6 +156,11 @@ def kmer_bits(texts: Sequence[str], length: int) -> UInt8[np.ndarray, "rows bits
         runs = {text[start : start + length] for start in range(max(1, len(text) - length + 1))}
         row[[zlib.crc32(run.encode()) % _KMER_BITS for run in runs]] = 1
     return bits
+
+
+def _shares(config: DataConfig, num_rows: int, *, has_test: bool) -> tuple[float, float]:
+    default = default_share(num_rows, most=_MOST_HELD_OUT)
+    return held_out_shares(config, default, has_valid=False, has_test=has_test)
 
 
 def _groups(sources: Sequence[str], config: DataConfig) -> tuple[list[list[int]], str]:

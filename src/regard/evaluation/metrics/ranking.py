@@ -40,7 +40,7 @@ def count_auroc(scores: Float[np.ndarray, "examples labels"], targets: Float[np.
     num_examples, num_labels = scores.shape
     most = max(2, _MOST_COUNTS // max(1, 2 * num_examples * num_labels))
     ranks = [_binned(column, most) for column in scores.T]
-    num_bins = 1 + max(int(each.max()) for each in ranks)
+    num_bins = min(num_examples, most)  # whatever the scores are, since counts of several models are compared
     counts = np.zeros((num_examples, num_labels, 2, num_bins), np.uint8)
     rows = np.arange(num_examples)
     for label, (rank, target) in enumerate(zip(ranks, targets.T, strict=True)):

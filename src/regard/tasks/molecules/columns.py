@@ -144,7 +144,8 @@ def _is_numeric(column: ColumnSummary) -> bool:
 
 
 def _is_binary(column: ColumnSummary) -> bool:
-    return len({cell.strip() for cell in known_cells(column)}) == 2
+    distinct = {cell.strip() for cell in known_cells(column)}
+    return len(distinct) == 2 or (bool(distinct) and distinct <= {"0", "1"})
 
 
 def _read(read: Callable[[], Iterator[Record]], columns: MoleculeColumns, *, has_key: bool) -> Iterator[Record]:

@@ -66,6 +66,7 @@ from regard.tasks.molecules.model import MoleculeModel
 from regard.tasks.task import (
     EVALUATION_TOKENS,
     PLAIN,
+    BatchPredictor,
     ChoiceContext,
     Choices,
     Defaults,
@@ -374,6 +375,11 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
             return Prediction(text, shown, probabilities=dict(zip(codec.names, output, strict=True)))
         probabilities = dict(zip(codec.labels[0], (1 - output[0], output[0]), strict=True))
         return Prediction(text, shown, probabilities=probabilities, probability=probabilities[shown])
+
+    def output_for(self, model: Any, text: str) -> str:
+        """By the canonical spelling alone, whose attention is drawn."""
+        alone = type(self)(self.settings.changed(averaged=0), self.codecs)
+        return BatchPredictor(alone, model)([text])[0].output
 
     def metric_names(self) -> tuple[str, ...]:
         if not self.property_codec.are_labels:
