@@ -26,7 +26,7 @@ _BONDS_AND_RINGS = re.compile(r"[=#()\[\]\d]")
 _PLAIN_NUCLEOTIDES = frozenset("ACGTUN")
 _FEWEST_TEXTS, _FEWEST_NUCLEOTIDES, _FEWEST_LETTERS, _SHORTEST_MEAN = 5, 3, 8, 12
 """Texts, distinct letters of genes and of proteins, and mean characters, below which texts may be something else."""
-_NEARLY_ALL, _STRUCTURED = 0.9, 0.5
+_NEARLY_ALL, _STRUCTURED = 0.9, 0.3
 _NAMES: dict[SequenceKind, str] = {
     "smiles": "molecules in SMILES: one token for each atom, bond and ring",
     "selfies": "molecules in SELFIES: one token for each symbol",

@@ -20,7 +20,7 @@ from regard.data.formats.tables import Table
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows
 from regard.errors import DataError
-from regard.text.alphabets import sequence_kind
+from regard.text.alphabets import is_selfies, is_smiles, sequence_kind
 
 MOLECULE_NAMES = ("smiles", "selfies", "mol", "molecule")
 _TARGET_NAMES = ("label", "class", "target", "y", "activity", "exp", "expt", "value", "property")
@@ -46,9 +46,9 @@ class MoleculeColumns:
 
 def find_molecules(columns: Sequence[ColumnSummary]) -> ColumnSummary | None:
     """The column of molecules, by its content: one with a usual name before others."""
-    ordered = sorted(columns, key=lambda column: column.plain_name not in MOLECULE_NAMES)
-    kinds = ((column, sequence_kind(known_cells(column))) for column in ordered)
-    return next((column for column, kind in kinds if kind in ("smiles", "selfies")), None)
+    named = [column for column in columns if column.plain_name in MOLECULE_NAMES and _are_mostly_molecules(column)]
+    kinds = ((column, sequence_kind(known_cells(column))) for column in columns)
+    return next(iter(named), None) or next((column for column, kind in kinds if kind in ("smiles", "selfies")), None)
 
 
 def find_properties(columns: Sequence[ColumnSummary]) -> list[ColumnSummary]:
@@ -136,6 +136,11 @@ def _by_position(name: str, columns: Sequence[ColumnSummary]) -> ColumnSummary |
 def _chosen(molecule: str, names: Sequence[str], columns: Sequence[ColumnSummary | None]) -> MoleculeColumns:
     are_numbers = tuple(each is not None and _is_numeric(each) and not _is_binary(each) for each in columns)
     return MoleculeColumns(molecule, tuple(names), are_numbers)
+
+
+def _are_mostly_molecules(column: ColumnSummary) -> bool:
+    cells = known_cells(column)
+    return 2 * sum(is_smiles(cell.strip()) or is_selfies(cell.strip()) for cell in cells) > len(cells)
 
 
 def _is_numeric(column: ColumnSummary) -> bool:
