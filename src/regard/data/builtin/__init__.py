@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from regard.data.builtin.dates import LOCALES, generate_dates
+from regard.data.builtin.molecules import generate_molecules
 from regard.data.builtin.sales import STORES, generate_sales
 from regard.errors import DataError
 
@@ -78,4 +79,12 @@ _SALES = BuiltinData(
     tokenizer="",
     generate=generate_sales,
 )
-_BUILTIN = {data.name: data for data in (_DATES, _SALES)}
+_MOLECULES = BuiltinData(
+    name="molecules",
+    description="molecules of a few ring systems and groups, with a solubility that their parts determine",
+    columns=("smiles", "solubility"),
+    num_rows=1_000,
+    tokenizer="smiles",
+    generate=generate_molecules,
+)
+_BUILTIN = {data.name: data for data in (_DATES, _MOLECULES, _SALES)}

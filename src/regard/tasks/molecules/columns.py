@@ -18,10 +18,12 @@ from regard.data.formats.messages import format_column, format_names
 from regard.data.formats.summary import ColumnSummary, describe, describe_rows
 from regard.data.formats.tables import Table
 from regard.data.settings import DataConfig
-from regard.data.sources import NamedRows, Rows
+from regard.data.sources import NamedRows, Rows, is_builtin
 from regard.errors import DataError
 from regard.text.alphabets import is_selfies, is_smiles, sequence_kind
 
+BUILTIN_COLUMNS = ("smiles", "solubility")
+"""Of the built-in data set."""
 MOLECULE_NAMES = ("smiles", "selfies", "mol", "molecule")
 _TARGET_NAMES = ("label", "class", "target", "y", "activity", "exp", "expt", "value", "property")
 _MEASURED = "measured"
@@ -71,6 +73,8 @@ def choose_columns(config: DataConfig, rows: Rows | None) -> MoleculeColumns:
     Raises:
         DataError: If there is no column of molecules, or if it is not clear which the properties are.
     """
+    if rows is None and is_builtin(config):
+        return MoleculeColumns(BUILTIN_COLUMNS[0], BUILTIN_COLUMNS[1:], (True,))
     described = _described(config, rows)
     if rows is not None and not isinstance(rows, NamedRows):
         if len(described) < 2:

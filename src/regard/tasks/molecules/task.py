@@ -33,7 +33,7 @@ from regard.data.codecs.text import TextCodec
 from regard.data.formats.messages import format_column
 from regard.data.prepare import FitData, Prepared, prepare_rows
 from regard.data.settings import DataConfig
-from regard.data.sources import NamedRows, Rows, Source, open_source
+from regard.data.sources import NamedRows, Rows, Source, is_builtin, open_source
 from regard.data.splits.by_structure import has_scaffolds
 from regard.data.splits.plan import split_settings
 from regard.errors import ConfigError
@@ -55,6 +55,7 @@ from regard.tasks.molecules.batches import (
     split_spellings,
 )
 from regard.tasks.molecules.columns import (
+    BUILTIN_COLUMNS,
     MoleculeColumns,
     choose_columns,
     find_molecules,
@@ -130,6 +131,8 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
+        if summary.names == BUILTIN_COLUMNS and not summary.columns:
+            return Detection("molecules and their solubility", confidence=0.95)
         molecules = find_molecules(summary.columns)
         if molecules is None:
             return None
@@ -166,7 +169,8 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         columns = self._columns(config, rows)
         if rows is None or isinstance(rows, NamedRows):
             config = config.changed(columns=columns.names)
-        source = open_source(config, ("molecule", *columns.properties), rows)
+        is_generated = rows is None and is_builtin(config)
+        source = open_source(config, columns.names if is_generated else ("molecule", *columns.properties), rows)
         return replace(
             source,
             train=read_molecules(source.train, columns),
