@@ -1,14 +1,18 @@
-"""Tasks beyond text: forecasts of ETTh1 and ETTh2, by plain defaults, against the goals of the literature.
+"""Tasks beyond text: forecasts and properties of molecules, by plain defaults, against the goals of the literature.
 
     python benchmarks/beyond_text.py [--minutes 5] [--row etth1-96] [--seed 0] [--device cuda] [--json]
 
 Each row is `regard.train(FILE, minutes=N)` with the horizon and the usual split, 12, 4 and 4 months of 30 days. The
 score is the mean squared error of standardized values from every origin of the test part; coverage is that of 90 %
 intervals. A row whose data is missing is not measured.
+
+Rows of molecules (MoleculeNet) have 80, 10 and 10 % of the rows, at random, by another seed another split, or by
+scaffold; the score is the RMSE or the AUROC on the test rows.
 """
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ import numpy as np
 
 import regard
 from common.harness import make_parser, parse, print_results
+from regard.data.builtin import find_builtin
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "ett"
 MONTH = 30 * 24
@@ -26,6 +31,15 @@ GOALS = {
 }  # fmt: skip
 """The mean squared errors to reach."""
 TINY_ROWS = ("etth1-96", "etth2-96")
+MOLECULES = Path(__file__).parents[2] / "shared" / "data" / "molecules"
+PROPERTIES = {
+    "esol": ("delaney-processed", "measured log solubility in mols per litre", "random", "rmse", 0.58),
+    "lipophilicity": ("Lipophilicity", "exp", "random", "rmse", 0.60),
+    "bbbp": ("BBBP", "BBBP", "scaffold", "auroc", 0.72),
+    "bace": ("bace", "Class", "scaffold", "auroc", 0.85),
+}
+"""The file, the column, the split, the metric and the score to reach."""
+TINY_PROPERTIES = ("esol", "bbbp")
 
 
 def measure(row: str, folder: Path, minutes: float, seed: int, device: str) -> dict[str, Any] | None:
@@ -50,6 +64,42 @@ def measure_tiny(row: str, folder: Path) -> dict[str, Any]:
     return describe(row, run)
 
 
+def measure_molecules(row: str, folder: Path, minutes: float, seed: int, device: str) -> dict[str, Any] | None:
+    """The same for properties of molecules; a molecule that cannot be read is skipped."""
+    name, column, split, metric, _ = PROPERTIES[row]
+    path = MOLECULES / f"{name}.csv.xz"
+    if not path.exists():
+        return None
+    run = regard.train(
+        path, out=folder / row, columns=["smiles", column], minutes=minutes, seed=seed, device=device, skip_bad=True,
+        settings={"data": {"split": split, "splits": [0.8, 0.1, 0.1], "split_seed": seed}}, show_progress=False,
+    )  # fmt: skip
+    return describe_molecules(row, run, metric)
+
+
+def measure_tiny_molecules(row: str, folder: Path) -> dict[str, Any]:
+    """The same on a few generated molecules, for two steps."""
+    metric = PROPERTIES[row][3]
+    rows = list(find_builtin("molecules").generate(80, 0))
+    if metric == "auroc":
+        rows = [(text, str(int(float(number) > -1))) for text, number in rows]
+    settings = {"data": {"split": "random", "splits": [0.6, 0.2, 0.2]}, "task": {"spellings": 2, "averaged": 1}}
+    run = regard.train(rows, out=folder / row, steps=2, device="cpu", settings=settings, show_progress=False)
+    return describe_molecules(row, run, metric)
+
+
+def describe_molecules(row: str, run: regard.Run, metric: str) -> dict[str, Any]:
+    score, baseline = run.test().scores[metric], run.baseline
+    return {
+        "row": row,
+        "metric": metric,
+        "score": score.value,
+        "interval": score.interval,
+        "goal": PROPERTIES[row][-1],
+        "baseline": None if baseline is None else baseline.name,
+    }
+
+
 def describe(row: str, run: regard.Run) -> dict[str, Any]:
     scores = run.test().scores
     baseline = run.baseline
@@ -65,14 +115,25 @@ def describe(row: str, run: regard.Run) -> dict[str, Any]:
 
 def measure_all(options: Any) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        for row in options.row or (TINY_ROWS if options.tiny else GOALS):
-            if options.tiny:
+        tiny_rows = (*TINY_ROWS, *(TINY_PROPERTIES if find_spec("rdkit") else ()))
+        for row in options.row or (tiny_rows if options.tiny else (*GOALS, *PROPERTIES)):
+            if row in PROPERTIES and options.tiny:
+                found = measure_tiny_molecules(row, Path(folder))
+            elif row in PROPERTIES:
+                found = measure_molecules(row, Path(folder), options.minutes, options.seed, options.device)
+            elif options.tiny:
                 found = measure_tiny(row, Path(folder))
             else:
                 found = measure(row, Path(folder), options.minutes, options.seed, options.device)
             if found is None:
                 continue
-            if not options.json:
+            if not options.json and row in PROPERTIES:
+                low, high = found["interval"] or (float("nan"),) * 2
+                print(
+                    f"{row:13} {found['metric']} {found['score']:.3f} [{low:.3f}, {high:.3f}], goal {found['goal']}",
+                    flush=True,
+                )
+            elif not options.json:
                 low, high = found["interval"] or (float("nan"),) * 2
                 print(
                     f"{row:10} MSE {found['mse']:.4f} [{low:.4f}, {high:.4f}], goal {found['goal']:.3f}, "
@@ -85,7 +146,7 @@ def measure_all(options: Any) -> Iterator[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--row", action="append", choices=list(GOALS), help="only this row; may be repeated")
+    parser.add_argument("--row", action="append", choices=[*GOALS, *PROPERTIES], help="only this row; may be repeated")
     parser.add_argument("--seed", type=int, default=0)
     options = parse(parser, arguments)
     print_results(options, list(measure_all(options)))

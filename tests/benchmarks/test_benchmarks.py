@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -160,8 +161,11 @@ def test_defaults(run: Run):
 
 def test_beyond_text(run: Run):
     rows = run("beyond_text")
-    assert [row["row"] for row in rows] == ["etth1-96", "etth2-96"]
-    assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in rows)
+    series, molecules = rows[:2], rows[2:]
+    assert [row["row"] for row in series] == ["etth1-96", "etth2-96"]
+    assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in series)
+    assert [row["metric"] for row in molecules] == (["rmse", "auroc"] if find_spec("rdkit") else [])
+    assert all(row["interval"][0] <= row["score"] <= row["interval"][1] for row in molecules)
 
 
 def test_pictures(run: Run):

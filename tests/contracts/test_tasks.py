@@ -135,7 +135,9 @@ CASES = {
     "forecasting-linear": Case(
         "forecasting", lambda folder: rows_of_numbers(90), preset="linear-tiny", settings=SHORT_SERIES
     ),
-    "molecule-properties": Case("molecule-properties", in_memory(rows_of_molecules), settings={"spellings": 3, "averaged": 2}),
+    "molecule-properties": Case(
+        "molecule-properties", in_memory(rows_of_molecules), settings={"spellings": 3, "averaged": 2}
+    ),
     "molecule-properties-labels": Case(
         "molecule-properties", in_memory(rows_of_labeled_molecules), preset="lstm-tiny",
         settings={"spellings": 0, "averaged": 0, "model": {"num_layers": 1, "model_dim": 12, "dropout": 0.0}},

@@ -14,10 +14,14 @@ def test_the_commands_and_the_program_run_in_the_order_they_stand_in(molecules_p
     assert code == 0, err
     (workplace / "molecules.tsv").write_text(out)
     letters = "ACDEFGHIKLMNPQRSTVWY"
-    records = [f">p{row}\n{''.join(letters[(row * place + place) % 20] for place in range(1, 40))}" for row in range(60)]
+    records = [
+        f">p{row}\n{''.join(letters[(row * place + place) % 20] for place in range(1, 40))}" for row in range(60)
+    ]
     (workplace / "proteins.fasta").write_text("\n".join(records))
     for command in commands[1:]:
-        has_spellings = any(f" {name} " in command for name in ("train", "compare", "finetune")) and "--task" not in command
+        has_spellings = (
+            any(f" {name} " in command for name in ("train", "compare", "finetune")) and "--task" not in command
+        )
         is_sequence = ".fasta" in command
         code, out, err = run_inside(f"{command} {SMALL}" if has_spellings and not is_sequence else command)
         assert code == 0, f"{command}\n{err}"

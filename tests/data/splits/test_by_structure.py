@@ -100,7 +100,7 @@ def test_groups_are_assigned_from_the_largest_to_the_smallest():
 def test_clusters_have_a_leader_that_all_members_are_similar_to():
     bits = np.random.default_rng(1).integers(0, 2, (40, 7)).astype(np.uint8)
     groups = cluster(bits, 0.6)
-    assert sorted(sum(groups, [])) == list(range(40))
+    assert sorted(row for group in groups for row in group) == list(range(40))
     for leader, *members in groups:
         for member in members:
             assert (bits[leader] & bits[member]).sum() >= 0.6 * (bits[leader] | bits[member]).sum()

@@ -11,7 +11,6 @@ import numpy as np
 
 from regard.data.chemistry import canonical_smiles, is_molecule
 from regard.evaluation.counts import Counts, count_right, ratio
-from regard.evaluation.examples import Examples
 from regard.evaluation.registry import Metric
 from regard.evaluation.scores import Score, score_counts
 
