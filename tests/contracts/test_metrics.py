@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,11 @@ TAGGED = [[TAGS[(number + word) % 3] for word in range(number % 5 + 1)] for numb
 ENTITIES = [["B-PER", "I-PER", "O", "B-LOC"] if number % 2 else ["O", "B-LOC"] for number in range(ROWS)]
 ANSWERS = [[] if number % 4 == 0 else [f"the dog {number}", f"hund {number}"] for number in range(ROWS)]
 NUMBERS = RNG.normal(size=ROWS).tolist()
+BINARY = ["yes" if number % 3 else "no" for number in range(ROWS)]
+SURE = [0.6 + 0.01 * number for number in range(ROWS)]
+SEVERAL = [[number % 2, None if number % 4 == 0 else int(number % 3 == 0)] for number in range(ROWS)]
+LIKELY = [[0.1 + 0.8 * one + 0.003 * row, 0.1 + 0.8 * (other or 0)] for row, (one, other) in enumerate(SEVERAL)]
+CHAINS = ["C" * (number + 1) for number in range(ROWS)]
 TOKENS = [2 * (number % 5 + 1) for number in range(ROWS)]
 
 Wrong = Callable[[int], Any]
@@ -98,6 +104,25 @@ KINDS: dict[str, Sequence[Examples]] = {
     "risks": [with_risks(order) for order in ((0.9, 0.1), (0.5, 0.49), (0.1, 0.9))],
     "brier": [Examples(brier_sums=[[size * (3 + row), 4.0 + row] for row in range(ROWS)]) for size in (0.0, 0.2, 0.7)],
     "pointing": [Examples(pointing=[[share * 3, 3.0]] * ROWS) for share in (1.0, 0.6, 0.1)],
+    "binary": outputs_against(
+        BINARY, lambda row: "no" if BINARY[row] == "yes" else "yes", labels=["no", "yes"], confidences=SURE
+    ),
+    "several labels": [
+        Examples(outputs=some, targets=SEVERAL, labels=["a", "b"])
+        for some in (
+            LIKELY,
+            corrupted(LIKELY, lambda row: [1 - each for each in LIKELY[row]], 3),
+            [[1 - each for each in row] for row in LIKELY],
+        )
+    ],
+    "molecules": [
+        Examples(outputs=some, references=["C" * 40])
+        for some in (CHAINS, corrupted(CHAINS, lambda row: "C1CC", 3), ["C1CC"] * ROWS)
+    ],
+    "repeated molecules": [
+        Examples(outputs=some, references=["C" * 40]) for some in (CHAINS, CHAINS[:12] + CHAINS[:11], ["C1"] * ROWS)
+    ],
+    "known molecules": [Examples(outputs=CHAINS, references=CHAINS[:known]) for known in (0, 9, ROWS)],
     "ranks": [Examples(ranks=ranks) for ranks in ([1] * ROWS, [1, 2, 12] * 7 + [1, 2], [15] * ROWS)],
 }
 USED_ON = {
@@ -106,6 +131,10 @@ USED_ON = {
     "micro_f1": ("label sets", "tags"),
     "subset_accuracy": ("label sets",),
     **dict.fromkeys(("matthews", "calibration_error"), ("classes",)),
+    "auroc": ("binary", "several labels"),
+    "validity": ("molecules",),
+    "uniqueness": ("repeated molecules",),
+    "novelty": ("known molecules",),
     **dict.fromkeys(("entity_precision", "entity_recall", "entity_f1", "entity_macro_f1"), ("entities",)),
     **dict.fromkeys(("answer_exact_match", "answer_f1"), ("answers",)),
     **dict.fromkeys(("pearson", "spearman", "mean_absolute_error", "rmse", "r_squared"), ("numbers",)),
@@ -123,7 +152,8 @@ def kinds_for(name: str) -> Sequence[str]:
     return USED_ON.get(name) or (next(fitting),)
 
 
-CASES = [(name, kind) for name in METRICS.names() for kind in kinds_for(name)]
+OF_MOLECULES = () if find_spec("rdkit") else ("validity", "uniqueness", "novelty")
+CASES = [(name, kind) for name in METRICS.names() if name not in OF_MOLECULES for kind in kinds_for(name)]
 ADDITIVE = [(name, kind) for name, kind in CASES if find_metric(name).is_additive]
 
 

@@ -129,6 +129,20 @@ def graphs(count: int, target: str) -> NamedRows:
 
 
 SMALL_GRAPHS = {"model": {"num_layers": 2, "model_dim": 12, "dropout": 0.0}}
+
+
+def rows_of_molecules(count: int) -> list[tuple[str, str]]:
+    """Chains of carbon with a ring or an alcohol, and a number that depends on their length."""
+    ends = ("O", "N", "c1ccccc1", "C(=O)O", "Cl")
+    return [("C" * (1 + row // 5) + ends[row % 5], f"{row / 7 + row % 5:.2f}") for row in range(count)]
+
+
+def rows_of_labeled_molecules(count: int) -> list[tuple[str, str | None, str]]:
+    """The same with two labels, the first of which is missing in some rows."""
+    rows = rows_of_molecules(count)
+    return [(text, None if row % 4 == 1 else str(row % 2), str(row % 3 % 2)) for row, (text, _) in enumerate(rows)]
+
+
 SHORT_SERIES = {"horizon": 3, "input_length": 8}
 WORDS = {"tokenizer": "words"}
 MEALS = in_memory(rows_of.meals, 40)
@@ -207,6 +221,13 @@ CASES = {
         "event-prediction", lambda folder: rows_of_events(60), preset="lstm-events-tiny",
         settings={"components": 3, "model": {"model_dim": 12}},
     ),
+    "molecule-properties": Case(
+        "molecule-properties", in_memory(rows_of_molecules), settings={"spellings": 3, "averaged": 2}
+    ),
+    "molecule-properties-labels": Case(
+        "molecule-properties", in_memory(rows_of_labeled_molecules), preset="lstm-tiny",
+        settings={"spellings": 0, "averaged": 0, "model": {"num_layers": 1, "model_dim": 12, "dropout": 0.0}},
+    ),
     "image-classification-cnn": Case(
         "image-classification", lambda folder: rows_of.lines(folder, 20), preset="cnn-tiny",
         settings={
@@ -272,6 +293,8 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     found = CASES[request.param]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        if found.task == "molecule-properties":
+            pytest.importorskip("rdkit")
         if found.task != "trend":
             yield found
             return

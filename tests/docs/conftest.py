@@ -90,6 +90,11 @@ def graphs_page() -> Page:
 
 
 @pytest.fixture
+def molecules_page() -> Page:
+    return Page(ROOT / "docs" / "molecules.md")
+
+
+@pytest.fixture
 def workplace(tmp_path: Path) -> Path:
     """A folder with the files that the pages suppose: pairs, inputs, and texts, which are the pages themselves."""
     rows = list(find_builtin("dates").generate(420, 0))

@@ -26,6 +26,7 @@ def generate_command(
     min_p: Annotated[float | None, option("Sample among tokens with at least P times the top probability.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
     samples: Annotated[int, typer.Option(min=1, help="The number of texts, each with the next seed.")] = 1,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Molecules: validity, uniqueness, novelty.")] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Answer the prompt, formatted by the chat template.")] = False,
     label: Annotated[str | None, typer.Option("--class", help="Of images: their class; unset, all classes.")] = None,
     count: Annotated[int | None, option("The number of images; unset, 16.")] = None,
@@ -44,11 +45,14 @@ def generate_command(
 
       regard generate runs/shakespeare --samples 3 --json
 
+      regard generate runs/smiles --samples 100 --max-tokens 100 --metrics --json
+
       regard generate smollm2 --chat "What is the capital of France?" --temperature 0
 
       regard generate runs/digits --class 3 --count 16 --out grid.png
     """
     configure_logging(quiet=quiet)
+    from regard.evaluation.tables import format_scores
     from regard.runs.run import load
 
     loaded = load(run, device=device)
@@ -67,17 +71,26 @@ def generate_command(
         stream = loaded.chat if chat else loaded.stream
         pieces = stream(prompt, seed=seed + number, **options)
         if json:
-            texts.append({"seed": seed + number, "text": "".join(pieces)})
+            texts.append("".join(pieces))
             continue
         first = next(pieces, "")  # so that an error is reported before anything is printed
         if number:
             print("---")
-        for piece in chain([first if chat else prompt + first], pieces):
+        sys.stdout.write("" if chat else prompt)
+        text = ""
+        for piece in chain([first], pieces):
             sys.stdout.write(piece)
             sys.stdout.flush()
+            text += piece
+        texts.append(text)
         print()
+    scores = loaded.score_samples([prompt + text for text in texts]) if metrics else []
     if json:
-        print_json({"prompt": prompt, "texts": texts})
+        found = [{"seed": seed + number, "text": text} for number, text in enumerate(texts)]
+        measured = {"scores": {score.name: score.to_json() for score in scores}} if metrics else {}
+        print_json({"prompt": prompt, "texts": found, **measured})
+    elif scores:
+        print(format_scores({score.name: score for score in scores}, None, num_rows=len(texts)))
 
 
 def _draw(run: "Run", count: int, label: str | None, out: str | None, options: dict[str, Any], *, json: bool) -> None:

@@ -18,7 +18,7 @@ _HORIZONS = {"second": 60, "minute": 60, "hour": 24, "day": 14, "week": 13, "mon
 _OTHER_HORIZON = 24
 _LONGEST_INPUT, _INPUT_HORIZONS, _INPUT_SHARE = 512, 3, 4
 """By default a forecast is made from a quarter of the training steps, at least 3 times and at most 512 of them."""
-_NO_EFFECT = ("group", "stratify", "order", "shots", "skip_bad")
+_NO_EFFECT = ("split", "group", "stratify", "order", "shots", "skip_bad")
 
 
 @dataclass(frozen=True)

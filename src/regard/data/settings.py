@@ -1,6 +1,6 @@
 """The `[data]` settings: where the rows are, how they are read and how they are split."""
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -23,8 +23,8 @@ class DataConfig(Settings):
     """The columns to use, by name or by position from 1, in the order in which the task needs them. Unset: inferred
     and reported."""
     format: str | None = None
-    """tsv, csv, jsonl, parquet, xlsx, aligned, semeval or semeval-terms. Unset: inferred from the file's name and first
-    lines."""
+    """tsv, csv, jsonl, parquet, xlsx, fasta, aligned, semeval or semeval-terms. Unset: inferred from the file's name
+    and first lines."""
     encoding: str | None = None
     """The encoding of text files, such as utf-16 or windows-1252. Unset: detected, and reported if it is not UTF-8."""
     header: bool | None = None
@@ -43,6 +43,10 @@ class DataConfig(Settings):
     splits: list[float] = Field(default_factory=list)
     """Shares of training, validation and test rows. Unset: 5 % each for the last two, at most 2,000 rows or 1,000,000
     characters of running text; with `shots`, 40 % for the test."""
+    split: Literal["random", "scaffold", "similarity"] | None = None
+    """How rows are split: random, by a hash of the first text; scaffold, molecules with one ring system in one set, the
+    largest groups for training (MoleculeNet); similarity, clusters of similar molecules or biological sequences. Unset:
+    scaffold for properties of molecules, otherwise random."""
     split_seed: int = 0
     """Another seed gives another split, and other rows of a built-in data set."""
     group: str | int | None = None
@@ -76,6 +80,14 @@ class DataConfig(Settings):
             raise ConfigError(
                 f"a split by time cannot also be by group or label, got data.order = {self.order!r} and {other}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _structure_is_the_only_way_to_split(self) -> Self:
+        others = {"group": self.group, "order": self.order, "stratify": self.stratify or None, "shots": self.shots}
+        used = [f"data.{name}" for name, value in others.items() if value is not None]
+        if self.split in ("scaffold", "similarity") and used:
+            raise ConfigError(f"data.split = {self.split!r} cannot be combined with {' and '.join(used)}")
         return self
 
     @model_validator(mode="after")

@@ -26,6 +26,7 @@ from regard.data.splits.by_hash import SPLIT_PURPOSES
 from regard.data.splits.by_time import ROW_ORDER
 from regard.data.splits.plan import key_column, with_split_keys
 from regard.errors import ConfigError, DataError
+from regard.text.alphabets import SEQUENCE_KINDS
 
 DocumentKind = Literal["auto", "file", "lines"]
 """What a document of a plain text is: the whole file, or each line; `auto` depends on the tokenizer."""
@@ -61,7 +62,7 @@ def open_texts(
     Args:
         config: Where the text is.
         rows: Documents in memory, instead of files.
-        tokenizer: Its kind: with `words`, each line of a plain text is a document.
+        tokenizer: Its kind: with `words` and for molecules, each line of a plain text is a document.
         documents: What a document of a plain text is.
         isolate: Whether documents are independent of each other; None to infer it.
 
@@ -90,8 +91,9 @@ def open_texts(
         for split, paths in (("valid", config.valid), ("test", config.test))
         if paths
     }
-    # Rows and files are independent of each other; a line continues the previous one.
+    # Rows and files are independent of each other; a line continues the previous one, unless it is a molecule.
     is_isolated = train.form == "rows" or (train.form == "file" and len(train.files) > 1)
+    is_isolated = is_isolated or (train.form == "lines" and tokenizer in SEQUENCE_KINDS)
     is_isolated = is_isolated if isolate is None else isolate
     for some in (train, *held_out.values()):
         inferred += [sentence for table in some.tables for sentence in table.inferred]
@@ -140,7 +142,8 @@ def _open(
     if any(is_table):
         table, plain = paths[is_table.index(True)], paths[is_table.index(False)]
         raise DataError(f"files read together must be of one kind, but {table.name} is a table and {plain.name} is not")
-    is_lines = config.format == "lines" or tokenizer == "words" if documents == "auto" else documents == "lines"
+    is_auto = config.format == "lines" or tokenizer in ("words", *SEQUENCE_KINDS)
+    is_lines = is_auto if documents == "auto" else documents == "lines"
     if not is_lines:
         return Documents(tuple(TextFile(path, config.encoding) for path in paths), "file")
     lines = config.changed(format="lines", columns=[], header=None)

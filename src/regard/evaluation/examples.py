@@ -49,6 +49,8 @@ class Examples:
     """The sum of the squared errors of each sequence of numbers."""
     ranks: Sequence[int] | None = None
     """The rank of each query's own candidate among all candidates, from 1."""
+    references: Sequence[str] | None = None
+    """What outputs as a whole are compared with, such as the training rows of a generator."""
     forecasts: Sequence[Sequence[float]] | None = None
     """Of each span of origins of forecasts, the sums that `metrics.forecasts.SUMS` names."""
     brier_sums: Sequence[Sequence[float]] | None = None

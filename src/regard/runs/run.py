@@ -621,6 +621,14 @@ class Run:
         with threads(1):
             yield from predictor.stream(prompt)
 
+    def score_samples(self, texts: Sequence[str]) -> list[Score]:
+        """Metrics of generated texts as a whole: for molecules validity, uniqueness and novelty.
+
+        The data that the run was trained on is read again.
+        """
+        rows, _ = self.task.read(self.settings.data)
+        return self.task.score_samples(texts, [row[0] for row in rows])
+
     def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Unpack[GenerationOptions]) -> Iterator[str]:
         """The model's answer to a conversation, or to one question, piece by piece.
 

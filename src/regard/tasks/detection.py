@@ -157,6 +157,8 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
     named = tuple(_plain(column) for column in config.columns)
     if suffix == ".json" and is_coco(Path(config.train[0])):
         return DetectionSummary(name, suffix, is_coco=True)
+    if FORMAT_OF_SUFFIX.get(suffix) == "fasta":
+        return DetectionSummary(name, suffix, is_plain_text=True)
     if suffix in (".json", ".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
         return DetectionSummary(name, suffix, named, columns_given=num_given)
     if suffix in (".jsonl", ".ndjson"):

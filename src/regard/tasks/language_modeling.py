@@ -41,9 +41,12 @@ from regard.data.splits.by_hash import row_hash
 from regard.data.stores.tokens import TokenStream
 from regard.data.text_sources import TextSource, open_texts
 from regard.data.windows import ContiguousSampler, WindowSampler, evaluation_windows
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, RunError
 from regard.evaluation.examples import Examples
 from regard.evaluation.metrics.likelihood import shared_ends, sum_between
+from regard.evaluation.metrics.molecules import GENERATION_METRICS
+from regard.evaluation.registry import score_examples
+from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
 from regard.logging import log_warning, quiet_logs
@@ -74,6 +77,7 @@ from regard.tasks.task import (
     to_device,
 )
 from regard.tasks.text import TextSettings, TextTask, next_token_loss, target_log_likelihoods
+from regard.text.alphabets import describe_kind, sequence_kind
 from regard.text.tokenizer import TextStreamer, Tokenizer
 
 _NEW_TOKENS = 200
@@ -136,6 +140,8 @@ _NGRAM_TOKENS_PER_SECOND = 500_000
 """Tokens from which 3-grams are counted in a second, on one core."""
 _BLENDED_TOKENS = 16_384
 """Validation tokens on which the weight of the network is fitted: one number needs no more."""
+_SAMPLED_TEXTS = 200
+"""Texts by which molecules are recognized."""
 _FEW_SPANS = 50
 """Bootstrap intervals from fewer spans are too narrow."""
 
@@ -144,8 +150,8 @@ class RunningTextSettings(TextSettings):
     """Settings of tasks on running text."""
 
     documents: Literal["auto", "file", "lines"] = "auto"
-    """What a document of a plain text is: the whole file, or each line; auto: lines where the tokenizer is words,
-    else the file."""
+    """What a document of a plain text is: the whole file, or each line; auto: lines where the tokenizer is words or
+    one of molecules and biological sequences, else the file."""
     isolate: bool
     """Whether each document is read on its own. Unset: true for rows of a table and for many files, false for lines
     and for one file."""
@@ -224,8 +230,11 @@ class RunningTextTask(TextTask[RunningTextSettingsT]):
         return {**super().cache_key(), "task": "running text", "max_length": None}
 
     def choose(self, context: ChoiceContext) -> Choices:
-        """Nothing: running text has a byte-level BPE."""
-        return Choices()
+        """The tokens of molecules and biological sequences; other running text has a byte-level BPE."""
+        kind = sequence_kind([line for (text,) in context.rows for line in text.splitlines() if line.strip()])
+        if kind is None or self.settings.tokenizer is not None:
+            return Choices()
+        return Choices({"tokenizer": kind}, reasons={"tokenizer": f"{kind}: {describe_kind(kind)}"})
 
     def running_defaults(self, context: DefaultsContext) -> dict[str, Any]:
         """The window, and whether documents are isolated."""
@@ -684,6 +693,13 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
         return replace(super().export_spec(), unsupported={"task.ngrams": order} if order else {})
 
     @torch.inference_mode()
+    def score_samples(self, texts: Sequence[str], known: Sequence[str]) -> list[Score]:
+        """Validity, uniqueness and novelty of molecules."""
+        if sequence_kind(known[:_SAMPLED_TEXTS]) not in ("smiles", "selfies"):
+            raise RunError("metrics of generated texts are for molecules, and this model was trained on other texts")
+        examples = Examples(outputs=[text.strip() for text in texts], references=known)
+        return score_examples([metric.name for metric in GENERATION_METRICS], examples)
+
     def score_text(self, model: Any, text: str) -> TextScore:
         """The log-probability of a text, from its start to its end, by the chain rule."""
         tokenizer = self.tokenizer

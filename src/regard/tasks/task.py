@@ -185,6 +185,8 @@ class Prediction:
     """Their upper ends."""
     details: dict[str, Any] | None = None
     """Further figures of the output, as JSON: for events the time until the next one, and risks."""
+    properties: dict[str, float] | None = None
+    """The value of each property that was predicted, where these are numbers."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object that `--json` prints and a server returns."""
@@ -199,6 +201,7 @@ class Prediction:
             "lower": self.lower,
             "upper": self.upper,
             "details": self.details,
+            "properties": self.properties,
         }
         return found | {name: value for name, value in more.items() if value is not None}
 
@@ -928,6 +931,10 @@ class Task(Generic[TaskSettingsT]):
         raise RunError(
             f"log-probabilities of texts are for language models, and this is a model for {self.description}"
         )
+
+    def score_samples(self, texts: Sequence[str], known: Sequence[str]) -> list[Score]:
+        """Metrics of generated texts, given those that the model was trained on."""
+        raise RunError(f"a model for {self.description} has no metrics of generated texts")
 
     def align(self, examples: Sequence[Examples]) -> list[Examples]:
         """Make the examples of several runs on the same rows comparable unit by unit."""

@@ -60,8 +60,9 @@ class TextSettings(TaskSettings):
 
     tokenizer: str
     """bpe, unigram, characters, bytes, words (separated by spaces) or wordpunct (words and punctuation marks), trained
-    on the training rows; or the path of a tokenizer.json. Unset: characters for single words, words for a closed set of
-    symbols, otherwise bpe; for short texts without spaces between words characters."""
+    on the training rows; smiles or selfies for molecules, nucleotides or amino-acids; or the path of a tokenizer.json.
+    Unset: characters for single words, words for a closed set of symbols, otherwise bpe; for short texts without spaces
+    between words characters; molecules and biological sequences are recognized."""
     vocab_size: int | None = Field(default=None, ge=5)
     """The largest vocabulary of a tokenizer that is trained. Unset: one token for each 400 characters of data, within
     512 to 32,000 (1,600 characters in runs of up to 15 minutes on a CPU, and at most 1,000 tokens for each minute); for

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from regard.text.alphabets import SequenceKind, describe_kind, sequence_kind
 from regard.text.tokenizer import TokenizerKind, train_tokenizer
 
 _CLOSED_WORDS, _CLOSED_UNSEEN = 1_000, 0.001
@@ -31,6 +32,8 @@ class TextStatistics:
     """The share of the words of every other text that none of the other texts has."""
     unspaced_share: float
     """The share of characters of scripts without spaces between words."""
+    sequences: SequenceKind | None = None
+    """What kind of sequences the texts are, where they are not words."""
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> "TextStatistics":
@@ -46,6 +49,7 @@ class TextStatistics:
             num_distinct=len(known.union(others)),
             unseen_share=sum(word not in known for word in others) / max(1, len(others)),
             unspaced_share=sum(len(_UNSPACED.findall(text)) for text in texts) / num_characters,
+            sequences=sequence_kind(texts),
         )
 
     @property
@@ -80,6 +84,8 @@ def choose_tokenizer(statistics: TextStatistics) -> tuple[TokenizerKind, str]:
         >>> choose_tokenizer(TextStatistics.of(["jump twice and walk", "walk and jump"] * 10))
         ('words', 'a closed set of 4 words')
     """
+    if statistics.sequences is not None:
+        return statistics.sequences, describe_kind(statistics.sequences)
     if statistics.are_single_words:
         return "characters", "single words"
     if statistics.are_symbols:

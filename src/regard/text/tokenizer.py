@@ -6,6 +6,10 @@
     bytes       one token for each byte
     words       one token for each whitespace-separated word
     wordpunct   one token for each word and each punctuation mark; other words are split into frequent pieces
+    smiles      one token for each atom, bond, branch and ring of a molecule
+    selfies     one token for each symbol in brackets
+    nucleotides, amino-acids
+                one token for each letter of a fixed alphabet
 
 They are implemented by Hugging Face's `tokenizers`, so any public `tokenizer.json` can be loaded.
 """
@@ -22,8 +26,11 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 
 from regard.errors import ConfigError, DataError
 from regard.settings import nearest
+from regard.text.alphabets import AMINO_ACIDS, NUCLEOTIDES, SELFIES_TOKEN, SMILES_TOKEN
 
-TokenizerKind = Literal["bpe", "unigram", "characters", "bytes", "words", "wordpunct"]
+TokenizerKind = Literal[
+    "bpe", "unigram", "characters", "bytes", "words", "wordpunct", "smiles", "selfies", "nucleotides", "amino-acids"
+]
 TokenRole = Literal["pad", "start", "end", "mask"]
 TokenRoles = Mapping[TokenRole, str | Sequence[str]]
 """The token of each role. Several tokens may end a text; the first of them is the one that is written."""
@@ -45,6 +52,9 @@ CONTINUED = "##"
 _FEWEST_WORDS, _LONGEST_PIECE, _PIECES_SHARE = 3, 5, 4
 """Pieces are shared by so many words, have at most so many characters, and are a fourth of a vocabulary."""
 
+_ALPHABETS = {"nucleotides": NUCLEOTIDES, "amino-acids": AMINO_ACIDS}
+_PATTERNS = {"characters": "", "smiles": f"{SMILES_TOKEN}|", "selfies": f"{SELFIES_TOKEN}|"}
+"""What a token is, where it is not a single character."""
 _REPLACEMENT = "\ufffd"
 """Decoded in place of bytes that are not, or not yet, a complete character."""
 _MAX_INCOMPLETE = 3
@@ -347,7 +357,7 @@ def _without_specials(text: str) -> str:
 
 
 def _untrained(kind: TokenizerKind, vocab_size: int) -> tuple[tokenizers.Tokenizer, Any]:
-    """A tokenizer without a vocabulary and its trainer; None for bytes, whose vocabulary is fixed."""
+    """A tokenizer without a vocabulary and its trainer; None for bytes and letters, whose vocabulary is fixed."""
     alphabet, specials = pre_tokenizers.ByteLevel.alphabet(), list(SPECIAL_TOKENS)
     options: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": specials, "show_progress": False}
     if kind == "bpe":
@@ -372,8 +382,14 @@ def _untrained(kind: TokenizerKind, vocab_size: int) -> tuple[tokenizers.Tokeniz
         inner.decoder = decoders.Metaspace(prepend_scheme="always")
         return inner, trainers.UnigramTrainer(unk_token=UNKNOWN, **options)
     inner = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    if kind == "characters":
+    if kind in _ALPHABETS:
+        letters = {token: index for index, token in enumerate([*specials, *_ALPHABETS[kind]])}
+        inner = tokenizers.Tokenizer(models.WordLevel(letters, unk_token=UNKNOWN))
         inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+        inner.decoder = decoders.Fuse()
+        return inner, None
+    if kind in _PATTERNS:
+        inner.pre_tokenizer = pre_tokenizers.Split(Regex(rf"{_PATTERNS[kind]}[\s\S]"), behavior="isolated")
         inner.decoder = decoders.Fuse()
     elif kind == "wordpunct":
         inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.builtin.dates import LOCALES, generate_dates
+from regard.data.builtin.molecules import generate_molecules
 from regard.data.builtin.patients import generate_patients, patients_log_likelihood
 from regard.data.builtin.rings import generate_rings
 from regard.data.builtin.sales import STORES, generate_sales
@@ -109,4 +110,12 @@ _SCENES = BuiltinData(
     tokenizer="",
     generate=generate_scenes,
 )
-_BUILTIN = {data.name: data for data in (_DATES, _PATIENTS, _RINGS, _SALES, _SCENES)}
+_MOLECULES = BuiltinData(
+    name="molecules",
+    description="molecules of a few ring systems and groups, with a solubility that their parts determine",
+    columns=("smiles", "solubility"),
+    num_rows=1_000,
+    tokenizer="smiles",
+    generate=generate_molecules,
+)
+_BUILTIN = {data.name: data for data in (_DATES, _MOLECULES, _PATIENTS, _RINGS, _SALES, _SCENES)}

@@ -33,7 +33,8 @@ class TextCodec(Codec):
 
         Args:
             texts: Training texts, or a sample of them.
-            kind: bpe, unigram, characters, bytes, words, wordpunct, or the path of a tokenizer.json.
+            kind: bpe, unigram, characters, bytes, words, wordpunct, smiles, selfies, nucleotides,
+                amino-acids, or the path of a tokenizer.json.
             num_characters: The size of the data, by which the vocabulary is sized; unset, that of `texts`.
             vocab_size: The largest vocabulary; unset, by `num_characters`.
             complete: Default vocabulary sizes of kinds that are meant to cover all of the data.

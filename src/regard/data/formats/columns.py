@@ -19,7 +19,7 @@ from regard.errors import DataError
 _SYNONYMS = {
     "source": "source src input inputs question prompt instruction query article document original text sentence",
     "target": "target tgt trg output outputs answer completion response summary translation reference label labels",
-    "text": "text sentence content review document comment tweet input body source src title smiles",
+    "text": "text sentence content review document comment tweet input body source src title smiles sequence",
     "aspect": "aspect category target term",
     "image": "image picture img photo file filename path",
     "caption": "caption captions text sentence target output",

@@ -16,6 +16,7 @@ TABLE_FORMATS = {
     "jsonl": "JSON lines",
     "parquet": "Parquet",
     "xlsx": "Excel",
+    "fasta": "FASTA",
     "aligned": "aligned lines",
     "lines": "lines",
     "semeval": "SemEval's XML, by category",
@@ -34,6 +35,7 @@ FORMAT_OF_SUFFIX = {
     ".pq": "parquet",
     ".xlsx": "xlsx",
     ".xlsm": "xlsx",
+    **dict.fromkeys((".fasta", ".fa", ".faa", ".fna"), "fasta"),
     ".xml": "semeval",
 }
 """The format of a table by the suffix of its file, before that of a compression."""

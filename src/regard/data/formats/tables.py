@@ -18,6 +18,7 @@ from regard.data.formats.cells import as_text, value_kind
 from regard.data.formats.columns import choose_columns, number_columns
 from regard.data.formats.delimited import delimited_layout, infer_delimiter, is_blank
 from regard.data.formats.excel import excel_layout
+from regard.data.formats.fasta import fasta_layout
 from regard.data.formats.files import (
     AnyPath,
     as_paths,
@@ -291,6 +292,7 @@ _READERS: dict[str, Callable[[Path, ReadOptions], Layout]] = {
     "jsonl": jsonl_layout,
     "parquet": parquet_layout,
     "xlsx": excel_layout,
+    "fasta": fasta_layout,
     "lines": lines_layout,
     "semeval": semeval_layout,
     "semeval-terms": semeval_layout,

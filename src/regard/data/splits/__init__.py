@@ -1,8 +1,9 @@
 """Training, validation and test splits.
 
 `plan_split` decides the split of rows by the settings: by a hash of the source (`by_hash`), by group or within labels
-(`by_group`), or by time (`by_time`). `split_text` splits text by position (`by_position`). `find_near_duplicates` finds
-held-out rows that also occur among the training rows (`leaks`).
+(`by_group`), by time (`by_time`), or by the structure of molecules and sequences (`by_structure`). `split_text` splits
+text by position (`by_position`). `find_near_duplicates` finds held-out rows that also occur among the training rows
+(`leaks`).
 """
 
 from regard.data.splits.by_hash import SplitPlan, SplitRule

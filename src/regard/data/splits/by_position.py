@@ -83,7 +83,7 @@ def _has_many(documents: Documents) -> bool:
 
 def _by_content(documents: Documents, config: DataConfig, *, has_valid: bool, has_test: bool) -> TextSplit:
     column = documents.column
-    if (settings := split_settings(config)) is not None and column is None and not config.stratify:
+    if (settings := split_settings(config)) is not None and column is None and not (config.stratify or config.split):
         raise ConfigError(f"{settings} applies to documents that are rows of a table, got {documents.name}")
     texts = progress_bar(documents.entries(), f"reading {documents.name}")
     entries = (((document,), key) for document, key in texts)

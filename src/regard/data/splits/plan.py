@@ -1,7 +1,7 @@
 """How rows are split according to the settings, and the column that decides it.
 
-Rows are split by source, by group, within labels, or by time. If a column decides, its text is the key of a row, read
-in addition to the texts: it is neither passed to the task nor stored.
+Rows are split by source, by group, within labels, by time, or by structure. If a column decides, its text is the key of
+a row, read in addition to the texts: it is neither passed to the task nor stored.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,8 +15,12 @@ from regard.data.formats.tables import Table
 from regard.data.settings import DataConfig
 from regard.data.splits.by_group import LabelOf, no_label, plan_by_group
 from regard.data.splits.by_hash import SplitEntry, SplitPlan, plan_by_source
+from regard.data.splits.by_structure import plan_by_structure
 from regard.data.splits.by_time import ROW_ORDER, plan_by_time
 from regard.errors import ConfigError
+
+STRUCTURES = ("scaffold", "similarity")
+"""Values of `data.split` by which rows are split by what their first text describes."""
 
 
 def plan_split(
@@ -45,6 +49,8 @@ def plan_split(
         raise ConfigError(
             f"rows are not split if there are separate validation rows, got {settings} and a validation file"
         )
+    if config.split in STRUCTURES:
+        return plan_by_structure(entries, config, has_test=has_test)
     if config.stratify and label_of is None:
         raise ConfigError("data.stratify is for rows with one label each, and these rows have none")
     if config.order is not None:
@@ -62,7 +68,7 @@ def plan_split(
 def split_settings(config: DataConfig) -> str | None:
     """The settings that decide how rows are split, for a message; None if rows are split by their source."""
     used = {"data.group": config.group is not None, "data.stratify": config.stratify,
-            "data.order": config.order is not None}  # fmt: skip
+            "data.order": config.order is not None, "data.split": config.split in STRUCTURES}  # fmt: skip
     return " and ".join(name for name, is_set in used.items() if is_set) or None
 
 
