@@ -1,6 +1,7 @@
 """Scenes: small pictures of two or three colored shapes, with captions whose words are known to name one of them.
 
-A picture has 32 x 32 pixels. Two shapes are side by side or one above the other; of three, one is between the others.
+A picture has 32 x 32 pixels. Two shapes around its middle are side by side or one above the other; of three, one is
+between the others.
 Each picture has two captions, which are both right:
 
     a red circle left of a blue square            a blue square right of a red circle
@@ -29,8 +30,10 @@ _COLORS = {
 _SHAPES = ("circle", "square", "triangle", "cross")
 _GRAYS = (32, 40, 48)
 """Behind the shapes, at random: few of them, so that a picture is a short text."""
-_RADII = (3.2, 4.8)
-_SHARE_OF_THREE = 0.3
+_RADII = (3.2, 4.6)
+_SHARE_OF_THREE = 0.4
+_DISTANCES = {2: (6.5, 9.5), 3: (10.0, 11.2)}
+"""From the middle of the picture, by the number of shapes, in pixels: shapes do not touch."""
 _OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 
 
@@ -64,16 +67,12 @@ def _scene(rng: "np.random.Generator") -> tuple[Any, list[tuple[str, str]]]:
     names = [f"{color} {_SHAPES[int(rng.integers(len(_SHAPES)))]}" for color in colors]
     is_row = bool(rng.random() < 0.5)
     radii = rng.uniform(*_RADII, count)
-    # Along the line the shapes are close, but do not touch; across it they are almost at the same height.
-    free = SIZE - 2 * float(radii.sum())
-    gaps = rng.uniform(1.0, min(5.0, free / (count - 1)), count - 1)
-    place = rng.uniform(0.0, free - gaps.sum())
-    along = []
-    for gap, radius in zip([0.0, *gaps], radii, strict=True):
-        along.append(float(place + gap + radius))
-        place = along[-1] + radius
-    middle = rng.uniform(6.5, SIZE - 6.5)
-    across = [float(np.clip(middle + rng.uniform(-2.5, 2.5), r, SIZE - r)) for r in radii]
+    # On a line through the middle of the picture, so that the place of a shape says on which side of the others it is.
+    distance = rng.uniform(*_DISTANCES[count])
+    steps = (-distance, distance) if count == 2 else (-distance, 0.0, distance)
+    middle = SIZE / 2 + rng.uniform(-1.5, 1.5, 2)
+    along = [float(np.clip(middle[0] + step, radius, SIZE - radius)) for step, radius in zip(steps, radii, strict=True)]
+    across = [float(middle[1] + rng.uniform(-2.0, 2.0)) for _ in radii]
     pixels = rng.choice(np.array(_GRAYS, np.float64), (SIZE, SIZE, 1)).repeat(3, axis=2)
     boxes = []
     for name, one, other, radius in zip(names, along, across, radii, strict=True):
