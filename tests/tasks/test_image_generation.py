@@ -173,3 +173,13 @@ def test_a_few_levels_have_a_softmax_unless_a_mixture_is_set(tmp_path):
     values = {"task": {"name": "image-generation", "levels": 16}, "train": {"device": "cpu"}}
     assert with_model_defaults(values, own.data)["model"] == {"components": 0}
     assert with_model_defaults({**values, "model": {"components": 4}}, own.data)["model"]["components"] == 4
+
+
+def test_a_mixture_is_for_values_in_between_and_a_softmax_for_black_and_white(tmp_path):
+    values = {"task": {"name": "image-generation"}, "train": {"device": "cpu"}}
+    assert with_model_defaults(values, made(tmp_path).data)["model"] == {"components": 10}
+    for number in range(8):
+        pixels = np.random.default_rng(number).choice([0, 90, 255], (6, 6)).astype(np.uint8)
+        (tmp_path / "ink").mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "ink" / f"{number}.png")
+    assert with_model_defaults(values, prepared(tmp_path / "ink")[1])["model"] == {"components": 0}

