@@ -7,7 +7,8 @@ score is the mean squared error of standardized values from every origin of the 
 intervals. A row whose data is missing is not measured.
 
 Rows of molecules (MoleculeNet) have 80, 10 and 10 % of the rows, at random, by another seed another split, or by
-scaffold; the score is the RMSE or the AUROC on the test rows.
+scaffold; the score is the RMSE or the AUROC on the test rows. Where chemprop is installed (2.1.0 was tried), its
+default network is trained on the same rows, and the row has its score.
 """
 
 import tempfile
@@ -20,7 +21,9 @@ import numpy as np
 
 import regard
 from common.harness import make_parser, parse, print_results
+from peers.molecules import properties_by_chemprop
 from regard.data.builtin import find_builtin
+from regard.evaluation.metrics.ranking import count_auroc
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "ett"
 MONTH = 30 * 24
@@ -74,7 +77,29 @@ def measure_molecules(row: str, folder: Path, minutes: float, seed: int, device:
         path, out=folder / row, columns=["smiles", column], minutes=minutes, seed=seed, device=device, skip_bad=True,
         settings={"data": {"split": split, "splits": [0.8, 0.1, 0.1], "split_seed": seed}}, show_progress=False,
     )  # fmt: skip
-    return describe_molecules(row, run, metric)
+    evaluation = run.test()
+    found = describe_molecules(row, run, evaluation.scores[metric])
+    if find_spec("chemprop"):
+        found["chemprop"] = score_of_chemprop(run, evaluation.rows, metric, seed, device)
+    return found
+
+
+def score_of_chemprop(run: regard.Run, test: list[Any], metric: str, seed: int, device: str) -> float:
+    """The score of chemprop, trained on the rows of the run."""
+    codec: Any = run.task.codecs["properties"]
+    held_out = {"valid": run.folder.read_held_out("valid"), "test": test}
+    others = {row[0] for rows in held_out.values() for row in rows}
+    rows, _ = run.task.read(run.settings.data)
+    known = {"train": [row for row in rows if row[0] not in others], **held_out}
+    numbers = {name: [(row[0], codec.numbers_of(row[-1])[0]) for row in some] for name, some in known.items()}
+    texts, targets = zip(*numbers["test"], strict=True)
+    are_labels = metric == "auroc"
+    found = properties_by_chemprop(
+        numbers["train"], numbers["valid"], texts, are_labels=are_labels, seed=seed, device=device
+    )
+    if are_labels:
+        return count_auroc(np.array(found)[:, None], np.array(targets)[:, None]).value
+    return float(np.sqrt(np.mean((np.array(found) - np.array(targets)) ** 2)))
 
 
 def measure_tiny_molecules(row: str, folder: Path) -> dict[str, Any]:
@@ -85,14 +110,14 @@ def measure_tiny_molecules(row: str, folder: Path) -> dict[str, Any]:
         rows = [(text, str(int(float(number) > -1))) for text, number in rows]
     settings = {"data": {"split": "random", "splits": [0.6, 0.2, 0.2]}, "task": {"spellings": 2, "averaged": 1}}
     run = regard.train(rows, out=folder / row, steps=2, device="cpu", settings=settings, show_progress=False)
-    return describe_molecules(row, run, metric)
+    return describe_molecules(row, run, run.test().scores[metric])
 
 
-def describe_molecules(row: str, run: regard.Run, metric: str) -> dict[str, Any]:
-    score, baseline = run.test().scores[metric], run.baseline
+def describe_molecules(row: str, run: regard.Run, score: Any) -> dict[str, Any]:
+    baseline = run.baseline
     return {
         "row": row,
-        "metric": metric,
+        "metric": score.name,
         "score": score.value,
         "interval": score.interval,
         "goal": PROPERTIES[row][-1],
