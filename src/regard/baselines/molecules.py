@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from regard.baselines.baseline import Baseline, BaselinePredictions
+from regard.baselines.baseline import Baseline, BaselinePredictions, limit_rows
 from regard.data.chemistry import descriptor_values, morgan_bits
 
 _MOST_ROWS, _MOST_FORESTS = 4_000, 12
@@ -35,9 +35,8 @@ def fit_forests(
     """
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-    if len(texts) > _MOST_ROWS:
-        drawn = np.sort(np.random.default_rng(0).choice(len(texts), _MOST_ROWS, replace=False))
-        texts, targets = [texts[row] for row in drawn.tolist()], targets[drawn]
+    kept = limit_rows(range(len(texts)), _MOST_ROWS)
+    texts, targets = [texts[row] for row in kept], targets[kept]
 
     def features(inputs: Sequence[str]) -> Float[np.ndarray, "rows features"]:
         return np.concatenate([morgan_bits(inputs), descriptor_values(inputs, descriptors)], axis=1)

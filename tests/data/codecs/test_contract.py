@@ -13,6 +13,8 @@ from PIL import Image
 from regard.data.codecs import Codec, ImageConfig, LabelCodec, NumberCodec, PixelCodec, TextCodec
 from regard.data.codecs.codec import read_codecs, write_codecs
 from regard.data.codecs.graphs import GraphCodec
+from regard.data.codecs.molecules import MoleculeCodec
+from regard.data.codecs.properties import PropertyCodec
 from regard.data.codecs.series import SeriesCodec
 from regard.errors import CheckpointError
 from regard.tasks import TASKS
@@ -70,6 +72,11 @@ CASES = {
     "pixels": Case(
         lambda folder: PixelCodec(IMAGE), image_paths, lambda paths: pixels_of(paths)
     ),
+    "properties": Case(
+        lambda folder: PropertyCodec.fit(["1;5", "3;", ";7"], ["a", "b"]), lambda folder: ["2.5;", "1;5"]
+    ),
+    "binary properties": Case(lambda folder: PropertyCodec.fit(["no", "yes"], ["a"]), lambda folder: ["yes", "no"]),
+    "molecules": Case(lambda folder: MoleculeCodec(), lambda folder: ["CCO", "c1ccccc1"], lambda values: ["", ""]),
     "series": Case(
         lambda folder: SeriesCodec(columns=("a", "b"), means=(0.0, 1.0), stds=(1.0, 2.0), scales=(1.0, 1.0)),
         lambda folder: ["1.5,20 1.75,nan", "-3,0.25"],

@@ -6,7 +6,7 @@ molecule has cannot have a smaller expected squared error than the variance of t
 
 from collections.abc import Iterator
 
-NOISE = 0.2
+SOLUBILITY_NOISE = 0.2
 """The standard deviation of the noise, in logarithms of mol/l."""
 _CORES = {
     "c1ccc({})cc1{}": -2.0, "c1cc({})ncc1{}": -1.0, "C1CCC({})CC1{}": -2.6, "C1CN({})CCC1{}": -0.9,
@@ -34,4 +34,4 @@ def generate_molecules(num_rows: int, seed: int) -> Iterator[tuple[str, ...]]:
         core = cores[rng.integers(len(cores))]
         first, second = (groups[number] for number in rng.integers(len(groups), size=2))
         mean = _CORES[core] + _GROUPS[first] + _GROUPS[second]
-        yield core.format(first, second), f"{mean + NOISE * rng.normal():.2f}"
+        yield core.format(first, second), f"{mean + SOLUBILITY_NOISE * rng.normal():.2f}"

@@ -10,7 +10,6 @@ from jaxtyping import UInt8
 
 from regard.data.chemistry import descriptor_names, descriptor_values, fingerprint_bits
 from regard.data.codecs.codec import Codec
-from regard.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,8 @@ class MoleculeCodec(Codec):
         return self.features(values).tolist()
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        raise DataError("a molecule cannot be restored from its fingerprints")
+        """The bytes as hexadecimal digits, since a molecule cannot be restored from them."""
+        return [bytes(some).hex() for some in ids]
 
     def to_json(self) -> str:
         return json.dumps({"descriptors": self.descriptors})

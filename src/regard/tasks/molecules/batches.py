@@ -52,7 +52,7 @@ class MoleculeBatch:
         return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
 
-def make_batch(
+def make_molecule_batch(
     texts: Sequence[NDArray[np.int64]], features: NDArray[np.uint8], targets: NDArray[np.float32], padding: int
 ) -> MoleculeBatch:
     """Pad spellings to one length; targets are NaN where they are missing."""
@@ -69,7 +69,7 @@ def make_batch(
     )
 
 
-def pad_batch(batch: MoleculeBatch, num_rows: int, length: int, padding: int) -> MoleculeBatch:
+def pad_molecule_batch(batch: MoleculeBatch, num_rows: int, length: int, padding: int) -> MoleculeBatch:
     """A training batch padded to a shape; added rows repeat the first and have no known target."""
     return replace(
         batch,
@@ -128,8 +128,8 @@ class MoleculeBatches:
         texts = self._store.draw(rows, np.random.default_rng([mix(self._seed, number), _SPELLING]))
         targets = self._task.targets(self._store.sequences(1, rows))
         padding = self._task.tokenizer.pad
-        batch = make_batch(texts, np.zeros((len(rows), 1), np.uint8), targets, padding)
-        return pad_batch(batch, *self._sampler.shape(number), padding) if self._has_fixed_shapes else batch
+        batch = make_molecule_batch(texts, np.zeros((len(rows), 1), np.uint8), targets, padding)
+        return pad_molecule_batch(batch, *self._sampler.shape(number), padding) if self._has_fixed_shapes else batch
 
 
 def split_spellings(ids: NDArray[np.int64], start: int) -> list[NDArray[np.int64]]:

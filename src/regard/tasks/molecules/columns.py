@@ -6,10 +6,11 @@ A row of the task has two values: the molecule, and its properties joined to one
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from regard.data.chemistry import fault_of
+from regard.data.chemistry import fault_of, is_molecule
 from regard.data.codecs.properties import join_cells
 from regard.data.formats.cells import is_number
 from regard.data.formats.columns import is_identifier
@@ -29,6 +30,8 @@ _TARGET_NAMES = ("label", "class", "target", "y", "activity", "exp", "expt", "va
 _MEASURED = "measured"
 """The first word of the name of a column beside others that were computed."""
 _NEARLY_ALL = 0.95
+_NUM_VALIDATED = 50
+"""Texts that are read to recognize molecules."""
 _MISSING = ("", "na", "nan", "n/a", "null", "none")
 
 
@@ -50,7 +53,8 @@ def find_molecules(columns: Sequence[ColumnSummary]) -> ColumnSummary | None:
     """The column of molecules, by its content: one with a usual name before others."""
     named = [column for column in columns if column.plain_name in MOLECULE_NAMES and _are_mostly_molecules(column)]
     kinds = ((column, sequence_kind(known_cells(column))) for column in columns)
-    return next(iter(named), None) or next((column for column, kind in kinds if kind in ("smiles", "selfies")), None)
+    others = (column for column, kind in kinds if kind in ("smiles", "selfies"))
+    return next((column for column in (*named, *others) if _are_valid(column)), None)
 
 
 def find_properties(columns: Sequence[ColumnSummary]) -> list[ColumnSummary]:
@@ -67,7 +71,7 @@ def known_cells(column: ColumnSummary) -> list[str]:
     return [cell for cell in column.cells if cell.strip().lower() not in _MISSING]
 
 
-def choose_columns(config: DataConfig, rows: Rows | None) -> MoleculeColumns:
+def choose_molecule_columns(config: DataConfig, rows: Rows | None) -> MoleculeColumns:
     """The columns that the settings name, or those that are recognized by their content.
 
     Raises:
@@ -145,6 +149,12 @@ def _chosen(molecule: str, names: Sequence[str], columns: Sequence[ColumnSummary
 def _are_mostly_molecules(column: ColumnSummary) -> bool:
     cells = known_cells(column)
     return 2 * sum(is_smiles(cell.strip()) or is_selfies(cell.strip()) for cell in cells) > len(cells)
+
+
+def _are_valid(column: ColumnSummary) -> bool:
+    """Whether most of the first texts are molecules; without rdkit, only their tokens are known."""
+    sample = known_cells(column)[:_NUM_VALIDATED]
+    return find_spec("rdkit") is None or 2 * sum(map(is_molecule, sample)) > len(sample)
 
 
 def _is_numeric(column: ColumnSummary) -> bool:

@@ -50,14 +50,14 @@ from regard.tasks.molecules.batches import (
     MoleculeBatch,
     MoleculeBatches,
     SpellingStore,
-    make_batch,
-    pad_batch,
+    make_molecule_batch,
+    pad_molecule_batch,
     split_spellings,
 )
 from regard.tasks.molecules.columns import (
     BUILTIN_COLUMNS,
     MoleculeColumns,
-    choose_columns,
+    choose_molecule_columns,
     find_molecules,
     find_properties,
     read_molecules,
@@ -182,7 +182,7 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         """Those of training, where the task has codecs and the user has named none."""
         codec = self.codecs.get("properties")
         if config.columns or not isinstance(codec, PropertyCodec):
-            return choose_columns(config, rows)
+            return choose_molecule_columns(config, rows)
         return MoleculeColumns(codec.source, codec.names, (not codec.are_labels,) * len(codec))
 
     def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared:
@@ -304,7 +304,7 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
             targets = self.targets([np.asarray(columns[1][row], np.int64) for row in rows])
             features = np.array([columns[2][row] for row in rows], np.uint8).reshape(len(rows), -1)
             texts = [text for row in rows for text in spelled[row]]
-            yield rows.tolist(), make_batch(texts, features, targets, self.tokenizer.pad)
+            yield rows.tolist(), make_molecule_batch(texts, features, targets, self.tokenizer.pad)
 
     def targets(self, stored: Sequence[NDArray[np.int64]]) -> Float[np.ndarray, "batch outputs"]:
         """Stored properties as the model is trained on them; NaN where one is missing."""
@@ -312,7 +312,7 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         return codec.standardize(codec.numbers(stored))
 
     def pad_batch(self, batch: MoleculeBatch, num_rows: int, length: int) -> MoleculeBatch:
-        return pad_batch(batch, num_rows, length, self.tokenizer.pad)
+        return pad_molecule_batch(batch, num_rows, length, self.tokenizer.pad)
 
     def loss(self, model: MoleculeModel, batch: MoleculeBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
         """The cross-entropy, or half of the squared error, summed over the known properties."""
