@@ -168,3 +168,13 @@ def test_a_model_of_graphs_reads_nothing_else(model: Any):
         model.encode(torch.zeros(1, 3, dtype=torch.long))
     with pytest.raises(ConfigError, match="no decoder"):
         find_family(model.config.family).decoder_only({})
+
+
+def test_mixed_precision_has_finite_gradients(codec: GraphCodec, model: Any):
+    model.float().train()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model.encode(inputs_of(codec, TEXTS)).hidden_states
+    found.float().square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name

@@ -259,3 +259,18 @@ def test_attention_with_distances_learns_what_degrees_do_not_show(tmp_path: Path
     assert run.evaluate().scores["accuracy"].value > 0.95
     assert run.baseline is not None
     assert run.baseline.scores["accuracy"]["value"] < 0.8
+
+
+def test_a_server_predicts_molecules_and_reports_invalid_ones(molecules: Any):
+    pytest.importorskip("fastapi")
+    from starlette.testclient import TestClient
+
+    from regard.serving.app import make_app
+
+    client = TestClient(make_app(molecules))
+    assert "CCO" in client.get("/model").text
+    (found,) = client.post("/predict", json={"inputs": ["CCO"]}).json()["predictions"]
+    assert found["output"] == molecules.predict("CCO")
+    answer = client.post("/predict", json={"inputs": ["C1CC"]})
+    assert answer.status_code == 400
+    assert "unclosed ring" in answer.text

@@ -20,7 +20,7 @@ def generate_rings(num_rows: int, seed: int) -> Iterator[tuple[str, ...]]:
     Example:
         >>> graph, label = next(generate_rings(1, 0))
         >>> label, sorted(json.loads(graph))
-        ('joined', ['edges', 'nodes'])
+        ('fused', ['edges', 'nodes'])
     """
     import numpy as np
 

@@ -30,29 +30,6 @@ class FeatureScales:
     means: tuple[float, ...] = ()
     stds: tuple[float, ...] = ()
 
-    @classmethod
-    def fit(cls, features: Iterable[Features]) -> Self:
-        """Collect the labels, the frequent ones first, and compute the mean and standard deviation of each number."""
-        counts: list[Counter[str]] = []
-        count, sums, squares = 0, np.zeros(0), np.zeros(0)
-        for each in features:
-            counts = counts or [Counter() for _ in range(each.widths[0])]
-            for place, labels in zip(counts, zip(*each.labels, strict=True), strict=False):
-                place.update(labels)
-            numbers = each.numbers.astype(np.float64)
-            if numbers.shape[1]:
-                count, sums = count + len(numbers), (sums if len(sums) else 0.0) + numbers.sum(axis=0)
-                squares = (squares if len(squares) else 0.0) + (numbers**2).sum(axis=0)
-        means = sums / max(1, count)
-        variances = squares / max(1, count) - means**2
-        # A number that never varies is 0 for all nodes, and another one later is not magnified.
-        stds = np.sqrt(np.where(variances > 1e-12 * np.maximum(means**2, 1e-12), variances, 1.0))
-        return cls(
-            tuple(tuple(sorted(some, key=lambda label: (-some[label], label))) for some in counts),
-            tuple(means.tolist()),
-            tuple(stds.tolist()),
-        )
-
     @property
     def sizes(self) -> tuple[int, ...]:
         """The number of indices of each label."""
@@ -88,6 +65,33 @@ class FeatureScales:
         return cls(tuple(map(tuple, values["labels"])), tuple(values["means"]), tuple(values["stds"]))
 
 
+class _ScaleFitter:
+    """Collects labels, and the sums of numbers and of their squares, graph by graph."""
+
+    def __init__(self) -> None:
+        self._labels: list[Counter[str]] = []
+        self._count, self._sums, self._squares = 0, np.zeros(0), np.zeros(0)
+
+    def add(self, features: Features) -> None:
+        self._labels = self._labels or [Counter() for _ in range(features.widths[0])]
+        for counts, labels in zip(self._labels, zip(*features.labels, strict=True), strict=False):
+            counts.update(labels)
+        numbers = features.numbers.astype(np.float64)
+        if numbers.shape[1]:
+            self._count += len(numbers)
+            self._sums = numbers.sum(axis=0) + (self._sums if len(self._sums) else 0.0)
+            self._squares = (numbers**2).sum(axis=0) + (self._squares if len(self._squares) else 0.0)
+
+    def scales(self) -> FeatureScales:
+        """The labels, the frequent ones first, and the mean and standard deviation of each number."""
+        means = self._sums / max(1, self._count)
+        variances = self._squares / max(1, self._count) - means**2
+        # A number that never varies is 0 for all nodes, and another one later is not magnified.
+        stds = np.sqrt(np.where(variances > 1e-12 * np.maximum(means**2, 1e-12), variances, 1.0))
+        known = (tuple(sorted(some, key=lambda label, some=some: (-some[label], label))) for some in self._labels)
+        return FeatureScales(tuple(known), tuple(means.tolist()), tuple(stds.tolist()))
+
+
 @dataclass(frozen=True)
 class GraphCodec(Codec):
     """The labels and the scales of the numbers of the training graphs."""
@@ -100,14 +104,16 @@ class GraphCodec(Codec):
 
     @classmethod
     def fit(cls, values: Iterable[str]) -> Self:
-        texts = list(values)
-        graphs = [parse_graph(text) for text in texts]
-        return cls(
-            FeatureScales.fit(graph.nodes for graph in graphs),
-            FeatureScales.fit(graph.edges for graph in graphs if len(graph.ends)),
-            float(np.mean([graph.num_nodes for graph in graphs])),
-            not texts[0].lstrip().startswith("{"),
-        )
+        nodes, edges = _ScaleFitter(), _ScaleFitter()
+        num_graphs, num_nodes, are_molecules = 0, 0, False
+        for text in values:
+            graph = parse_graph(text)
+            nodes.add(graph.nodes)
+            if len(graph.ends):
+                edges.add(graph.edges)
+            num_graphs, num_nodes = num_graphs + 1, num_nodes + graph.num_nodes
+            are_molecules = not text.lstrip().startswith("{")
+        return cls(nodes.scales(), edges.scales(), num_nodes / max(1, num_graphs), are_molecules)
 
     def read(self, text: str) -> Graph:
         """Parse a graph, which must have the features of training.

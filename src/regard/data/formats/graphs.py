@@ -87,7 +87,7 @@ class Graph:
         return self.nodes.widths, self.edges.widths if len(self.ends) else None
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 13)
 def parse_graph(text: str) -> Graph:
     """Read a graph from SMILES or JSON.
 
