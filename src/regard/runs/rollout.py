@@ -148,9 +148,8 @@ def rollout(
         loaded = load(run, device=device) if isinstance(run, str | os.PathLike) else run
         policy = None
         if loaded is not None:
-            policy = loaded.task.policy(
-                loaded.inference_model, target_return=target_return, temperature=temperature, seed=seed
-            )
+            # In the precision of its weights: half of it would round observations.
+            policy = loaded.task.policy(loaded.model, target_return=target_return, temperature=temperature, seed=seed)
             policy.check_spaces(
                 num_features=environments.num_features,
                 num_actions=environments.num_actions,

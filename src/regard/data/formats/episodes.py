@@ -197,10 +197,8 @@ def _numbers(values: Any, name: str) -> NDArray[np.float64]:
 
 
 def _actions(values: Any) -> NDArray:
-    given = np.asarray(values) if isinstance(values, np.ndarray) else None
     found = _numbers(values, "actions")
-    kind = given.dtype.kind if given is not None else np.asarray(values if len(values) else [0]).dtype.kind
-    if kind in "iu" and found.ndim == 1:
+    if np.asarray(values).dtype.kind in "iu" and found.ndim == 1:
         if found.size and found.min() < 0:
             raise DataError(f"the action {int(found.min())}: actions are numbers from 0 on")
         return found.astype(np.int64)
