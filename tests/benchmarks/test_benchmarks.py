@@ -176,17 +176,23 @@ def test_defaults_and_choices_by_hand(run: Run):
 
 
 def test_beyond_text(run: Run):
-    rows = run("beyond_text")
-    assert [row["row"] for row in rows] == [
-        "etth1-96",
-        "etth2-96",
-        "training",
-        "forecasting",
-        "forecasting-by-defaults",
-    ]
-    assert all(row["mse"] > 0 and 0 <= row["coverage"] <= 1 and row["goal"] < 0.4 for row in rows[:2])
-    require_times(rows[2:3], "windows_per_s")
-    require_times(rows[3:], "seconds")
+    rows = {row["row"]: row for row in run("beyond_text")}
+    kinds = importlib.import_module("beyond_text").KINDS
+    assert list(rows) == [row for kind in kinds for row in kind.TINY_ROWS]
+    for name in ("etth1-96", "etth2-96"):
+        assert rows[name]["mse"] > 0
+        assert 0 <= rows[name]["coverage"] <= 1
+    require_times([rows["training"]], "windows_per_s")
+    require_times([rows["forecasting"], rows["forecasting-by-defaults"]], "seconds")
+    patients, flickr = rows["patients"], rows["flickr8k"]
+    assert patients["distance"] == patients["truth"] - patients["log_likelihood"] > 0
+    assert 0.0 < rows["scenes"]["pointing"] < 1.0
+    assert flickr["difference"] == pytest.approx(flickr["bleu"] - flickr["one_vector"])
+    scores = {"mnist-pixels": "bits_per_dimension", "esol-message-passing": "rmse", "esol": "score", "bbbp": "score"}
+    for name, score in scores.items():
+        low, high = rows[name]["interval"]
+        assert low <= rows[name][score] <= high
+    assert all(1 <= rows["cartpole"][name] <= 500 for name in ("mean_return", "cloned", "recorded"))
 
 
 def test_pictures(run: Run):

@@ -36,14 +36,14 @@ def fit_forests(
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
     kept = limit_rows(range(len(texts)), _MOST_ROWS)
-    texts, targets = [texts[row] for row in kept], targets[kept]
+    fitted, targets = [texts[row] for row in kept], targets[kept]
 
     def features(inputs: Sequence[str]) -> Float[np.ndarray, "rows features"]:
         return np.concatenate([morgan_bits(inputs), descriptor_values(inputs, descriptors)], axis=1)
 
     make: Any = RandomForestClassifier if are_labels else RandomForestRegressor
     num_trees = max(20, _NUM_TREES // max(1, targets.shape[1] // _MOST_FORESTS))
-    known, forests = features(texts), []
+    known, forests = features(fitted), []
     for column in targets.T:
         is_known = ~np.isnan(column)
         forest = make(n_estimators=num_trees, max_features=_FEATURE_SHARE, random_state=0)
@@ -54,7 +54,7 @@ def fit_forests(
         found = np.stack([_outputs(forest, given, are_labels=are_labels) for forest in forests], axis=1)
         return BaselinePredictions([" ".join(f"{number:.{_DIGITS}g}" for number in row) for row in found])
 
-    return Baseline("random forest of fingerprints and descriptors", predict, len(texts))
+    return Baseline("random forest of fingerprints and descriptors", predict, len(fitted))
 
 
 def _outputs(forest: Any, features: Float[np.ndarray, "rows features"], *, are_labels: bool) -> Any:

@@ -161,16 +161,15 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         return DetectionSummary(name, suffix, is_plain_text=True)
     if suffix in (".json", ".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
         return DetectionSummary(name, suffix, named, columns_given=num_given)
-    if suffix in (".jsonl", ".ndjson"):
-        described = describe(config.train[0], encoding=config.encoding)
-        if len(described.lists) > 1 and len(described.columns) < len(_PAIR):
-            return DetectionSummary(name, suffix, columns=described.columns, lists=described.lists)
+    if suffix in (".jsonl", ".ndjson") and not named:
+        described = describe(config.train[0], format=config.format, encoding=config.encoding)
+        if len(described.lists) > 1 and (len(described.columns) < len(_PAIR) or not _has_text(described)):
+            names = tuple(map(_plain, described.lists))
+            return DetectionSummary(name, suffix, names, columns=described.columns, lists=described.lists)
     if num_given > len(_PAIR):
         return DetectionSummary(
             name, suffix, named, columns=_columns(config), columns_given=num_given, has_label_separator=has_separator
         )
-    if not named and suffix == ".jsonl" and (lists := _list_columns(config)):
-        return DetectionSummary(name, suffix, lists)
     try:
         table = open_source(config, _PAIR).train
     except (DataError, ConfigError) as error:
@@ -225,12 +224,9 @@ def _columns(config: DataConfig) -> tuple[ColumnSummary, ...]:
     return _chosen(config, described)
 
 
-def _list_columns(config: DataConfig) -> tuple[str, ...]:
-    """The names of the columns that are lists, where a table has no texts beside them."""
-    described = describe(config.train[0], format=config.format, encoding=config.encoding)
+def _has_text(described: SourceSummary) -> bool:
     texts = [column for column in described.columns if column.kind == "text"]
-    has_text = any({cell.lower() for cell in column.cells} - {"true", "false"} for column in texts)
-    return () if has_text else tuple(map(_plain, described.lists))
+    return any({cell.lower() for cell in column.cells} - {"true", "false"} for column in texts)
 
 
 def _chosen(config: DataConfig, described: SourceSummary) -> tuple[ColumnSummary, ...]:
