@@ -4,7 +4,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -736,7 +735,7 @@ class Run:
         is_grid = out is not None and os.fspath(out).lower().endswith(".png")
         training = self._training_data() if self.task.draws_images and not is_grid else None
         config = self.generation(**{"temperature": 1.0, **options})
-        with threads(1) if self.device.type == "cuda" else nullcontext():
+        with threads(1):  # as for text
             found = self.task.draw(self.model, config, count=count, label=label, training=training)
         if out is not None:
             of_class = f" of class {label}" if label is not None else ""

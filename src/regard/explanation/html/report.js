@@ -43,8 +43,8 @@ function showDrawn(section, { drawn, drawn_note: note }) {
     make("figcaption", {}, [label, isNumber(distance) ? distance.toFixed(1) : ""].filter(Boolean).join(" · ") || name));
   section.append(make("p", { class: "lead" }, isCompared ? DRAWN_LEAD : "Images that the model has drawn."),
     make("div", { class: "drawn" }, ...drawn.map((image) => make("div", { class: "drawn-image" }, draw(image, "drawn"),
-      image.nearest.length ? make("div", { class: "nearest" }, ...image.nearest.map((other) => draw(other, "training image"))) : null))),
-    note ? make("p", { class: "between" }, note) : null);
+      image.nearest.length ? make("div", { class: "nearest" }, ...image.nearest.map((other) => draw(other, "training image"))) : null))));
+  if (note) section.append(make("p", { class: "between" }, note));
 }
 const DRAWN_LEAD = "Each image that the model has drawn, and beside it the training images that differ least from it, with the root of the mean squared difference in levels of 256. A model that memorizes its training images draws copies of them.";
 
