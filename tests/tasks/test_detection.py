@@ -156,7 +156,7 @@ def test_a_table_of_images_and_captions_is_recognized(tmp_path: Path, column: st
     path = write(tmp_path, "captions.csv", "\n".join(lines) + "\n")
     config = DataConfig(train=[str(path)])
     assert detect_task(config)[0] == "captioning"
-    found = make_task(find_task("captioning").Settings()).open(config).train.rows
+    found = make_task(find_task("captioning").Settings(name="captioning")).open(config).train.rows
     assert [text for _, text in found] == [row.partition(",")[2] for row in rows]
 
 
