@@ -152,10 +152,9 @@ class Captioning(Task[CaptioningSettings]):
             return Detection("pictures of colored shapes and their captions", confidence=0.9)
         if summary.is_coco:
             return Detection("images and captions in COCO's annotations", confidence=0.97)
-        if summary.num_columns not in (2, 3) or not summary.are_images(0):
-            return None
-        words = [len(str(row[1]).split()) for row in summary.sample]
-        if sum(words) < 2 * len(words):
+        kinds = [column.kind for column in summary.columns]
+        texts = [column for column in summary.columns if column.kind in ("text", "labels") and column.mean_words >= 2]
+        if kinds.count("images") != 1 or not texts or len(kinds) > len(SCENES):
             return None
         return Detection("images and a text about each", confidence=0.85)
 
