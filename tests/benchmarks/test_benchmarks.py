@@ -6,6 +6,7 @@ the rows, and what the libraries compute, have.
 
 import importlib
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """Runs a script with `--tiny --json`; returns its results."""
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)  # a handler would outlive the test
     torch.set_default_dtype(torch.float32)
     threads = torch.get_num_threads()
 

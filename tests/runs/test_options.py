@@ -16,7 +16,8 @@ from regard.runs.run import Run
 PRINTED = {"json", "quiet", "set_", "run"}
 """How results are printed; `--set` is the argument `settings`; the run is the object itself."""
 GENERATION = {"beam", "temperature", "top_k", "top_p", "min_p", "max_tokens", "seed", "device"}
-"""Options of generation are keyword arguments of `GenerationOptions`; the device is an argument of `regard.load`."""
+"""Options of generation are keyword arguments of `GenerationOptions`; the device is an argument of `regard.load`, and what is
+plotted one of `Run.plot_timelines`."""
 FEW_SHOT = {"shots", "shot_seeds", "jobs"}
 """Arguments of `regard.few_shot`."""
 OTHER_NAMES = {
@@ -34,7 +35,7 @@ OTHER_NAMES = {
         (compare.compare_command, regard.compare, set()),
         (sweep.sweep_command, regard.sweep, set()),
         (evaluate.evaluate_command, Run.evaluate, GENERATION),
-        (predict.predict_command, Run.predict_table, GENERATION),
+        (predict.predict_command, Run.predict_table, {*GENERATION, "plot"}),
     ],
 )
 def test_options_of_commands_are_arguments(command: Callable[..., Any], function: Any, left_out: set[str]):

@@ -12,6 +12,8 @@ from PIL import Image
 
 from regard.data.codecs import Codec, ImageConfig, LabelCodec, NumberCodec, PixelCodec, TextCodec
 from regard.data.codecs.codec import read_codecs, write_codecs
+from regard.data.codecs.episodes import EpisodeCodec
+from regard.data.codecs.events import EventCodec
 from regard.data.codecs.graphs import GraphCodec
 from regard.data.codecs.molecules import MoleculeCodec
 from regard.data.codecs.properties import PropertyCodec
@@ -22,6 +24,10 @@ from regard.tasks.token_classification.task import TagCodec
 
 TEXTS = ["The dog runs.", "Der Hund rennt!", "ein Satz mit 42 Wörtern", "  zwei  Leerzeichen "]
 MANY = [f"{'abcdefgh'[number % 7 :]}{number} of {number * number}" for number in range(300)]
+EPISODE = (
+    '{"observations": [[0.5, 1.0], [1.5, -2.0], [0.25, 3.0]], "actions": [1, 0, 1], "rewards": [1.0, 0.5, 0.0], '
+    '"terminated": true}'
+)
 IMAGE = ImageConfig(size=6, patch_size=3, channels=1)
 
 
@@ -81,6 +87,13 @@ CASES = {
         lambda folder: SeriesCodec(columns=("a", "b"), means=(0.0, 1.0), stds=(1.0, 2.0), scales=(1.0, 1.0)),
         lambda folder: ["1.5,20 1.75,nan", "-3,0.25"],
     ),
+    "events": Case(
+        lambda folder: EventCodec.fit(
+            ['[[0, null], [1.5, "visit", 2], [4, "relapse", 3], [6, null]]'], unit="", values=["marker"]
+        ),
+        lambda folder: ['[[0.0, null, null], [2.5, "relapse", 2.0], [5.0, "visit", null], [7.5, null, null]]'],
+    ),
+    "episodes": Case(lambda folder: EpisodeCodec.fit([EPISODE]), lambda folder: [EPISODE]),
     "graphs": Case(
         lambda folder: GraphCodec.fit(['{"nodes": ["a", "b"], "edges": [[0, 1, [2.5]]]}']),
         lambda folder: ['{"nodes":["b","a","b"],"edges":[[0,2,[1.25]],[1,2,[-3.0]]]}', '{"nodes":["a"],"edges":[]}'],

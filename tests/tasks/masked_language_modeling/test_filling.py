@@ -47,7 +47,7 @@ def test_the_mask_is_appended_to_the_vocabulary_and_encodes_no_text(kind: Tokeni
 
 
 @pytest.mark.parametrize("blank", ["[MASK]", "<mask>", "___", "_______"])
-@pytest.mark.parametrize("kind", get_args(TokenizerKind))
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "characters", "bytes", "words", "wordpunct"])
 def test_a_blank_is_encoded_as_the_mask_in_place_of_a_token(kind: TokenizerKind, blank: str):
     tokenizer = tokenizer_of(kind)
     fill = FillingPredictor(model_for(tokenizer), tokenizer)

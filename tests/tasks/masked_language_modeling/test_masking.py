@@ -1,7 +1,6 @@
 """Masking: which tokens are masked, which of them together, and what they are replaced by."""
 
 import re
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -23,13 +22,16 @@ from regard.tasks.masked_language_modeling.masking import (
 from regard.text.tokenizer import Tokenizer, TokenizerKind, train_tokenizer
 
 TEXT = "Tokenization (of 1997) isn't un-believable: naïve, slow; and Unbelievably tokenized tokens, 2024!"
-KINDS = get_args(TokenizerKind)
+SIZES: dict[TokenizerKind, int] = {
+    "bpe": 300, "unigram": 60, "characters": 100, "bytes": 300, "words": 100, "wordpunct": 100,
+}  # fmt: skip
+KINDS = list(SIZES)
+"""Of tokenizers for texts; those of molecules and sequences know no words."""
 UNLIKELY = 1e-6
 
 
 def trained(kind: TokenizerKind) -> Tokenizer:
-    sizes = {"bpe": 300, "unigram": 60, "characters": 100, "bytes": 300, "words": 100, "wordpunct": 100}
-    return with_mask(train_tokenizer([TEXT] * 3, kind, sizes[kind]))
+    return with_mask(train_tokenizer([TEXT] * 3, kind, SIZES[kind]))
 
 
 def single_letters(size: int = 31) -> MaskingVocabulary:
