@@ -16,8 +16,7 @@ from regard.runs.run import Run
 PRINTED = {"json", "quiet", "set_", "run"}
 """How results are printed; `--set` is the argument `settings`; the run is the object itself."""
 GENERATION = {"beam", "temperature", "top_k", "top_p", "min_p", "max_tokens", "seed", "device"}
-"""Options of generation are keyword arguments of `GenerationOptions`; the device is an argument of `regard.load`, and what is
-plotted one of `Run.plot_timelines`."""
+"""Options of generation are keyword arguments of `GenerationOptions`; the device is one of `regard.load`."""
 FEW_SHOT = {"shots", "shot_seeds", "jobs"}
 """Arguments of `regard.few_shot`."""
 OTHER_NAMES = {

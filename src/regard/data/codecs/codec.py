@@ -51,6 +51,6 @@ def read_codecs(folder: Path, types: Mapping[str, type[Codec]]) -> dict[str, Cod
             raise CheckpointError(f"there is no {codec_type.__name__} at {path}")
         try:
             codecs[name] = codec_type.from_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path} is not a {codec_type.__name__}: {error}") from None
     return codecs
