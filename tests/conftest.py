@@ -1,5 +1,6 @@
 """Every test runs in float64, from one seed, on one thread."""
 
+import logging
 import os
 from collections.abc import Iterator
 
@@ -23,6 +24,16 @@ def exact_and_repeatable() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(autouse=True)
+def same_logger() -> Iterator[None]:
+    """A command that runs inside a test writes to a stream that is closed after it."""
+    logger = logging.getLogger("regard")
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
