@@ -112,7 +112,13 @@ def finetune(
     tuned = resolved.finetune
     assert tuned is not None, "fine-tuning has a base"
     relative = os.path.relpath(Path(base).absolute(), folder.path.absolute())
-    resolved = resolved.changed(finetune={**tuned.model_dump(), "base": relative})
+    rewards = {
+        name: os.path.relpath(source, folder.path.absolute())
+        for name, source in trainer.task.reward_sources.items()
+        if Path(source).is_dir()
+    }
+    task_settings = {**resolved.task.model_dump(), **rewards}
+    resolved = resolved.changed(finetune={**tuned.model_dump(), "base": relative}, task=task_settings)
     return start(folder, prepared, resolved, trainer, overwrite=overwrite, show_progress=show_progress)
 
 
@@ -178,7 +184,7 @@ def _report_cost(trainer: Trainer) -> None:
         saved += tensor.numel() * tensor.element_size()
         return tensor
 
-    batch = trainer.batches.batch(0)
+    batch = trainer.training_batch(0)
     before = time.perf_counter()
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         trainer.updater.dry_run(batch)

@@ -147,7 +147,7 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
-        if summary.is_builtin:
+        if summary.is_builtin and len(summary.names) == 2:
             return Detection("a built-in data set of pairs", confidence=0.9)
         if summary.num_columns != 2 or summary.is_series or summary.has_images or _has_other_columns(summary):
             return None

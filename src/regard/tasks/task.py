@@ -14,7 +14,8 @@ Dimensions: `batch` rows.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
@@ -135,6 +136,8 @@ class Likelihoods:
     """Where the task retrieves: the rank of the right candidate."""
     carries_state: bool = False
     """Whether a recurrent model read everything as one text, its state carried from span to span."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What else was measured in an evaluation during training, for `metrics.jsonl` and `Task.training_plots`."""
 
     @property
     def mean(self) -> float:
@@ -242,6 +245,14 @@ class Predictor(Protocol):
 
     def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
         """One prediction for each input, in order."""
+        ...
+
+
+class ReferenceModel(Protocol):
+    """The model that training started from, with frozen weights."""
+
+    def applied(self) -> AbstractContextManager[Any]:
+        """A context with the model to call; inside of it, the trained model must not be called."""
         ...
 
 
@@ -454,6 +465,31 @@ class ReportContent:
 
 
 @dataclass(frozen=True)
+class PlottedLine:
+    """A figure of the evaluations during training, with its 95 % interval."""
+
+    label: str
+    x: list[float]
+    y: list[float]
+    half_widths: list[float]
+
+
+@dataclass(frozen=True)
+class TrainingPlot:
+    """Figures of the evaluations during training, drawn against one of them, and as a table."""
+
+    title: str
+    x_label: str
+    lines: list[PlottedLine]
+    mark: float | None = None
+    """Where a vertical line is drawn."""
+    mark_label: str = ""
+    note: str = ""
+    table: list[list[str]] = field(default_factory=list)
+    """The header first."""
+
+
+@dataclass(frozen=True)
 class ServerSchema:
     """What a server accepts for a task."""
 
@@ -591,6 +627,8 @@ class Task(Generic[TaskSettingsT]):
     """Whether rows have labels, by which splits can be stratified and shots are drawn."""
     supports_shots: ClassVar[bool] = False
     supports_comparison: ClassVar[bool] = True
+    needs_base: ClassVar[bool] = False
+    """Whether it continues the training of a model that another task has trained: neither detected nor imported."""
     draws_images: ClassVar[bool] = False
     """Whether `draw` has the model generate images."""
     unit: ClassVar[str] = "row"
@@ -788,6 +826,40 @@ class Task(Generic[TaskSettingsT]):
         """What the linear head reads, and should predict, for a batch."""
         raise NotImplementedError
 
+    @property
+    def reward_sources(self) -> Mapping[str, str]:
+        """By name, the runs or functions `module:function` that score answers in training."""
+        return {}
+
+    @property
+    def reward_seconds(self) -> float:
+        """The longest time that a function may take to score one answer."""
+        return math.inf
+
+    def bind(self, make_reference: Callable[[], ReferenceModel], rewards: Mapping[str, Any]) -> Self:
+        """The task with what its loss needs beside the model; by default itself.
+
+        Args:
+            make_reference: Freezes the model as it is now, with the weights of its base.
+            rewards: For each of `reward_sources`, a function of prompts and answers.
+        """
+        return self
+
+    def roll_out(self, model: Any, batch: Any, number: int, seed: int) -> Any:
+        """Training batch `number` with what only models can add to it, such as answers that `model` samples now."""
+        return batch
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """What `roll_out` keeps from batch to batch, for checkpoints."""
+        return {}
+
+    def restore_state(self, tensors: Mapping[str, Tensor], device: torch.device) -> None:
+        """Restore what `state_tensors` returned."""
+
+    def reason_to_stop(self) -> str | None:
+        """Why training cannot go on, as a sentence; the last weights are then not kept."""
+        return None
+
     def solve(self, model: Any, data: Prepared, *, seconds: float | None = None) -> bool:
         """Solve the parts of a new model that are not trained by steps, such as counts of n-grams.
 
@@ -931,6 +1003,14 @@ class Task(Generic[TaskSettingsT]):
         raise RunError(
             f"log-probabilities of texts are for language models, and this is a model for {self.description}"
         )
+
+    def rewards(self, model: Any, prompts: Sequence[str], answers: Sequence[str]) -> list[float]:
+        """The reward of each answer to its prompt."""
+        raise RunError(f"rewards are for reward models, and this is a model for {self.description}")
+
+    def training_plots(self, lines: Sequence[Mapping[str, Any]]) -> list[TrainingPlot]:
+        """What a report draws of the evaluations during training, given the lines of `metrics.jsonl`."""
+        return []
 
     def score_samples(self, texts: Sequence[str], known: Sequence[str]) -> list[Score]:
         """Metrics of generated texts, given those that the model was trained on."""

@@ -187,7 +187,7 @@ class Trainer:
             if progress.step % _LOG_EVERY == 0 or is_evaluation or reason:
                 observe(self._line(clock))
                 progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
-            if is_evaluation or reason:
+            if (is_evaluation or reason) and self.task.reason_to_stop() is None:
                 observe(self._evaluate(save_best))
                 before, progress.seconds = progress.seconds, time.perf_counter() - clock
                 progress.seconds_at_line = progress.evaluated_at = progress.seconds
@@ -195,7 +195,8 @@ class Trainer:
                 self._begin_cooldown()
                 reason = reason or self._reason_to_stop()
             is_stopped = reason is None and should_stop()
-            if self._is_checkpoint_due(progress.seconds - last_save, save_seconds) or reason or is_stopped:
+            is_due = self._is_checkpoint_due(progress.seconds - last_save, save_seconds) or reason or is_stopped
+            if is_due and self.task.reason_to_stop() is None:  # of a run that diverged, the checkpoint before is kept
                 before = time.perf_counter()
                 self._require_finite_weights()
                 save(self)
@@ -224,6 +225,12 @@ class Trainer:
         with self.ema.applied(), self.hardware.autocast():
             return self.task.selection_score(self.model, rows)
 
+    def training_batch(self, number: int) -> Batch:
+        """Training batch `number`, with what the current model adds to it."""
+        batch = self._ahead.take(number)
+        with self.hardware.autocast():
+            return self.task.roll_out(self.model, batch, number, mix(self.config.seed, number))
+
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the training state."""
         parts = {
@@ -231,6 +238,7 @@ class Trainer:
             "ema": self.ema.tensors(),
             "optimizer": optimizer_tensors(self.optimizer, self.model),
             "state": self._carried_state(),
+            "task": self.task.state_tensors(),
         }
         return {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
@@ -241,7 +249,7 @@ class Trainer:
 
     def restore(self, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
         """Restore a state from `tensors` and `progress_note`."""
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "ema": {}, "optimizer": {}, "state": {}}
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "ema": {}, "optimizer": {}, "state": {}, "task": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(":")
             if part not in parts:
@@ -253,6 +261,7 @@ class Trainer:
         restore_optimizer(self.optimizer, self.model, parts["optimizer"])
         if carried := parts["state"]:
             self.updater.carried = {0: [carried[str(n)].to(self.hardware.device) for n in range(len(carried))]}
+        self.task.restore_state(parts["task"], self.hardware.device)
         window = [(torch.tensor(loss), targets, tokens) for loss, targets, tokens in note["window"]]
         self.progress = Progress(**{**note, "window": window})
 
@@ -337,7 +346,7 @@ class Trainer:
         config = self.config
         torch.manual_seed(mix(config.seed, step))
         first = (step - 1) * config.accumulate
-        batches = [self._ahead.take(first + index) for index in range(config.accumulate)]
+        batches = [self.training_batch(first + index) for index in range(config.accumulate)]
         decay, progress = self.ema.decay_at(step), self.used(step - 1)
         total = self.updater.update(batches, learning_rate=self._learning_rate(step), decay=decay, progress=progress)
         num_targets = sum(batch.num_targets for batch in batches)
@@ -430,11 +439,13 @@ class Trainer:
     def _evaluate(self, save_best: Callable[["Trainer"], None]) -> dict[str, Any]:
         """Evaluate on the validation rows, and save the model if it is the best so far."""
         self._blend()
-        loss = self._finite(self.validate().mean, "validation loss")
+        likelihoods = self.validate()
+        loss = self._finite(likelihoods.mean, "validation loss")
         score = self.score()
         if self.progress.add_evaluation(loss, score):
             save_best(self)
         line = {"step": self.progress.step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
+        line |= likelihoods.figures
         return line if score is None else {**line, "valid_score": score.value, "valid_metric": score.metric}
 
     def _blend(self) -> None:
@@ -457,6 +468,8 @@ class Trainer:
 
     def _reason_to_stop(self) -> str | None:
         progress = self.progress
+        if (reason := self.task.reason_to_stop()) is not None:
+            return reason
         if self.settings.is_probe_alone:
             return "the head is solved exactly"
         if self._is_cooling and self._cooled() >= 1.0:

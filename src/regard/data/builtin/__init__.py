@@ -4,7 +4,7 @@ Each is a function of a number of rows and a seed, and the same two numbers give
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import metadata
@@ -14,6 +14,7 @@ from typing import Any
 from regard.data.builtin.dates import LOCALES, generate_dates
 from regard.data.builtin.molecules import generate_molecules
 from regard.data.builtin.patients import generate_patients, patients_log_likelihood
+from regard.data.builtin.ratings import RATERS, generate_answers, generate_ratings, preference_ceiling
 from regard.data.builtin.rings import generate_rings
 from regard.data.builtin.sales import STORES, generate_sales
 from regard.data.builtin.scenes import SIZE, generate_scenes
@@ -44,6 +45,10 @@ class BuiltinData:
     """Generates rows from their number and a seed."""
     log_likelihood: Callable[[Iterable[Any]], tuple[list[float], list[int]]] | None = None
     """For events of a known process: the exact log-likelihood of histories, in nats, and their numbers of events."""
+    true_reward: str | None = None
+    """For answers of known utility: the function of a prompt and an answer that computes it, as `module:function`."""
+    preference_ceiling: Callable[[Sequence[Sequence[str]]], float] | None = None
+    """For preferences with known noise: the accuracy on rows that a model of them cannot exceed but by chance."""
 
     def content_hash(self, num_rows: int, seed: int) -> str:
         """A hash that identifies the rows without generating them: of the arguments, the code and Babel's version."""
@@ -118,4 +123,22 @@ _MOLECULES = BuiltinData(
     tokenizer="smiles",
     generate=generate_molecules,
 )
-_BUILTIN = {data.name: data for data in (_DATES, _MOLECULES, _PATIENTS, _RINGS, _SALES, _SCENES)}
+_RATINGS = BuiltinData(
+    name="ratings",
+    description=f"pairs of answers of which {len(RATERS)} raters with known noise have chosen one, by a known utility",
+    columns=("prompt", "chosen", "rejected", "rater"),
+    num_rows=24_000,
+    tokenizer="words",
+    generate=generate_ratings,
+    true_reward="regard.data.builtin.ratings:utility",
+    preference_ceiling=preference_ceiling,
+)
+_ANSWERS = BuiltinData(
+    name="answers",
+    description="prompts with answers of any quality: the text for a language model that is then aligned by ratings",
+    columns=("text",),
+    num_rows=8_000,
+    tokenizer="words",
+    generate=generate_answers,
+)
+_BUILTIN = {data.name: data for data in (_ANSWERS, _DATES, _MOLECULES, _PATIENTS, _RATINGS, _RINGS, _SALES, _SCENES)}
