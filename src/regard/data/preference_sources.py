@@ -1,7 +1,7 @@
 """Preferences: rows of a prompt, a chosen and a rejected answer, and the rater.
 
 A table has such pairs (`prompt`, `chosen`, `rejected`, and `rater` where there are several), or ratings (`prompt`,
-`answer`, `rating`, and `rater`): then each two answers to a prompt that the same rater has rated differently are a pair.
+`answer`, `rating`, and `rater`): then two answers to a prompt that the same rater has rated differently are a pair.
 Without a column of raters, all rows are of one rater, `-`.
 """
 

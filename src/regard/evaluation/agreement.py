@@ -5,7 +5,7 @@ $k$ within units, each unit weighted by its number of values minus 1, and $n_c$ 
 
 $$ \alpha = 1 - (n - 1) \frac{\sum_{c \ne k} o_{ck}}{\sum_{c \ne k} n_c n_k} $$
 
-1 is perfect agreement, 0 that of chance. Raters may have rated any number of units; a unit with one value does not count.
+1 is perfect agreement, 0 that of chance. Raters may have rated any number of units; those with one value do not count.
 """
 
 from collections import Counter, defaultdict

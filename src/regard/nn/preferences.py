@@ -1,15 +1,14 @@
 r"""Losses of models that learn from preferences and rewards.
 
-    bradley_terry_losses     rewards of pairs            Bradley & Terry (1952); Christiano et al. (2017), arXiv 1706.03741
-    dpo_losses               pairs, with a reference     Rafailov et al. (2023), arXiv 2305.18290, equation 7
-    ipo_losses               pairs, with a reference     Azar et al. (2023), arXiv 2310.12036, equation 17
-    simpo_losses             pairs, without one          Meng et al. (2024), arXiv 2405.14734, equation 6
-    orpo_losses              pairs, without one          Hong et al. (2024), arXiv 2403.07691, equations 4 to 7
-    policy_gradient_losses   sampled texts               Williams (1992), REINFORCE
-    clipped_losses           sampled texts, reused       Schulman et al. (2017), PPO, arXiv 1707.06347, equation 7
-    value_losses             the critic of PPO
+    bradley_terry_losses     rewards of pairs          Bradley & Terry (1952); Christiano et al. (2017), 1706.03741
+    dpo_losses               pairs, with a reference   Rafailov et al. (2023), arXiv 2305.18290, equation 7
+    ipo_losses               pairs, with a reference   Azar et al. (2023), arXiv 2310.12036, equation 17
+    simpo_losses             pairs, without one        Meng et al. (2024), arXiv 2405.14734, equation 6
+    orpo_losses              pairs, without one        Hong et al. (2024), arXiv 2403.07691, equations 4 to 7
+    policy_gradient_losses   sampled texts             Williams (1992), REINFORCE
+    clipped_losses           sampled texts, reused     Schulman et al. (2017), PPO, arXiv 1707.06347, equation 7
 
-and what the last three need: `leave_one_out` (Kool et al., 2019; Ahmadian et al., 2024, arXiv 2402.14740),
+and what the last two need: `leave_one_out` (Kool et al., 2019; Ahmadian et al., 2024, arXiv 2402.14740),
 `group_advantages` (GRPO: Shao et al., 2024, arXiv 2402.03300, section 4.1), `generalized_advantages` (Schulman et al.,
 2015, arXiv 1506.02438, equation 16), and estimates of the KL divergence from a reference.
 
@@ -69,14 +68,14 @@ def ipo_losses(
 def simpo_losses(
     chosen: Float[Tensor, " batch"], rejected: Float[Tensor, " batch"], *, beta: float, margin: float
 ) -> Float[Tensor, " batch"]:
-    r"""$-\log \sigma(\beta \bar\ell_w - \beta \bar\ell_l - \gamma)$ of mean log-probabilities per token: no reference."""
+    r"""$-\log \sigma(\beta \bar\ell_w - \beta \bar\ell_l - \gamma)$ of mean log-probabilities: no reference."""
     return -F.logsigmoid(beta * (chosen - rejected) - margin)
 
 
 def orpo_losses(
     chosen: Float[Tensor, " batch"], rejected: Float[Tensor, " batch"], *, beta: float
 ) -> Float[Tensor, " batch"]:
-    r"""$-\bar\ell_w - \beta \log \sigma\big(\log \frac{o_w}{o_l}\big)$ with the odds $o = p / (1 - p)$, $p = e^{\bar\ell}$.
+    r"""$-\bar\ell_w - \beta \log \sigma\big(\log \frac{o_w}{o_l}\big)$, odds $o = p / (1 - p)$ of $p = e^{\bar\ell}$.
 
     The first term is the cross-entropy of the chosen answer: supervised learning and preferences in one step. The
     arguments are means over the tokens of an answer.
@@ -102,25 +101,13 @@ def clipped_losses(
     *,
     clip: float,
 ) -> Float[Tensor, "batch time"]:
-    r"""$-\min(\rho A, \operatorname{clip}(\rho, 1-\epsilon, 1+\epsilon) A)$ with $\rho = \pi(y_t) / \pi_\text{old}(y_t)$.
+    r"""$-\min(\rho A, \operatorname{clip}(\rho, 1-\epsilon, 1+\epsilon) A)$, $\rho = \pi(y_t) / \pi_\text{old}(y_t)$.
 
     Texts sampled by $\pi_\text{old}$ are used for several updates; a token whose probability has changed by more than
     a share $\epsilon$ in the direction of its advantage has no gradient.
     """
     ratios = (log_probs - old_log_probs).exp()
     return -torch.minimum(ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages)
-
-
-def value_losses(
-    values: Float[Tensor, "batch time"],
-    old_values: Float[Tensor, "batch time"],
-    returns: Float[Tensor, "batch time"],
-    *,
-    clip: float,
-) -> Float[Tensor, "batch time"]:
-    """Half of the squared error of the critic, or of its clipped change, whichever is larger."""
-    clipped = old_values + (values - old_values).clamp(-clip, clip)
-    return torch.maximum((values - returns).square(), (clipped - returns).square()) / 2
 
 
 def leave_one_out(rewards: Float[Tensor, "prompts samples"]) -> Float[Tensor, "prompts samples"]:

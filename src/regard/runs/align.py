@@ -47,8 +47,8 @@ def align(
     Args:
         base: The run folder of a language model, which is also the reference.
         data: A table of prompts with a chosen and a rejected answer, or with rated answers; or rows in memory.
-        method: dpo, ipo, simpo or orpo, which learn from the pairs; reinforce, ppo or grpo, which learn from answers that
-            the model samples to the prompts, and need a reward.
+        method: dpo, ipo, simpo or orpo, which learn from the pairs; reinforce, ppo or grpo, which learn from answers
+            that the model samples to the prompts, and need a reward.
         reward: The run folder of a reward model, or a function `module:function` of a prompt and an answer.
         true_reward: The same, measured in each evaluation and never optimized; unset, that of a built-in data set.
         beta: The weight of the KL divergence from the base; unset, by the method.
@@ -91,9 +91,9 @@ def align(
     task.Settings.draft({**chosen["task"], "name": task.name}, section="task")  # a wrong value is reported at once
     return finetune(
         base, data, out=out, task=task.name, method="lora" if lora else "all", rank=rank, columns=columns,
-        encoding=encoding, valid=valid, test=test, minutes=minutes, steps=steps, epochs=epochs, seed=seed, device=device,
-        baseline=False, skip_bad=skip_bad, settings=merge_tables(settings or {}, chosen), overwrite=overwrite,
-        show_progress=show_progress,
+        encoding=encoding, valid=valid, test=test, minutes=minutes, steps=steps, epochs=epochs, seed=seed,
+        device=device, baseline=False, skip_bad=skip_bad, settings=merge_tables(settings or {}, chosen),
+        overwrite=overwrite, show_progress=show_progress,
     )  # fmt: skip
 
 

@@ -126,6 +126,7 @@ def write_run_report(
         timelines=_timelines(content),
         drawn=content.drawn,
         drawn_note=content.drawn_note,
+        plots=_training_plots(run),
         notes=run.folder.read_provenance().notes,
     )
     write_report(run.folder.report_path, report)
@@ -153,6 +154,21 @@ def _forecasts(content: ReportContent) -> str:
     from regard.explanation.series import plot_forecasts
 
     return to_svg(plot_forecasts(content.forecasts, coverage=content.coverage))
+
+
+def _training_plots(run: Run) -> list[dict[str, Any]]:
+    """What the task measured during training: drawings as SVG, each with a sentence and a table."""
+    plots = run.task.training_plots(run.folder.read_metrics())
+    if not plots:
+        return []
+    from regard.explanation.figures import to_svg
+    from regard.explanation.training import plot_training
+
+    return [
+        {"title": plot.title, "svg": to_svg(plot_training(plot)) if plot.lines else "", "note": plot.note,
+         "columns": plot.table[0] if plot.table else [], "rows": plot.table[1:]}
+        for plot in plots
+    ]  # fmt: skip
 
 
 def _timelines(content: ReportContent) -> str:

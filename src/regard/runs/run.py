@@ -180,6 +180,16 @@ class Evaluation:
         )
 
 
+@dataclass(frozen=True)
+class BestOf:
+    """The best of several continuations of a prompt."""
+
+    text: str
+    reward: float
+    mean_reward: float
+    """Of all continuations."""
+
+
 class Run:
     """A folder with a trained model, to predict, evaluate, explain and serve.
 
@@ -619,6 +629,31 @@ class Run:
         predictor = self._streaming_predictor("generate", options)
         with threads(1):
             yield from predictor.stream(prompt)
+
+    def best_of(
+        self, prompt: str, number: int, *, reward: str | os.PathLike[str], **options: Unpack[GenerationOptions]
+    ) -> "BestOf":
+        """The continuation of `prompt` with the highest reward of `number` sampled ones.
+
+        Its KL divergence from the model is at most log(n) - (n - 1) / n nats (Hilton & Gao, 2022).
+
+        Args:
+            prompt: The prompt.
+            number: How many continuations are sampled; continuation i has the seed `seed` + i.
+            reward: The run of a reward model, or a function `module:function` of a prompt and an answer.
+            options: Options of generation; unset, the temperature is 1.
+        """
+        from regard.runs.rewards import load_reward
+
+        if number < 1:
+            raise ConfigError(f"the number of texts must be at least 1, got {number}")
+        first = options.get("seed", 0)
+        score = load_reward(os.fspath(reward), device=str(self.device))
+        sampled: Any = {"temperature": 1.0, **options}
+        texts = [self.generate(prompt, **{**sampled, "seed": first + place}) for place in range(number)]
+        rewards = score([prompt] * number, texts)
+        best = max(range(number), key=lambda place: rewards[place])
+        return BestOf(texts[best], rewards[best], sum(rewards) / number)
 
     def score_samples(self, texts: Sequence[str]) -> list[Score]:
         """Metrics of generated texts as a whole: for molecules validity, uniqueness and novelty.

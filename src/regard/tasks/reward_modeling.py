@@ -43,7 +43,6 @@ from regard.nn.preferences import bradley_terry_losses
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.sentence_embedding import MatchBatch
 from regard.tasks.task import (
-    NUM_SAMPLES,
     PLAIN,
     Defaults,
     DefaultsContext,
@@ -81,6 +80,7 @@ class RewardModeling(TextTask[RewardModelingSettings]):
     store_columns = ("chosen", "rejected")
     metrics = ("accuracy", "calibration_error")
     objectives = frozenset()
+    attention_kind = None  # an answer is read beside another one
     unit = "pair"
 
     @classmethod
@@ -202,9 +202,7 @@ class RewardModeling(TextTask[RewardModelingSettings]):
         return self.metrics
 
     def report(self, model: Any, data: EvaluationData) -> ReportContent:
-        inputs = [(SEPARATOR.join(self.input_of(row).split(SEPARATOR)[:2]), "") for row in data.rows[:NUM_SAMPLES]]
-        facts = self.facts() | _by_rater(data)
-        return ReportContent(samples=self.samples(model, data), facts=facts, attention_inputs=inputs)
+        return ReportContent(samples=self.samples(model, data), facts=self.facts() | _by_rater(data))
 
     def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
         """Pairs with the answer that the model prefers; errors first."""

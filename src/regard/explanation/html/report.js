@@ -13,6 +13,7 @@ PAGES.report = (root, data) => {
   if (data.summary.length) root.append(makeTiles(data.summary));
   addSections(root, [
     ["learning", "Learning curves", data.curves.length, showLearning],
+    ["measured", "Measured during training", data.plots?.length, showPlots],
     ["forecasts", "Forecasts", data.forecasts, showForecasts],
     ["timelines", "Timelines", data.timelines, showTimelines],
     ["images", "Generated images", data.drawn?.length, showDrawn],
@@ -30,6 +31,11 @@ PAGES.report = (root, data) => {
 /* An image, not part of the page: whatever the names of series are, they are only drawn. */
 const showForecasts = (section, { forecasts }) => section.append(make("img", { class: "forecasts",
   src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(forecasts)}`, alt: "Forecasts with intervals, and observed values" }));
+
+const showPlots = (section, { plots }) => plots.forEach(({ title, svg, note, columns, rows }) => section.append(
+  make("p", { class: "lead" }, note),
+  svg ? make("img", { class: "forecasts", src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`, alt: title }) : "",
+  rows.length ? makeTable({ columns, rows, left: [] }) : ""));
 
 const showTimelines = (section, { timelines }) => section.append(
   make("p", { class: "between" }, "Held-out subjects: ticks are events; lines are the probability, at each time, that the next event is of this kind and comes within the horizon. The dotted line is the end of observation."),

@@ -61,6 +61,8 @@ class Report:
     """Images that the model has drawn, with their nearest training images."""
     drawn_note: str = ""
     """A sentence below them."""
+    plots: Sequence[Mapping[str, Any]] = ()
+    """What was measured during training: `title`, a drawing as `svg`, a `note`, and a table of `columns` and `rows`."""
     notes: Sequence[str] = ()
     """What was inferred, counted or left out, one sentence each."""
 
@@ -87,6 +89,7 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "timelines": report.timelines,
         "drawn": [asdict(image) for image in report.drawn],
         "drawn_note": report.drawn_note,
+        "plots": list(report.plots),
         "notes": list(report.notes),
     }
     write_page(path, "report", title=report.title, data=data)

@@ -9,6 +9,7 @@ second falls again from some point on, where the model is over-optimized. https:
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,11 @@ class AlignmentProgress:
         reference: ReferenceModel,
         rewards: Mapping[str, Reward],
         *,
-        num_prompts: int,
+        num_answers: int,
         max_tokens: int,
     ) -> None:
         self._tokenizer, self._reference, self._rewards = tokenizer, reference, rewards
-        self._num_prompts, self._max_tokens = num_prompts, max_tokens
+        self._num_answers, self._max_tokens = num_answers, max_tokens
         self._base: dict[str, list[float]] | None = None
         self.kl = 0.0
         """Of the newest measurement, in nats of an answer."""
@@ -49,8 +50,8 @@ class AlignmentProgress:
     ) -> tuple[dict[str, float], list[float], list[float]]:
         """Figures of the model's answers, and the reward and the KL divergence of each answer."""
         distinct = list(dict.fromkeys(map(tuple, prompts)))
-        places = np.linspace(0, len(distinct) - 1, min(self._num_prompts, len(distinct))).round().astype(int)
-        chosen = [distinct[place] for place in places]
+        places = np.linspace(0, len(distinct) - 1, min(self._num_answers, len(distinct))).round().astype(int)
+        chosen = [distinct[place] for place in islice(cycle(places), self._num_answers)]
         answers = self._answer(model, chosen)
         tokens, targets = (each.to(model.device) for each in join_answers(chosen, answers, self._tokenizer.pad))
         with self._reference.applied() as frozen:
@@ -78,7 +79,7 @@ class AlignmentProgress:
 
 
 def alignment_plots(lines: Sequence[Mapping[str, Any]]) -> list[TrainingPlot]:
-    """Rewards against the KL divergence, with the point from which on the true one falls, and a table of all figures."""
+    """Rewards against the KL divergence, the point from which on the true one falls, and a table of all figures."""
     steps: dict[int, Mapping[str, Any]] = {line["step"]: line for line in lines if "kl" in line}
     found = [steps[step] for step in sorted(steps)]
     if not found:
@@ -113,8 +114,10 @@ def alignment_plots(lines: Sequence[Mapping[str, Any]]) -> list[TrainingPlot]:
 def _parting(lines: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any] | None, str]:
     """The evaluation from which on the true reward falls while the optimized one does not, and what there is to say."""
     win = next((line for line in reversed(lines) if "win_rate" in line), None)
-    won = "" if win is None else f"The last model wins against the base in {100 * win['win_rate']:.0f} % of the prompts " \
-        f"(sign test, p = {win['win_p']:.3g}). "  # fmt: skip
+    won = ""
+    if win is not None:
+        share, p = 100 * win["win_rate"], win["win_p"]
+        won = f"The last model wins against the base in {share:.0f} % of the prompts (sign test, p = {p:.3g}). "
     if "true_reward" not in lines[0]:
         return None, f"{won}The data has no true reward, so over-optimization cannot be measured."
     best = max(lines, key=lambda line: line["true_reward"])
@@ -164,7 +167,7 @@ def _text_figures(texts: Sequence[str]) -> dict[str, float]:
     """
     words = [text.split() for text in texts]
     repeated = [1 - len(set(some)) / len(some) for some in words if some]
-    pairs = [pair for some in words for pair in zip(some, some[1:], strict=False)]
+    pairs = [pair for some in words for pair in pairwise(some)]
     return {
         "repetition": float(np.mean(repeated)) if repeated else 0.0,
         "diversity": len(set(pairs)) / len(pairs) if pairs else 0.0,

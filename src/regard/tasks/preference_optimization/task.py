@@ -5,9 +5,9 @@ answers that the model samples in training and a reward scores (reinforce, ppo, 
 
 $$ \mathbb{E}_{y \sim \pi(\cdot \mid x)}[r(x, y)] - \beta\, \mathrm{KL}(\pi \,\|\, \pi_0) $$
 
-where $\pi_0$ is the model before; the losses are in `regard.nn.preferences`. At each evaluation the model samples answers
-to held-out prompts, and its reward, its true reward where the data has one, and its KL divergence from $\pi_0$ are
-measured, since a reward that is optimized for long enough is no longer what it stands for:
+where $\pi_0$ is the model before; the losses are in `regard.nn.preferences`. At each evaluation the model samples
+answers to held-out prompts, and its reward, its true reward where the data has one, and its KL divergence from
+$\pi_0$ are measured, since a reward that is optimized for long enough is no longer what it stands for:
 Gao et al., "Scaling Laws for Reward Model Overoptimization" (2023). https://arxiv.org/abs/2210.10760
 
 Dimensions: `batch` pairs or texts, `two` answers of a pair, `time` positions.
@@ -90,8 +90,8 @@ class PreferenceOptimizationSettings(TextSettings):
     """dpo or ipo: pairs, and the base as the reference; simpo or orpo: pairs without a reference; reinforce, ppo or
     grpo: answers that the model samples, and a reward."""
     beta: float = Field(gt=0.0)
-    """The weight of the KL divergence from the base; of simpo the scale of mean log-probabilities, of orpo the weight of
-    the odds. Unset: 0.1, but 2 for simpo, 0.05 for reinforce and ppo, and 0.04 for grpo."""
+    """The weight of the KL divergence from the base; of simpo the scale of mean log-probabilities, of orpo the weight
+    of the odds. Unset: 0.1, but 2 for simpo, 0.05 for reinforce and ppo, and 0.04 for grpo."""
     margin: float = Field(default=0.5, ge=0.0)
     """With simpo: by how much the chosen answer is to be better."""
     reward: str | None = None
@@ -114,8 +114,8 @@ class PreferenceOptimizationSettings(TextSettings):
     """Tokens of a sampled answer."""
     max_kl: float = Field(default=100.0, gt=0.0)
     """Training is stopped where the KL divergence from the base, in nats of an answer, exceeds this."""
-    evaluation_prompts: int = Field(default=64, ge=2)
-    """Held-out prompts to which answers are sampled at each evaluation."""
+    evaluation_answers: int = Field(default=128, ge=2)
+    """Answers to held-out prompts that are sampled at each evaluation."""
 
     @field_validator("method", mode="before")
     @classmethod
@@ -263,7 +263,7 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         bound, settings = type(self)(self.settings, self.codecs), self.settings
         bound._reference, bound._rewards = make_reference(), rewards
         bound._progress = AlignmentProgress(
-            self.tokenizer, bound._reference, rewards, num_prompts=settings.evaluation_prompts,
+            self.tokenizer, bound._reference, rewards, num_answers=settings.evaluation_answers,
             max_tokens=settings.max_tokens,
         )  # fmt: skip
         if settings.is_on_policy:
