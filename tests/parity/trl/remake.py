@@ -60,7 +60,9 @@ def dpo(kind: str, own: torch.Tensor, reference: torch.Tensor, mask: torch.Tenso
     try:
         return float(DPOTrainer._compute_loss(fake, fake_model, inputs, return_outputs=False))
     except (AttributeError, KeyError, TypeError) as error:
-        raise SystemExit(f"trl {trl.__version__} reads an attribute that the object in its place lacks: {error!r}")
+        raise SystemExit(
+            f"trl {trl.__version__} reads an attribute that the object in its place lacks: {error!r}"
+        ) from None
 
 
 class _Anything(dict):
