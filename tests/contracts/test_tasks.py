@@ -15,6 +15,7 @@ from tests.contracts.plugin_path import installed_plugin
 from tests.golden import data as rows_of
 from tests.tiny import TRANSFORMER, Tiny, tiny
 
+from regard.data.builtin.ratings import generate_ratings
 from regard.data.builtin.scenes import generate_scenes
 from regard.data.codecs.codec import write_codecs
 from regard.data.sources import NamedRows
@@ -280,9 +281,19 @@ CASES = {
         "node-classification", lambda folder: graphs(60, "labels"), preset="graph-transformer-tiny",
         settings={"model": {"num_layers": 2, "model_dim": 12, "num_heads": 3, "dropout": 0.0}},
     ),
+    "reward-modeling": Case(
+        "reward-modeling", lambda folder: list(generate_ratings(90, 2)), ("write about cats and rain:\t purr",),
+        settings=WORDS,
+    ),
+    "preference-optimization": Case(
+        "preference-optimization", lambda folder: list(generate_ratings(90, 2)), ("write about cats and rain:",),
+        "gpt-tiny", {**WORDS, "method": "simpo"},
+    ),
     "trend": Case("trend", series, preset="pooled-tiny"),
 }  # fmt: skip
-WITHOUT_BASELINE = ("masked-language-modeling", "question-answering", "sentence-embedding", "trend")
+WITHOUT_BASELINE = (
+    "masked-language-modeling", "preference-optimization", "question-answering", "sentence-embedding", "trend",
+)  # fmt: skip
 USES_WHOLE_BATCH = ("sentence-embedding",)
 """Tasks whose rows are negative examples of each other: the loss of a batch is not the sum over its rows."""
 
@@ -347,7 +358,7 @@ def test_a_task_declares_what_it_is(case: Case, made: Tiny):
     assert set(made.task.codecs) <= set(task.codec_types)
     for metric in (*task.metrics, *made.task.metric_names(), *made.task.comparison_metrics(made.task.metrics[0])):
         assert find_metric(metric).name == metric
-    assert task.head_kind is None or task_for_head(task.head_kind) is task
+    assert task.head_kind is None or task.needs_base or task_for_head(task.head_kind) is task
     assert set(task.objectives) <= {each.name for each in dataclasses.fields(Objective)}
 
 
