@@ -90,8 +90,8 @@ def open_records(
 ) -> RecordTable:
     """Open a file, or rows in memory: dictionaries, sequences of cells, or single texts.
 
-    A first row of CSV or TSV with one of the columns that are `wanted`, or that are the run's `own`, is a header, unless
-    `header` says whether it is. The encoding of text and the format of the file are detected unless they are given.
+    A first row of CSV or TSV with one of the columns that are `wanted`, or that are the run's `own`, is a header, if
+    `header` does not say whether it is. The encoding of text and the format of the file are detected unless they are given.
     """
     if not isinstance(data, str | os.PathLike):
         rows = [_as_row(row, number) for number, row in enumerate(data, start=1)]
