@@ -176,7 +176,7 @@ CASES = {
         "language-modeling", lambda folder: rows_of.documents(), PROMPTS, "gpt-tiny", {**WORDS, "window": 24}
     ),
     "instruction-tuning": Case(
-        "instruction-tuning", lambda folder: rows_of_chats(60), ("what is big?", "[1]"), "gpt-tiny", {"max_length": 64},
+        "instruction-tuning", lambda folder: rows_of_chats(60), ("what is big?", "[1]"), "gpt-tiny", {"max_length": 50},
     ),
     "instruction-tuning-likelihoods": Case(
         "instruction-tuning", lambda folder: rows_of_chats(60), ("what is big?",), "lstm-tiny",

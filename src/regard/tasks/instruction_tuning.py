@@ -543,7 +543,10 @@ def make_packed_batch(
         documents[row, place:] = len(window)  # padding attends to padding only
     num_targets = int((targets != IGNORED).sum())
     kept = torch.from_numpy(documents) if isolate else None
-    return WindowBatch(torch.from_numpy(tokens), torch.from_numpy(targets), kept, num_targets)
+    padding = len(windows) * width - sum(sizes)
+    return WindowBatch(
+        torch.from_numpy(tokens), torch.from_numpy(targets), kept, num_targets, num_padding=padding
+    )  # fmt: skip
 
 
 def _runs_within(lengths: Any) -> Iterator[list[int]]:

@@ -325,10 +325,12 @@ class WindowBatch:
     rows as one text."""
     continues: bool = False
     """Whether each row continues the same row of the previous batch."""
+    num_padding: int = 0
+    """Positions without a token."""
 
     @property
     def num_tokens(self) -> int:
-        return self.tokens.numel()
+        return self.tokens.numel() - self.num_padding
 
     def tensors(self) -> list[Tensor | None]:
         return [self.tokens, self.targets, self.documents]

@@ -91,7 +91,7 @@ def open_records(
     """Open a file, or rows in memory: dictionaries, sequences of cells, or single texts.
 
     A first row of CSV or TSV with one of the columns that are `wanted`, or that are the run's `own`, is a header, if
-    `header` does not say whether it is. The encoding of text and the format of the file are detected unless they are given.
+    `header` does not say whether it is. The encoding of text and the format of the file are detected if not given.
     """
     if not isinstance(data, str | os.PathLike):
         rows = [_as_row(row, number) for number, row in enumerate(data, start=1)]
