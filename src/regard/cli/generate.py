@@ -87,7 +87,7 @@ def generate_command(
         first = next(pieces, "")  # so that an error is reported before anything is printed
         if number:
             print("---")
-        sys.stdout.write("" if chat else prompt)
+        sys.stdout.write("" if chat or loaded.task.answers_prompts else prompt)
         text = ""
         for piece in chain([first], pieces):
             sys.stdout.write(piece)

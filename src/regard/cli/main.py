@@ -12,6 +12,7 @@ from regard.cli import (
     attention,
     bound,
     certificate,
+    chat,
     compare,
     data,
     demo,
@@ -59,6 +60,7 @@ app.command("predict", short_help="Print the output for each input.")(predict.pr
 app.command("forecast", short_help="Forecast the next steps of series.")(forecast.forecast_command)
 app.command("rollout", short_help="Let a model act in an environment.")(rollout.rollout_command)
 app.command("generate", short_help="Generate text from a prompt.")(generate.generate_command)
+app.command("chat", short_help="Talk with a model in the terminal.")(chat.chat_command)
 app.command("score", short_help="Print the log-probability of a text.")(generate.score_command)
 app.command("embed", short_help="Print embeddings of texts, or search by them.")(embed.embed_command)
 app.command("serve", short_help="Serve models over HTTP, with a page to try them.")(serve.serve_command)

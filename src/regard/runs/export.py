@@ -45,8 +45,7 @@ def export_model(
     check_destination(Path(out), to=to, number_type=number_type, overwrite=overwrite)
     found = Run(run.path if isinstance(run, Run) else run, device="cpu")
     model = (found.unmerged() if to == "peft" else found.model).float()
-    template = found.folder.read_chat_template()
-    exportable = exportable_model(found.settings, found.task, model, chat_template=template)
+    exportable = exportable_model(found.settings, found.task, model, chat_template=found.chat_template)
     if exportable.spec.head in FINAL_OUTPUTS:
         predict = partial(_final_outputs, found, exportable.spec.head)
         exportable = replace(exportable, inputs=_example_inputs(found), predict=predict)

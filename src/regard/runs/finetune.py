@@ -157,6 +157,9 @@ def _from_base(before: ResolvedSettings, folder: RunFolder, task: Any, method: M
         tokenizer = next(name for name in ("text", "source") if name in base_task.codecs)
         own["tokenizer"] = str(folder.codecs_path / f"{tokenizer}.json")
         own |= {} if limit is None else {"max_length": min(_MOST_TOKENS, limit)}
+    if "template" in task.Settings.model_fields:
+        template = base_task.chat_template or folder.read_chat_template()
+        own |= {} if template is None else {"template": template}
     if "image" in task.Settings.model_fields:
         own["image"] = before.task.model_dump()["image"]
     return {

@@ -66,6 +66,7 @@ from regard.generation.config import GenerationConfig
 from regard.logging import log_info, log_warning, progress_bar, quiet_logs
 from regard.nn.inference import prepare_for_inference
 from regard.runs.baseline import BaselineResult
+from regard.runs.conversation import Conversation
 from regard.runs.folder import RunFolder
 from regard.selection.bounds import DELTA
 from regard.selection.certificate import Certificate
@@ -85,7 +86,6 @@ from regard.tasks.task import (
     TextScore,
 )
 from regard.tasks.text import SEPARATOR
-from regard.text.chat import Chat
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints import (
     SkipInit,
@@ -667,24 +667,35 @@ class Run:
         """The model's answer to a conversation, or to one question, piece by piece.
 
         Messages have a `role`, such as system, user or assistant, and `content`; they are formatted by the model's
-        chat template.
+        chat template. A model for pairs answers the last message.
         """
-        predictor = self._streaming_predictor("chat", options)
-        template = self.folder.read_chat_template()
-        if template is None:
-            raise RunError(f"{self.path} has no chat template: it can only continue a prompt")
-        conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        tokens = Chat(template, self.tokenizer).encode(conversation)
+        conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+        if not conversation:
+            raise DataError("a conversation must have at least one message, got none")
+        self._require_one_beam(options)
+        pieces = self.task.answer_messages(self.predictor(self.generation(**options)), conversation, self.chat_template)
         with threads(1):
-            yield from predictor.stream_tokens(tokens)
+            yield from pieces
 
-    def _streaming_predictor(self, verb: str, options: GenerationOptions) -> Any:
+    def conversation(self, *, system: str | None = None, **options: Unpack[GenerationOptions]) -> Conversation:
+        """A conversation with the model, which keeps its messages: see `Conversation`."""
+        return Conversation(self, system=system, **options)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja source of the chat template; None where the model was not trained on conversations."""
+        return self.task.chat_template or self.folder.read_chat_template()
+
+    def _require_one_beam(self, options: GenerationOptions) -> None:
         config = self.generation(**options)
-        if config.beam_size > 1:
+        if config.beam_size > 1 and self.task.server_schema([]).streams:
             raise ConfigError(
                 f"beam search cannot stream: its output is known only at the end, got beam_size={config.beam_size!r}"
             )
-        predictor: Any = self.predictor(config)
+
+    def _streaming_predictor(self, verb: str, options: GenerationOptions) -> Any:
+        self._require_one_beam(options)
+        predictor: Any = self.predictor(self.generation(**options))
         if not self.task.server_schema([]).streams:
             raise RunError(f"{verb} is for language models, and {self.path} is for {self.task.description}")
         return predictor

@@ -212,7 +212,7 @@ def _describe(run: Run, names: list[str]) -> dict[str, Any]:
         "reads_images": schema.reads_files,
         "streams": schema.streams,
         "has_beam_search": schema.has_beam_search,
-        "has_chat": run.folder.read_chat_template() is not None,
+        "has_chat": run.chat_template is not None,
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "summary": summarize(run),
         "headline": headline,

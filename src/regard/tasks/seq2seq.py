@@ -326,6 +326,12 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
     def predictor(self, model: Any, config: GenerationConfig) -> "Seq2SeqPredictor":
         return Seq2SeqPredictor(self, model, config)
 
+    def answer_messages(
+        self, predictor: Any, messages: Sequence[Mapping[str, Any]], template: str | None
+    ) -> Iterator[str]:
+        """The target of the last message: pairs have no history."""
+        yield predictor([str(messages[-1]["content"])])[0].output
+
     def headline(self, rows: Sequence[Sequence[str]]) -> str:
         """BLEU counts n-grams of four words, so it is of no use for shorter targets."""
         num_words = [len(row[1].split()) for row in rows]

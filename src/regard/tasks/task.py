@@ -619,8 +619,10 @@ class Task(Generic[TaskSettingsT]):
     """What is suggested after training, such as `forecast {run} FILE`. None: predict, generate or embed."""
     reads_tables: ClassVar[bool] = False
     """Whether several rows of a table are one input, so that a table is read as a whole: see `predict_subjects`."""
-    has_targets: ClassVar[bool] = True
+    has_targets: bool = True
     """Whether rows have targets that predictions are compared with."""
+    answers_prompts: ClassVar[bool] = False
+    """Whether text is generated as the answer to a prompt, rather than as its continuation."""
     selection_rows: ClassVar[int] = 2_000
     """The most validation rows that `selection_score` predicts."""
     has_labels: bool = False
@@ -637,6 +639,8 @@ class Task(Generic[TaskSettingsT]):
     """None where nothing can be drawn."""
     head_kind: ClassVar[HeadKind | None] = None
     """What the model's head predicts, for exports and imports; None where it cannot be exported."""
+    receives_imports: ClassVar[bool] = True
+    """Whether an imported model with this head is a run of this task; one task for each head is."""
     objectives: ClassVar[frozenset[str]] = frozenset({"label_smoothing", "rdrop"})
     """Terms of `Objective` that the loss implements; `objective_terms` has those that the settings allow."""
 
@@ -914,6 +918,17 @@ class Task(Generic[TaskSettingsT]):
     def prediction(self, text: str, output: Any) -> Prediction:
         """An output as a prediction."""
         raise NotImplementedError
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template that the model was trained with; None where it was not trained on conversations."""
+        return None
+
+    def answer_messages(
+        self, predictor: Any, messages: Sequence[Mapping[str, Any]], template: str | None
+    ) -> Iterator[str]:
+        """The answer to a conversation, piece by piece; `template` is the model's chat template."""
+        raise RunError(f"conversations are for models that write text, and this is a model for {self.description}")
 
     def output_for(self, model: Any, text: str) -> str:
         """The output for one text, beside the attention maps of an encoder."""

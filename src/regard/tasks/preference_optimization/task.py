@@ -192,6 +192,7 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
     head_kind = "next-token"
     has_targets = False
     needs_base = True
+    receives_imports = False
     objectives = frozenset()
     unit = "pair"
 
