@@ -12,7 +12,7 @@ import torch
 import regard
 from regard.data.builtin.ratings import generate_answers, generate_ratings, utility
 from regard.data.sources import NamedRows
-from regard.errors import ConfigError, RunError, StoppedError
+from regard.errors import ConfigError, DataError, RunError, StoppedError
 from regard.nn.losses import IGNORED
 from regard.runs.finetune import set_up_finetuning
 from regard.runs.rewards import load_reward
@@ -325,6 +325,16 @@ def test_the_point_where_the_rewards_part_is_marked():
     assert noise.mark is None  # within the errors
     assert [line.label for line in parted.lines] == ["reward that is optimized", "true reward"]
     assert len(parted.table) == 6
+
+
+def test_prompts_of_messages_are_written_by_the_chat_template(base, rows, tmp_path):
+    template = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    asked = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in rows]
+    run = aligned(base, asked, tmp_path / "run", method="simpo", steps=1, task={"template": template})
+    assert "".join(run.chat("write about cats and rain:", max_tokens=3))
+    spoken = [{**row, "prompt": [{"role": "system", "content": "x"}, *row["prompt"]]} for row in asked]
+    with pytest.raises(DataError, match="the base has no chat template: set task.template"):
+        aligned(base, spoken, tmp_path / "other", method="simpo", steps=1)
 
 
 def test_settings_of_a_run_are_stored(base, rows, tmp_path):

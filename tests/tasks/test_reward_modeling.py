@@ -82,6 +82,19 @@ def test_columns_have_usual_names_or_those_that_are_set():
     assert detect_task(DataConfig(train=["answers"]))[0] == "language-modeling"
 
 
+def test_prompts_and_answers_may_be_messages():
+    question, one, other = ({"role": role, "content": text} for role, text in
+                            (("user", "Hi"), ("assistant", "Hello."), ("assistant", "Go away.")))  # fmt: skip
+    system = {"role": "system", "content": "Be kind."}
+    table = NamedRows([{"prompt": [question], "chosen": [one], "rejected": [other]}])
+    assert read(table) == [("Hi", "Hello.", "Go away.", "-")]
+    whole = NamedRows([{"chosen": [system, question, one], "rejected": [system, question, other]}])
+    [(prompt, *answers, _)] = read(whole)
+    assert (json.loads(prompt), answers) == ([system, question], ["Hello.", "Go away."])
+    with pytest.raises(DataError, match="conversations that differ before their last answers"):
+        read(NamedRows([{"chosen": [question, one], "rejected": [system, question, other]}]))
+
+
 @pytest.mark.parametrize(
     ("rows", "error", "message"),
     [

@@ -2,7 +2,8 @@
 
 A table has such pairs (`prompt`, `chosen`, `rejected`, and `rater` where there are several), or ratings (`prompt`,
 `answer`, `rating`, and `rater`): then two answers to a prompt that the same rater has rated differently are a pair.
-Without a column of raters, all rows are of one rater, `-`.
+Without a column of raters, all rows are of one rater, `-`. A prompt may be a list of messages, and answers too: then
+the last one of the assistant is the answer, and without a column of prompts the messages before it are the prompt.
 """
 
 from collections import defaultdict
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.builtin import builtin_names, find_builtin
+from regard.data.conversation_sources import format_prompt, read_messages, split_conversation
 from regard.data.formats.cells import is_number
 from regard.data.formats.files import content_hash
 from regard.data.formats.layouts import Record
@@ -142,7 +144,8 @@ def _find_columns(given: Sequence[str], first: Mapping[str, Any], where: str) ->
     plain = {name.lower(): name for name in first}
     for roles in (PREFERENCE_ROLES, _RATING_ROLES):
         names = tuple(next((plain[name] for name in _NAMES[role] if name in plain), None) for role in roles)
-        if all(names[:3]):
+        are_conversations = all(name is not None and isinstance(first[name], list) for name in names[1:3])
+        if all(names[:3]) or are_conversations:
             return _Columns(roles, names)
     raise DataError(
         f"preferences need the columns prompt, chosen and rejected, or prompt, answer and rating; {where} has "
@@ -151,14 +154,34 @@ def _find_columns(given: Sequence[str], first: Mapping[str, Any], where: str) ->
 
 
 def _cells(row: Mapping[str, Any], columns: _Columns) -> list[str]:
-    """The text of each role of a row."""
-    found = [NO_RATER if name is None else input_text(cell(row, name)) for name in columns.names]
-    return [*found[:3], found[3] if found[3].strip() else NO_RATER]
+    """The text of each role of a row; a prompt of messages is JSON.
+
+    Raises:
+        DataError: With what is wrong, as the object of `the row has ...`.
+    """
+    prompt, *answers, rater = [None if name is None else cell(row, name) for name in columns.names]
+    if prompt is None and isinstance(answers[0], list):
+        prompts, answers = zip(*(split_conversation(read_messages(each)) for each in answers), strict=True)
+        if prompts[0] != prompts[-1]:
+            raise DataError("conversations that differ before their last answers")
+        prompt = prompts[0]
+    found = [input_text(each[-1]["content"] if _is_messages(each) else each) for each in answers]
+    return [format_prompt(read_messages(prompt)) if _is_messages(prompt) else input_text(prompt), *found,
+            input_text(rater) if input_text(rater).strip() else NO_RATER]  # fmt: skip
+
+
+def _is_messages(value: Any) -> bool:
+    """Whether a cell is a list of messages."""
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) and "role" in each for each in value)
 
 
 def _read_pairs(read: Any, columns: _Columns) -> Iterator[Record]:
     for line, row, fault in read():
-        values: list[str] = [] if fault else _cells(row, columns)
+        values: list[str] = []
+        try:
+            values = [] if fault else _cells(row, columns)
+        except DataError as error:
+            fault = str(error)
         if not fault and values[1] == values[2] and values[1].strip():
             fault = "a chosen answer that is equal to the rejected one"
         yield line, () if fault else tuple(values), fault
@@ -172,7 +195,11 @@ def _read_ratings(read: Any, columns: _Columns) -> Iterator[Record]:
         if fault:
             yield line, (), fault
             continue
-        prompt, answer, rating, rater = _cells(row, columns)
+        try:
+            prompt, answer, rating, rater = _cells(row, columns)
+        except DataError as error:
+            yield line, (), str(error)
+            continue
         if not prompt.strip() or not answer.strip():
             yield line, (), "an empty prompt" if not prompt.strip() else "an empty answer"
         elif not is_number(rating):

@@ -15,6 +15,7 @@ Dimensions: `batch` pairs or texts, `two` answers of a pair, `time` positions.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -24,16 +25,17 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
+from regard.data.conversation_sources import parse_prompt
 from regard.data.permutation import mix, permute
 from regard.data.preference_sources import PREFERENCE_ROLES, open_preferences
 from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows, Source
 from regard.data.stores.rows import TokenStore
-from regard.errors import ConfigError, RunError
+from regard.errors import ConfigError, DataError, RunError
 from regard.evaluation.examples import Examples
 from regard.generation.config import GenerationConfig
-from regard.models.family import ModelConfig, build_model
+from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.nn.losses import IGNORED
 from regard.nn.preferences import (
@@ -46,7 +48,13 @@ from regard.nn.preferences import (
     simpo_losses,
 )
 from regard.settings import nearest
-from regard.tasks.language_modeling import LanguageModeling, LanguageModelingPredictor
+from regard.tasks.instruction_tuning import AnswerPredictor
+from regard.tasks.language_modeling import (
+    LanguageModelingPredictor,
+    answer_by_template,
+    build_decoder,
+    score_text,
+)
 from regard.tasks.preference_optimization.progress import AlignmentProgress, alignment_plots
 from regard.tasks.preference_optimization.rollouts import (
     Reward,
@@ -65,10 +73,12 @@ from regard.tasks.task import (
     ReferenceModel,
     ReportContent,
     ServerSchema,
+    TextScore,
     TrainingPlot,
     to_device,
 )
 from regard.tasks.text import TextSettings, TextTask
+from regard.text.chat import Chat
 
 AlignmentMethod = Literal["dpo", "ipo", "simpo", "orpo", "reinforce", "ppo", "grpo"]
 _ON_POLICY, _WITH_REFERENCE = ("reinforce", "ppo", "grpo"), ("dpo", "ipo", "reinforce", "ppo", "grpo")
@@ -94,6 +104,9 @@ class PreferenceOptimizationSettings(TextSettings):
     of the odds. Unset: 0.1, but 2 for simpo, 0.05 for reinforce and ppo, and 0.04 for grpo."""
     margin: float = Field(default=0.5, ge=0.0)
     """With simpo: by how much the chosen answer is to be better."""
+    template: str | None = None
+    """The chat template, in Jinja, by which prompts become tokens. Unset: that of the base; where it has none, prompts
+    are texts that the answers continue."""
     reward: str | None = None
     """A run of a reward model, or a Python function `module:function` of a prompt and an answer. For reinforce, ppo and
     grpo; other methods only measure it."""
@@ -211,10 +224,33 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
     def texts_of(self, row: Sequence[str]) -> Sequence[str]:
         return row[:3]
 
+    @property
+    def chat_template(self) -> str | None:
+        return self.settings.template or None
+
+    @property
+    def answers_prompts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  depends on the base
+        return self.chat_template is not None
+
+    @cached_property
+    def _chat(self) -> Chat | None:
+        return None if self.chat_template is None else Chat(self.chat_template, self.tokenizer)
+
+    def cache_key(self) -> dict[str, Any]:
+        return {**super().cache_key(), "template": self.chat_template}
+
     def encode_rows(self, rows: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         end = self.tokenizer.end
         answers = [[[*ids, end] for ids in self.tokenizer.encode([row[side] for row in rows])] for side in (1, 2)]
-        return [[self.tokenizer.prompt(row[0]) for row in rows], *answers]
+        return [[self._encode_prompt(row[0]) for row in rows], *answers]
+
+    def _encode_prompt(self, prompt: str) -> list[int]:
+        messages = parse_prompt(prompt)
+        if self._chat is not None:
+            return self._chat.encode(messages)
+        if len(messages) > 1 or messages[0]["content"] != prompt:
+            raise DataError("a prompt is a list of messages, and the base has no chat template: set task.template")
+        return self.tokenizer.prompt(prompt)
 
     def defaults(self, context: DefaultsContext) -> Defaults:
         method, width = self.settings.method or "dpo", context.model.model_dim
@@ -249,7 +285,7 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
     # Model and training
 
     def build(self, model: ModelConfig, head: HeadConfig) -> nn.Module:
-        return build_model(model, self.tokenizer.vocab_size)
+        return build_decoder(model, self.tokenizer.vocab_size)
 
     @property
     def reward_sources(self) -> dict[str, str]:
@@ -396,11 +432,17 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
     # Use
 
     def predictor(self, model: Any, config: GenerationConfig) -> LanguageModelingPredictor:
+        if self._chat is not None:
+            return AnswerPredictor(model, self._chat, config)
         return LanguageModelingPredictor(model, self.tokenizer, config)
 
-    def score_text(self, model: Any, text: str) -> Any:
-        own: Any = self
-        return LanguageModeling.score_text(own, model, text)
+    def answer_messages(
+        self, predictor: Any, messages: Sequence[Mapping[str, Any]], template: str | None
+    ) -> Iterator[str]:
+        return answer_by_template(predictor, messages, template, self.tokenizer)
+
+    def score_text(self, model: Any, text: str) -> TextScore:
+        return score_text(model, self.tokenizer, text)
 
     def examples(self, data: EvaluationData) -> Examples:
         """Whether the chosen answer has the higher log-probability per token, and its perplexity."""
