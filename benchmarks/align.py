@@ -32,7 +32,7 @@ ALIGNED: dict[str, dict[str, Any]] = {
     "ppo": {"task": {"method": "ppo", "beta": 0.1}, "train": {"learning_rate": 0.001}},
     "over-optimized": {
         "task": {"method": "ppo", "beta": 0.0005, "max_kl": 300.0},
-        "train": {"learning_rate": 0.003, "schedule": "constant"},
+        "train": {"learning_rate": 0.003, "schedule": "constant", "evaluate_every": 8},
     },
 }
 MAX_TOKENS = 24
