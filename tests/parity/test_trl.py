@@ -17,7 +17,11 @@ from regard.models.transformer import Transformer
 from regard.nn.losses import IGNORED
 from regard.nn.preferences import bradley_terry_losses
 from regard.tasks.preference_optimization.rollouts import RolloutBatch, answer_log_probs, join_answers
-from regard.tasks.preference_optimization.task import PairBatch, PreferenceOptimization, PreferenceOptimizationSettings
+from regard.tasks.preference_optimization.task import (
+    PreferencePairs,
+    PreferenceOptimization,
+    PreferenceOptimizationSettings,
+)
 from regard.training.checkpoints import load_weights, weights_of
 
 GOLDEN = json.loads((Path(__file__).parent / "trl" / "losses.json").read_text())
@@ -60,11 +64,11 @@ def tokens_and_targets():
 @pytest.mark.parametrize("method", ["dpo", "ipo", "simpo"])
 def test_losses_of_pairs_are_those_of_trl(models, method):
     chosen, rejected = (torch.stack(each.chunk(2), dim=1) for each in tokens_and_targets())
-    batch = PairBatch(chosen, rejected, None, ())
+    batch = PreferencePairs(chosen, rejected, None, ())
     with torch.no_grad():
         flat, targets = (each.flatten(0, 1) for each in (batch.tokens, batch.targets))
         reference = answer_log_probs(models["reference"], flat, targets).sum(dim=1).unflatten(0, (-1, 2))
-    batch = PairBatch(chosen, rejected, reference, ())
+    batch = PreferencePairs(chosen, rejected, reference, ())
 
     loss = task(method).loss(models["own"], batch) / batch.num_targets
 

@@ -18,7 +18,7 @@ from regard.runs.finetune import set_up_finetuning
 from regard.runs.rewards import load_reward
 from regard.tasks.preference_optimization.progress import alignment_plots
 from regard.tasks.preference_optimization.rollouts import Critic, answer_log_probs, join_answers, sample_answers
-from regard.tasks.preference_optimization.task import PairBatch
+from regard.tasks.preference_optimization.task import PreferencePairs
 from regard.training.checkpoints import load_checkpoint
 
 MODEL = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "feedforward_dim": 16}
@@ -73,7 +73,7 @@ def test_only_the_tokens_of_the_answer_are_targets():
 def test_the_reference_stays_the_base_while_the_model_is_trained(base, rows, how):
     trainer = trainer_of(base, rows, "dpo", how=how)
     batch = trainer.training_batch(0)
-    assert isinstance(batch, PairBatch)
+    assert isinstance(batch, PreferencePairs)
     assert batch.reference is not None
     before = batch.reference.clone()
     losses = [float(trainer._step(step)[0]) for step in range(1, 4)]
@@ -333,7 +333,7 @@ def test_prompts_of_messages_are_written_by_the_chat_template(base, rows, tmp_pa
     run = aligned(base, asked, tmp_path / "run", method="simpo", steps=1, task={"template": template})
     assert "".join(run.chat("write about cats and rain:", max_tokens=3))
     spoken = [{**row, "prompt": [{"role": "system", "content": "x"}, *row["prompt"]]} for row in asked]
-    with pytest.raises(DataError, match="the base has no chat template: set task.template"):
+    with pytest.raises(DataError, match=r"the base has no chat template: set task\.template"):
         aligned(base, spoken, tmp_path / "other", method="simpo", steps=1)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from regard.data.builtin import builtin_names, find_builtin
 from regard.data.conversation_sources import format_prompt, read_messages, split_conversation
@@ -170,7 +170,7 @@ def _cells(row: Mapping[str, Any], columns: _Columns) -> list[str]:
             input_text(rater) if input_text(rater).strip() else NO_RATER]  # fmt: skip
 
 
-def _is_messages(value: Any) -> bool:
+def _is_messages(value: Any) -> TypeGuard[list[dict[str, Any]]]:
     """Whether a cell is a list of messages."""
     return isinstance(value, list) and bool(value) and all(isinstance(each, dict) and "role" in each for each in value)
 

@@ -144,7 +144,7 @@ class PreferenceOptimizationSettings(TextSettings):
 
 
 @dataclass(frozen=True)
-class PairBatch:
+class PreferencePairs:
     """Prompts, each with a chosen and a rejected answer."""
 
     tokens: Int[Tensor, "batch two time"]
@@ -165,7 +165,7 @@ class PairBatch:
     def tensors(self) -> list[Tensor | None]:
         return [self.tokens, self.targets, self.reference]
 
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "PairBatch":
+    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "PreferencePairs":
         names = ("tokens", "targets", "reference")
         return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
@@ -174,7 +174,13 @@ class PromptBatches:
     """Batches of prompts in a shuffled order, each for several updates in succession."""
 
     def __init__(
-        self, store: TokenStore, make: Callable[[NDArray[np.int64]], PairBatch], *, size: int, repeats: int, seed: int
+        self,
+        store: TokenStore,
+        make: Callable[[NDArray[np.int64]], PreferencePairs],
+        *,
+        size: int,
+        repeats: int,
+        seed: int,
     ) -> None:
         self._make, self._seed, self._num_rows = make, seed, len(store)
         self._size, self._repeats = min(size, len(store)), repeats
@@ -183,7 +189,7 @@ class PromptBatches:
     def per_epoch(self) -> int:
         return -(-self._num_rows // self._size) * self._repeats
 
-    def batch(self, number: int) -> PairBatch:
+    def batch(self, number: int) -> PreferencePairs:
         epoch, place = divmod(number // self._repeats * self._size, self._num_rows)
         places = np.arange(place, place + self._size) % self._num_rows
         return self._make(permute(places, self._num_rows, mix(self._seed, epoch)))
@@ -316,12 +322,12 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
             return super().batches(data, batch_tokens=batch_tokens, seed=seed)
         store: Any = data.train
 
-        def make(rows: NDArray[np.int64]) -> PairBatch:
+        def make(rows: NDArray[np.int64]) -> PreferencePairs:
             return self.collate([store.sequences(column, rows) for column in range(len(store.columns))])
 
         return PromptBatches(store, make, size=settings.prompts, repeats=settings.updates, seed=seed)
 
-    def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> PairBatch:
+    def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> PreferencePairs:
         """Of a prompt that leaves no half of the positions for its answers, the end is read."""
         most = self.settings.max_length
         prompts = [ids[-max(1, most // 2) :].tolist() for ids in columns[0]]
@@ -331,9 +337,9 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         ]
         tokens, targets = join_answers([*prompts, *prompts], [*answers[0], *answers[1]], self.tokenizer.pad)
         two = (each.unflatten(0, (2, -1)).transpose(0, 1).contiguous() for each in (tokens, targets))
-        return PairBatch(*two, reference=None, prompts=tuple(map(tuple, prompts)))
+        return PreferencePairs(*two, reference=None, prompts=tuple(map(tuple, prompts)))
 
-    def roll_out(self, model: Any, batch: Any, number: int, seed: int) -> PairBatch | RolloutBatch:
+    def roll_out(self, model: Any, batch: Any, number: int, seed: int) -> PreferencePairs | RolloutBatch:
         """Pairs with the log-probabilities of the reference, or answers that the model samples."""
         if self._rollouts is None:
             return self._with_reference(to_device(batch, model.device))
@@ -344,7 +350,7 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
             return self._rollouts.sample(model, self._reference, reward, batch.prompts, seed=seed)
         return self._rollouts.current
 
-    def _with_reference(self, batch: PairBatch) -> PairBatch:
+    def _with_reference(self, batch: PreferencePairs) -> PreferencePairs:
         if self.settings.method not in _WITH_REFERENCE or self._reference is None:
             return batch
         with torch.no_grad(), self._reference.applied() as frozen:
@@ -358,7 +364,7 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         model.eval()
         return self._policy_loss(model, batch) if isinstance(batch, RolloutBatch) else self._losses(model, batch).sum()
 
-    def _losses(self, model: Any, batch: PairBatch) -> Float[Tensor, " batch"]:
+    def _losses(self, model: Any, batch: PreferencePairs) -> Float[Tensor, " batch"]:
         """The loss of each pair."""
         settings, beta = self.settings, self.settings.beta
         sums, counts = _answer_sums(model, batch)
@@ -409,7 +415,7 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         )
 
     @torch.no_grad()
-    def likelihoods(self, model: Any, batches: Iterator[PairBatch], device: torch.device) -> Likelihoods:
+    def likelihoods(self, model: Any, batches: Iterator[PreferencePairs], device: torch.device) -> Likelihoods:
         """In training the loss of each pair, or minus the regularized reward of samples; else of the chosen answers."""
         found = [to_device(batch, device) for batch in batches]
         if self._progress is None:
@@ -478,7 +484,7 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         return ServerSchema(inputs=("prompt",), streams=True, placeholder="A prompt")
 
 
-def _answer_sums(model: Any, batch: PairBatch) -> tuple[Float[Tensor, "batch two"], Int[Tensor, "batch two"]]:
+def _answer_sums(model: Any, batch: PreferencePairs) -> tuple[Float[Tensor, "batch two"], Int[Tensor, "batch two"]]:
     """The log-probability of each answer, and its number of tokens."""
     targets = batch.targets.flatten(0, 1)
     found = answer_log_probs(model, batch.tokens.flatten(0, 1), targets)
