@@ -18,9 +18,9 @@ from regard.nn.losses import IGNORED
 from regard.nn.preferences import bradley_terry_losses
 from regard.tasks.preference_optimization.rollouts import RolloutBatch, answer_log_probs, join_answers
 from regard.tasks.preference_optimization.task import (
-    PreferencePairs,
     PreferenceOptimization,
     PreferenceOptimizationSettings,
+    PreferencePairs,
 )
 from regard.training.checkpoints import load_weights, weights_of
 
