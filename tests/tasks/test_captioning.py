@@ -21,8 +21,7 @@ from regard.models.protocols import EncoderOutput
 from regard.runs.finetune import finetune
 from regard.runs.run import Run
 from regard.runs.train import train
-from regard.tasks.captioning.batches import pointing_of
-from regard.tasks.captioning.model import decoder_config
+from regard.tasks.captioning.model import decoder_config, pointing_of
 from regard.tasks.registry import detect_task
 from regard.tasks.task import EvaluationData, Likelihoods, Prediction
 from regard.text.tokenizer import train_tokenizer

@@ -36,7 +36,7 @@ from regard.data.stores.images import ImageStore
 from regard.errors import ConfigError, RunError
 from regard.evaluation.examples import Examples
 from regard.logging import log_info
-from regard.models.family import ModelConfig, find_family
+from regard.models.family import ModelConfig, build_encoder
 from regard.models.heads import HeadConfig, Pool, PredictionHead, pooled
 from regard.nn.augmentation import crop_and_flip, mix_images
 from regard.tasks.detection import DetectionSummary
@@ -480,11 +480,7 @@ class ImageClassifier(nn.Module):
     ) -> None:
         super().__init__()
         self.averages_flips = averages_flips
-        if config.input_kind != "pixels":
-            raise ConfigError(
-                f"images need a model that reads pixels, such as vit-tiny, got model.family={config.family}"
-            )
-        self.body: Any = find_family(config.family).build(config, vocab_size=0, image=image)
+        self.body: Any = build_encoder(config, image, reads="pixels", example="vit-tiny")
         self.pooling = Pool(config.model_dim, head.pooling)
         self.head = (
             PredictionHead(config.model_dim, num_outputs, dropout=head.dropout, has_hidden_layer=head.hidden_layer)

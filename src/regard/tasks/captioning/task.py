@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.baselines.baseline import Baseline
-from regard.baselines.pictures import fit_nearest_picture
+from regard.baselines.images import fit_nearest_picture
 from regard.data.caption_sources import CAPTION_ROLES, Caption, open_captions, read_captions
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.pixels import PixelCodec
@@ -48,14 +48,16 @@ from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.models.protocols import EncoderOutput
 from regard.nn.augmentation import crop_and_flip
-from regard.tasks.captioning.batches import (
+from regard.tasks.captioning.model import (
     CaptionBatch,
     CaptionBatches,
+    Captioner,
     CaptionLikelihoods,
+    Memory,
+    decoder_config,
     make_caption_batch,
     pointing_of,
 )
-from regard.tasks.captioning.model import Captioner, Memory, decoder_config
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.task import (
     EVALUATION_TOKENS,
