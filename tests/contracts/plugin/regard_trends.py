@@ -8,7 +8,7 @@ Dimensions: `batch` series, `time` positions, `model` width, `labels` classes.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.data.batches import TensorBatch
 from regard.data.codecs import Codec, LabelCodec
 from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
@@ -156,19 +157,14 @@ class TrendSettings(TaskSettings):
 
 
 @dataclass(frozen=True)
-class SeriesBatch:
+class SeriesBatch(TensorBatch):
+    tensor_names = ("source", "lengths", "targets", "weights")
     source: Tensor
     lengths: Tensor
     targets: Tensor
     weights: Tensor
     num_targets: int
     num_tokens: int
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.source, self.lengths, self.targets, self.weights]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "SeriesBatch":
-        return replace(self, **dict(zip(("source", "lengths", "targets", "weights"), tensors, strict=True)))
 
 
 class Trend(Task[TrendSettings]):

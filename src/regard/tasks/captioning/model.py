@@ -23,9 +23,9 @@ from jaxtyping import Bool, Float, Int, Real, UInt8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from regard.data.batches import TensorBatch
 from regard.data.caption_sources import Caption
 from regard.data.formats.images import ImageConfig
-from regard.data.permutation import mix, permute
 from regard.data.stores.captions import CaptionStore
 from regard.errors import ConfigError
 from regard.models.family import (
@@ -42,8 +42,8 @@ from regard.nn.attention import Lookup
 from regard.nn.dropout import Dropout
 from regard.nn.losses import IGNORED
 from regard.nn.norms import LayerNorm
+from regard.tasks.images import ShuffledImages
 from regard.tasks.task import Likelihoods
-from regard.tasks.text import pad_rows
 from regard.text.tokenizer import Tokenizer
 
 Memory = Literal["map", "mean"]
@@ -52,8 +52,6 @@ _POSITION_STD = 0.5
 attention stayed on a corner, whatever was in the cells."""
 MOST_CAPTIONS = 5
 """Captions of an image in a training step; of more, this many are drawn."""
-_AUGMENTATION = 1
-"""Augmentation has random numbers of its own, beside those of the order of the images."""
 
 
 def decoder_config(preset: str, **changes: Any) -> ModelConfig:
@@ -139,9 +137,10 @@ class Captioner(nn.Module):
 
 
 @dataclass(frozen=True)
-class CaptionBatch:
+class CaptionBatch(TensorBatch):
     """Images, and captions shifted by one: from `target_in[t]` and what precedes it, `target_out[t]` is predicted."""
 
+    tensor_names = ("pixels", "target_in", "target_out", "offsets", "is_mirrored")
     pixels: UInt8[Tensor, "batch channels height width"]
     target_in: Int[Tensor, "batch captions target"]
     target_out: Int[Tensor, "batch captions target"]
@@ -153,13 +152,6 @@ class CaptionBatch:
     is_mirrored: Bool[Tensor, " batch"] | None = None
     captions: tuple[tuple[Caption, ...], ...] = ()
     """Where they are known as text: all captions of each image."""
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.pixels, self.target_in, self.target_out, self.offsets, self.is_mirrored]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "CaptionBatch":
-        names = ("pixels", "target_in", "target_out", "offsets", "is_mirrored")
-        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
 
 @dataclass(frozen=True)
@@ -213,26 +205,23 @@ class CaptionBatches:
         has_fixed_shapes: bool,
     ) -> None:
         self._store, self._tokenizer, self._augment = store, tokenizer, augment
-        self._num_positions, self._seed = num_positions, seed
-        self.per_epoch = -(-len(store) // max(1, batch_tokens // num_positions))
-        self._num_rows = -(-len(store) // self.per_epoch) if has_fixed_shapes else 0
+        self._num_positions = num_positions
+        at_once = batch_tokens // num_positions
+        self._order = ShuffledImages(len(store), at_once=at_once, seed=seed, has_fixed_shapes=has_fixed_shapes)
+        self.per_epoch = self._order.per_epoch
         self._shape = (min(MOST_CAPTIONS, store.most_captions), 1 + store.max_length) if has_fixed_shapes else None
 
     def batch(self, number: int) -> CaptionBatch:
         """Batch `number`, counted from 0 through all epochs."""
-        epoch, place = divmod(number, self.per_epoch)
-        start, end = (len(self._store) * each // self.per_epoch for each in (place, place + 1))
-        rows = permute(np.arange(start, end), len(self._store), mix(self._seed, epoch))
-        rng = np.random.default_rng([mix(self._seed, number), _AUGMENTATION])
+        rows, rng = self._order.rows(number), self._order.generator(number)
         captions = [_draw(some, rng) for some in self._store.captions_of(rows)]
         batch = make_caption_batch(
             self._store.pixels(rows), captions, self._tokenizer, num_positions=self._num_positions, shape=self._shape
         )
         batch = self._augment(batch, rng)
-        more = max(0, self._num_rows - len(rows))
+        padded, more = self._order.padded(batch, len(rows))
         if not more:
             return batch
-        padded = batch.with_tensors([None if x is None else pad_rows(x, self._num_rows) for x in batch.tensors()])
         return replace(padded, target_out=F.pad(batch.target_out, (0, 0, 0, 0, 0, more), value=IGNORED))
 
 

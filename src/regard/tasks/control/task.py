@@ -27,6 +27,7 @@ from torch import Tensor
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.sequences import LinearPolicy, fit_actions
+from regard.data.batches import TensorBatch
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.episodes import EncodedSteps, EpisodeCodec
 from regard.data.formats.episodes import EPISODE_FIELDS, EPISODE_ROLE, episodes_in_memory, open_episodes
@@ -388,9 +389,10 @@ class ActionPredictor:
 
 
 @dataclass(frozen=True)
-class ControlBatch:
+class ControlBatch(TensorBatch):
     """Windows, the action of each step, and which steps are of the window rather than padding after it."""
 
+    tensor_names = ("steps", "actions", "known")
     steps: Float[Tensor, "batch time numbers"]
     actions: Shaped[Tensor, "batch time ..."]
     known: Bool[Tensor, "batch time"]
@@ -400,13 +402,6 @@ class ControlBatch:
     """The steps that are read."""
     episodes: tuple[int, ...] = ()
     """The number of the episode of each window, in evaluations."""
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.steps, self.actions, self.known]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "ControlBatch":
-        names = ("steps", "actions", "known")
-        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
 
 @dataclass(frozen=True)

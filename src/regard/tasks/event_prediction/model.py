@@ -7,7 +7,7 @@ Dimensions: `batch` subjects, `time` entries of their histories, `features` of a
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from regard.data.batches import TensorBatch
 from regard.data.codecs.events import EventCodec, join_halves
 from regard.evaluation.metrics.events import censoring_weights
 from regard.models.events import EventShape
@@ -84,9 +85,10 @@ class ConstantRates(nn.Module):
 
 
 @dataclass(frozen=True)
-class EventBatch:
+class EventBatch(TensorBatch):
     """Histories, padded at their ends."""
 
+    tensor_names = ("source", "lengths")
     source: Float[Tensor, "batch time features"]
     """Kind, gap, time, and each value with whether it is known."""
     lengths: Int[Tensor, " batch"]
@@ -95,12 +97,6 @@ class EventBatch:
     """Events that are predicted."""
     num_tokens: int
     """Entries that are read."""
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.source, self.lengths]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "EventBatch":
-        return replace(self, **dict(zip(("source", "lengths"), tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
     @property
     def is_target(self) -> Bool[Tensor, "batch time"]:

@@ -33,6 +33,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from regard.data.batches import TensorBatch
 from regard.data.codecs.series import SeriesCodec
 from regard.data.permutation import mix, permute
 from regard.data.stores.series import Segments
@@ -193,9 +194,10 @@ def conformal_margins(
 
 
 @dataclass(frozen=True)
-class ForecastBatch:
+class ForecastBatch(TensorBatch):
     """Windows, the values after each, and which of those are known."""
 
+    tensor_names = ("values", "targets", "known", "features")
     values: Float[Tensor, "batch time columns"]
     targets: Float[Tensor, "batch horizon columns"]
     known: Bool[Tensor, "batch horizon columns"]
@@ -207,13 +209,6 @@ class ForecastBatch:
     """Of the steps that are read and of those that are forecast: what is known in advance."""
     spans: tuple[int, ...] = ()
     """The number of the span of origins that each window belongs to, in evaluations."""
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.values, self.targets, self.known, self.features]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "ForecastBatch":
-        names = ("values", "targets", "known", "features")
-        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
 
 def make_batch(

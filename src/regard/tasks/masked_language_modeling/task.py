@@ -22,7 +22,7 @@ Dimensions: `batch` windows or texts, `time` positions, `hidden` masked position
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from regard.data.batches import batches_by_length, pad
+from regard.data.batches import TensorBatch, batches_by_length, pad
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.text import TextCodec
 from regard.data.permutation import mix
@@ -98,9 +98,10 @@ class MaskedLanguageModelingSettings(RunningTextSettings):
 
 
 @dataclass(frozen=True)
-class MaskedBatch:
+class MaskedBatch(TensorBatch):
     """Windows of masked text, and the tokens that are masked."""
 
+    tensor_names = ("tokens", "lengths", "documents", "positions", "targets")
     tokens: Int[Tensor, "batch time"]
     lengths: Int[Tensor, " batch"] | None
     """None where nothing is padded."""
@@ -111,13 +112,6 @@ class MaskedBatch:
     """The tokens at these positions; `IGNORED` where a window has fewer."""
     num_targets: int
     num_tokens: int
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.tokens, self.lengths, self.documents, self.positions, self.targets]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "MaskedBatch":
-        names = ("tokens", "lengths", "documents", "positions", "targets")
-        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
 
 class MaskedLanguageModeling(RunningTextTask[MaskedLanguageModelingSettings]):

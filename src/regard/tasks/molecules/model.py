@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regard.data.batches import BatchSampler, pad
+from regard.data.batches import BatchSampler, TensorBatch, pad
 from regard.data.chemistry import FINGERPRINTS, NUM_BITS
 from regard.data.permutation import mix
 from regard.data.stores.rows import TokenStore
@@ -85,9 +85,10 @@ class MoleculeModel(nn.Module):
 
 
 @dataclass(frozen=True)
-class MoleculeBatch:
+class MoleculeBatch(TensorBatch):
     """Molecules, and the properties of each."""
 
+    tensor_names = ("source", "lengths", "features", "targets", "known")
     source: Int[Tensor, "spelled time"]
     """The spellings of the first molecule, then of the next; as many for each."""
     lengths: Int[Tensor, " spelled"]
@@ -98,13 +99,6 @@ class MoleculeBatch:
     known: Bool[Tensor, "batch outputs"]
     num_targets: int
     num_tokens: int
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.source, self.lengths, self.features, self.targets, self.known]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "MoleculeBatch":
-        names = ("source", "lengths", "features", "targets", "known")
-        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
 
 def make_molecule_batch(

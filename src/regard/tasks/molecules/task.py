@@ -26,7 +26,7 @@ from regard.baselines.baseline import Baseline
 from regard.baselines.graphs import fit_forests
 from regard.data.batches import batches_by_length
 from regard.data.chemistry import require_rdkit, spellings
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.properties import MoleculeCodec, PropertyCodec
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.messages import format_column
@@ -145,15 +145,11 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
 
     @property
     def property_codec(self) -> PropertyCodec:
-        codec = self.codecs["properties"]
-        assert isinstance(codec, PropertyCodec)
-        return codec
+        return codec_of(self.codecs, "properties", PropertyCodec)
 
     @property
     def molecule_codec(self) -> MoleculeCodec:
-        codec = self.codecs["features"]
-        assert isinstance(codec, MoleculeCodec)
-        return codec
+        return codec_of(self.codecs, "features", MoleculeCodec)
 
     @property
     def tokenizer_kind(self) -> str:

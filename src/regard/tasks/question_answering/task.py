@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from regard.data.batches import batches_by_length, pad
+from regard.data.batches import TensorBatch, batches_by_length, pad
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.columns import choose_columns
@@ -89,9 +89,10 @@ class QuestionAnsweringSettings(TextSettings):
 
 
 @dataclass(frozen=True)
-class QuestionBatch:
+class QuestionBatch(TensorBatch):
     """Windows of some questions, and the spans of their answers."""
 
+    tensor_names = ("source", "lengths", "segments", "spans", "weights")
     source: Int[Tensor, "windows time"]
     lengths: Int[Tensor, " windows"]
     segments: Int[Tensor, "windows time"]
@@ -105,13 +106,6 @@ class QuestionBatch:
     num_targets: int
     """Two for each window: a start and an end."""
     num_tokens: int
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.source, self.lengths, self.segments, self.spans, self.weights]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "QuestionBatch":
-        names = ("source", "lengths", "segments", "spans", "weights")
-        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
     @property
     def is_candidate(self) -> Bool[Tensor, "windows time"]:
