@@ -219,7 +219,7 @@ def test_a_table_of_events_is_recognized_and_beats_nothing_in_silence(run: Any):
         run.baseline.scores
     )
     assert "rates" in run.baseline.name
-    assert page_data(run.path / "report.html")["timelines"].count("<svg") == 1
+    assert page_data(run.path / "report.html")["sections"][0]["figure"].count("<svg") == 1
 
 
 def test_predictions_of_a_table_have_a_row_for_each_subject_from_the_end_of_its_observation(run: Any, tmp_path: Path):
@@ -426,7 +426,7 @@ def test_auroc_and_brier_of_uncensored_landmarks_are_those_of_scikit_learn():
     grid = np.clip(rng.random((num, 1)) * np.linspace(0.05, 1, 20), 0, 1)
     landmarks = Landmarks(np.repeat(np.arange(100), 4), gaps, kinds, risks[:, None], grid)
     brier_sums, found = judge_landmarks([landmarks], 100, [horizon])
-    examples = Examples(risks=found, brier_sums=brier_sums)
+    examples = Examples(extras={"risks": found, "brier_sums": brier_sums})
     expected = [roc_auc_score((kinds == kind) & (gaps <= horizon), risks[:, kind - 1]) for kind in (1, 2)]
     score, of_horizon = find_metric("risk_auroc").scores(examples)
     assert score.value == of_horizon.value == pytest.approx(np.mean(expected), abs=1e-4)  # risks have six digits

@@ -23,6 +23,7 @@ from regard.explanation.pages import page_data
 from regard.models.family import find_family, read_model_config
 from regard.models.presets import find_preset
 from regard.models.series import SeriesShape
+from regard.tasks.capabilities import Forecaster, capability
 from regard.tasks.forecasting.model import conformal_margins, quantile_losses
 
 WINDOW = {"horizon": 5, "input_length": 14}
@@ -61,7 +62,7 @@ def test_a_table_with_a_column_of_time_and_numbers_is_recognized(run: Any):
     assert run.settings.task.horizon == 5
     assert run.baseline.name in ("seasonal naive, a season of 7 steps", "exponential smoothing, a season of 7 steps")
     assert set(run.baseline.scores) == {"mse", "mae", "mase", "weighted_quantile_loss", "coverage"}
-    drawing = page_data(run.path / "report.html")["forecasts"]
+    drawing = page_data(run.path / "report.html")["sections"][0]["figure"]
     assert drawing.count("<svg") == 1
 
 
@@ -277,7 +278,7 @@ def test_the_command_prints_a_table(run: Any, tmp_path: Path, capsys: pytest.Cap
 def test_a_model_for_text_makes_no_forecasts():
     found = tiny("regression", [(f"word {n}", str(n)) for n in range(40)], tokenizer="words")
     with pytest.raises(RunError, match="forecasts are for series"):
-        found.task.forecast(None, days(30))
+        capability(found.task, Forecaster)
 
 
 def test_margins_give_the_coverage_that_was_asked_for():
