@@ -42,8 +42,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {"sliding_window": None}),
     "mistral with windows": ("Mistral", {"sliding_window": 5}),
     "qwen2 with windows": ("Qwen2", {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}),
-    "qwen3 with windows": ("Qwen3", {"head_dim": 10, "use_sliding_window": True, "sliding_window": 4,
-                                     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    "qwen3 with windows": (
+        "Qwen3",
+        {
+            "head_dim": 10,
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
     "qwen2": ("Qwen2", {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3", {"head_dim": 10}),
 }

@@ -223,7 +223,7 @@ class TransformerConfig(EncoderDecoderConfig):
         for kind in pattern:
             if kind not in known:
                 raise ConfigError(f"unknown kind of attention {kind!r}{nearest(kind, list(known))}")
-        if not 1 <= len(pattern) <= max(1, num_layers):
+        if not pattern or 0 < num_layers < len(pattern):
             raise ConfigError(
                 f"a list of kinds of attention is repeated over the layers and must have 1 to {num_layers} kinds, "
                 f"got {len(pattern)}"

@@ -30,7 +30,7 @@ from regard.models.transformer.inference.layers import (
 from regard.models.transformer.model import Transformer
 from regard.models.transformer.states import StaticCache
 from regard.nn.inference import packed_linear
-from regard.nn.kv_cache import CrossAttentionKV, StaticKVCache
+from regard.nn.kv_cache import CrossAttentionKV, LinearCache, SparseStaticKVCache, StaticLayerCache
 
 Function = Callable[[Tensor], Tensor]
 
@@ -112,7 +112,7 @@ class PackedStep:
         self,
         x: Float[Tensor, "batch model"],
         layer: AttentionLayer,
-        cache: StaticKVCache,
+        cache: StaticLayerCache,
         positions: _Positions,
         gains: Float[Tensor, "projected head"] | None,
     ) -> Float[Tensor, "batch model"]:
@@ -121,16 +121,41 @@ class PackedStep:
         qk, v = heads[:, :num_rotated], heads[:, num_rotated:]
         if gains is not None and layer.head_norms is not None:
             qk = F.rms_norm(qk, (self._head_dim,), None, layer.head_norms.epsilon) * gains
+        if isinstance(cache, LinearCache):
+            return layer.output(self._attend_linearly(qk, v, cache, positions).to(x.dtype))
         if positions.rotary is not None:
             cosine, sine = positions.rotary
             qk = torch.addcmul(qk * cosine, qk.roll(self._head_dim // 2, -1), sine)
         q, k = qk[:, :num_heads, None], qk[:, num_heads:]
+        if isinstance(cache, SparseStaticKVCache):
+            own = cache.at(positions.indices)
+            keys, values = own.append(k[:, :, None], v[:, :, None])
+            if positions.common is not None and not cache.pattern.has_common:
+                # All entries that are in use are in the window.
+                end = min(positions.end, cache.ring_size)
+                return self._attend(q, keys[:, :, :end], values[:, :, :end], None, layer)
+            return self._attend(q, keys, values, (own.key_positions() >= 0)[:, None, None], layer)
         if positions.common is not None:
             cache.keys[:, :, positions.common], cache.values[:, :, positions.common] = k, v
         else:
             cache.at(positions.indices).append(k[:, :, None], v[:, :, None])
         keys, values = cache.keys[:, :, : positions.end], cache.values[:, :, : positions.end]
         return self._attend(q, keys, values, positions.mask, layer)
+
+    def _attend_linearly(
+        self, qk: Float[Tensor, "batch projected head"], v: Tensor, cache: LinearCache, positions: _Positions
+    ) -> Float[Tensor, "batch width"]:
+        """Add the newest position to the sums, and read them."""
+        features = F.elu(qk.to(cache.sums.dtype)) + 1.0
+        rotated = features
+        if positions.rotary is not None:
+            cosine, sine = (part.to(features.dtype) for part in positions.rotary)
+            rotated = torch.addcmul(features * cosine, features.roll(self._head_dim // 2, -1), sine)
+        num_heads, shared = self._num_heads, (self._num_shared, -1)
+        cache.sums.add_(rotated[:, num_heads:, :, None] * v[:, :, None].to(features.dtype))
+        cache.totals.add_(features[:, num_heads:])
+        q, rotated_q = (part[:, :num_heads].unflatten(1, shared) for part in (features, rotated))
+        return (rotated_q @ cache.sums / (q @ cache.totals[..., None])).flatten(1)
 
     def _cross_attend(
         self, x: Float[Tensor, "batch model"], layer: AttentionLayer, kv: CrossAttentionKV
