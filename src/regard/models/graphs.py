@@ -97,6 +97,7 @@ class GraphTransformerConfig(TransformerConfig):
 
     family: str = "graph-attention"
     can_isolate_documents: ClassVar[bool] = False
+    has_attention_kinds: ClassVar[bool] = False
     gains_from_bf16_on_cpu: ClassVar[bool] = False
     input_kind: ClassVar[InputKind] = "graphs"
     has_class_token: ClassVar[bool] = True
