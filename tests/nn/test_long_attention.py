@@ -102,7 +102,9 @@ class Counting(Lookup):
         super().__init__(make_similarity("dot", 2, 1))
         self.num_scores = 0
 
-    def forward(self, q: Tensor, k: Tensor, *others: Tensor | None) -> Tensor:
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, bias: Tensor | None = None
+    ) -> Tensor:
         self.num_scores += q.size(2) * k.size(2)
         return q
 

@@ -40,8 +40,6 @@ from regard.lab.exercises import TokenBatch, count_correct_ends, train_on_batche
 from regard.lab.study import Study, StudySection, StudyTable
 from regard.logging import log_info
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.transformer.states import StaticCache
-from regard.nn.kv_cache import LinearCache
 from regard.nn.losses import IGNORED
 
 _BYTES = 256
@@ -185,17 +183,7 @@ def measure_cost(values: Values, length: int, sizes: ContextSizes, *, seed: int)
             fast.step(token, state)
 
         decoding = _median_seconds(decode, 3 * sizes.repeats)
-    return Cost(seconds, num_bytes, decoding, state_bytes(state))
-
-
-def state_bytes(state: StaticCache) -> int:
-    """The bytes that a state stores of the positions so far, over all layers."""
-    tensors = [
-        part
-        for cache in state.caches
-        for part in ((cache.sums, cache.totals) if isinstance(cache, LinearCache) else (cache.keys, cache.values))
-    ]
-    return sum(part.untyped_storage().nbytes() for part in tensors)
+    return Cost(seconds, num_bytes, decoding, state.num_bytes)
 
 
 def _median_seconds(function: Callable[[], None], repeats: int) -> float:
@@ -235,7 +223,8 @@ def _compare_costs(axes: Sequence[Axes], sizes: ContextSizes, seed: int) -> Stud
     ):
         for (name, found), color in zip(costs.items(), COLORS, strict=False):
             if found[0][column] is not None:
-                panel.plot(sizes.lengths, [cost[column] for cost in found], "o-", color=color, label=name, markersize=3)
+                values = [float(cost[column] or 0.0) for cost in found]
+                panel.plot(sizes.lengths, values, "o-", color=color, label=name, markersize=3)
         label_axes(panel, title, "length", y, log="xy")
     longest, full = max(sizes.lengths), costs["full"]
     findings = [

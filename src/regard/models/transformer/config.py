@@ -178,7 +178,7 @@ class TransformerConfig(EncoderDecoderConfig):
     def _attention_fits_together(self) -> "TransformerConfig":
         if self.encoder_attention is not None and not (self.encoder_depth and self.decoder_depth):
             raise ConfigError("encoder_attention is for a model with an encoder and a decoder; set attention instead")
-        kinds: set[str] = set()
+        kinds: set[AttentionKind] = set()
         for name, depth, is_causal in (
             ("encoder_attention", self.encoder_depth, False),
             ("attention", self.decoder_depth, True),

@@ -165,8 +165,9 @@ class Transformer(SequenceModel[TransformerConfig]):
 
     def beam_state(self, state: DecoderState) -> DecoderState:
         # On a GPU the tree would synchronize at each step to count its entries.
-        is_growing = isinstance(state, TransformerState) and self.device.type == "cpu"
-        return (state.to_tree() or state) if is_growing else state
+        if not isinstance(state, TransformerState) or self.device.type != "cpu":
+            return state
+        return state.to_tree() or state
 
     def static_beam_state(self, state: DecoderState, beam_size: int, capacity: int) -> StaticBeamState | None:
         limit = self.config.max_target_positions

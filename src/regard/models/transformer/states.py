@@ -90,6 +90,12 @@ class StaticCache:
     capacity: int
     """Positions of the longest sequence."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of what the layers store of the positions so far."""
+        parts = [part for cache in self.caches for part in vars(cache).values() if isinstance(part, Tensor)]
+        return sum(part.untyped_storage().nbytes() for part in parts)
+
     def select(self, rows: Int[Tensor, " chosen"]) -> "StaticCache":
         cross_kvs = self.cross_kvs and [kv.select(rows) for kv in self.cross_kvs]
         caches = [cache.select(rows) for cache in self.caches]

@@ -39,6 +39,8 @@ class _Positions(NamedTuple):
     """The positions of the newest tokens, and what follows from them for all layers."""
 
     indices: Int[Tensor, "batch 1"]
+    rows: Int[Tensor, " batch"] | slice
+    """Of the tables of positions."""
     common: int | None
     """The position of all rows, if it is the same."""
     end: int
@@ -73,14 +75,16 @@ class PackedStep:
 
     def step(self, tokens: Int[Tensor, "batch 1"], state: DecoderState) -> Float[Tensor, "batch 1 vocab"]:
         assert isinstance(state, StaticCache)
-        tables = self._tables_for(state.capacity)
-        positions = _positions(state, tables)
+        indices = state.lengths.clamp(max=state.capacity - 1)
+        # A table would grow with the capacity, which layers that store less than all positions do not.
+        is_full = self._model.decoder_stack().is_full
+        tables = self._tables_for(state.capacity) if is_full else self._tables_of(indices)
+        positions = _positions(indices, tables, has_every_position=is_full)
         x = self._model.embedding.weight.index_select(0, tokens[:, 0])
         if self._embedding_scale != 1.0:
             x = x * self._embedding_scale
         if tables.embeddings is not None:
-            common = positions.common
-            x = x + (tables.embeddings[common] if common is not None else tables.embeddings[positions.indices[:, 0]])
+            x = x + tables.embeddings[positions.rows]
         for i, layer in enumerate(self._layers):
             x = self._sublayer(x, layer.attention, self._self_attend, state.caches[i], positions, self._gains[i])
             if layer.cross_attention is not None:
@@ -95,11 +99,14 @@ class PackedStep:
 
     def _tables_for(self, capacity: int) -> PositionTables:
         if capacity not in self._tables:
-            embeddings, rotary = position_tables(self._model, capacity)
-            dtype = self._model.embedding.weight.dtype
-            rotary = None if rotary is None else (rotary[0].to(dtype), rotary[1].to(dtype))
-            self._tables[capacity] = PositionTables(embeddings, rotary)
+            self._tables[capacity] = self._tables_of(torch.arange(capacity))
         return self._tables[capacity]
+
+    def _tables_of(self, every: Int[Tensor, " capacity"]) -> PositionTables:
+        embeddings, rotary = position_tables(self._model, every)
+        dtype = self._model.embedding.weight.dtype
+        rotary = None if rotary is None else (rotary[0].to(dtype), rotary[1].to(dtype))
+        return PositionTables(embeddings, rotary)
 
     def _sublayer(
         self, x: Tensor, layer: AttentionLayer | FeedForwardLayer, function: Callable[..., Tensor], *arguments: object
@@ -173,8 +180,7 @@ class PackedStep:
         return layer.output(heads.reshape(heads.size(0), -1))
 
 
-def _positions(state: StaticCache, tables: PositionTables) -> _Positions:
-    indices = state.lengths.clamp(max=state.capacity - 1)
+def _positions(indices: Int[Tensor, " batch"], tables: PositionTables, *, has_every_position: bool) -> _Positions:
     numbers = indices.tolist()
     end = max(numbers) + 1
     if min(numbers) + 1 == end:
@@ -182,8 +188,9 @@ def _positions(state: StaticCache, tables: PositionTables) -> _Positions:
     else:
         common, rows = None, indices
         mask = (torch.arange(end) <= indices[:, None])[:, None, None]
+    rows = rows if has_every_position else slice(None)
     rotary = tables.rotary and (tables.rotary[0][rows][:, None], tables.rotary[1][rows][:, None])
-    return _Positions(indices[:, None], common, end, mask, rotary)
+    return _Positions(indices[:, None], rows, common, end, mask, rotary)
 
 
 def _feed_forward(x: Float[Tensor, "batch model"], layer: FeedForwardLayer) -> Float[Tensor, "batch model"]:

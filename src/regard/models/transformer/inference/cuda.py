@@ -112,7 +112,8 @@ class FusedStep:
     def _tables_for(self, capacity: int) -> PositionTables:
         # Kept for each capacity: CUDA graphs read them at fixed addresses.
         if capacity not in self._tables:
-            self._tables[capacity] = position_tables(self._model, capacity)
+            every = torch.arange(capacity, device=self._model.device)
+            self._tables[capacity] = position_tables(self._model, every)
         return self._tables[capacity]
 
     def _self_attend(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.models.transformer.model import Transformer, TransformerStack
@@ -132,12 +132,11 @@ def is_watched(layers: Sequence[DecoderLayer]) -> bool:
     )
 
 
-def position_tables(model: Transformer, capacity: int) -> PositionTables:
-    """Return the encodings of the positions below `capacity`."""
+def position_tables(model: Transformer, every: Int[Tensor, " capacity"]) -> PositionTables:
+    """Return the encodings of these positions."""
     positions, weight = model.decoder_stack().positions, model.embedding.weight
     if positions is None:
         return PositionTables()
-    every = torch.arange(capacity, device=weight.device)
     encoding = positions(every, every)
     embeddings = None if encoding.embeddings is None else encoding.embeddings.to(weight.dtype).contiguous()
     if encoding.rotation is None:
