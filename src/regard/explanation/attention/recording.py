@@ -15,7 +15,6 @@ from regard.explanation.attention.maps import AttentionMaps
 from regard.explanation.graphs import lay_out
 from regard.explanation.tokens import visible
 from regard.nn.attention import Lookup
-from regard.nn.linear_attention import LinearLookup
 from regard.tasks.task import GraphDrawing
 from regard.text.tokenizer import Tokenizer
 
@@ -60,7 +59,7 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             model(tokens)
         weights["decoder.blocks.0.attention"].shape  # batch, heads, query, key
     """
-    lookups = {name: module for name, module in model.named_modules() if isinstance(module, Lookup | LinearLookup)}
+    lookups = {name: module for name, module in model.named_modules() if isinstance(module, Lookup)}
     weights: dict[str, Tensor] = {}
 
     def record(name: str, new: Tensor) -> None:
@@ -78,7 +77,7 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 def has_attention(model: nn.Module) -> bool:
     """Returns whether the model has attention layers."""
-    return any(isinstance(module, Lookup | LinearLookup) for module in model.modules())
+    return any(isinstance(module, Lookup) for module in model.modules())
 
 
 @torch.inference_mode()
