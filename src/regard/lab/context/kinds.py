@@ -94,7 +94,7 @@ _FULL = ContextSizes(
     passkey_steps=500, num_sequences=300, num_seeds=3,
 )  # fmt: skip
 
-Values = Mapping[str, Any]
+_Values = Mapping[str, Any]
 
 
 def kinds_of_attention(sizes: ContextSizes) -> dict[str, dict[str, Any]]:
@@ -128,7 +128,7 @@ def study_context(
     return CONTEXT.result(sizes, sections, figure, data="synthetic" if data is None else Path(data).name)
 
 
-def make_decoder(values: Values, vocab_size: int, sizes: ContextSizes, *, seed: int) -> Transformer:
+def make_decoder(values: _Values, vocab_size: int, sizes: ContextSizes, *, seed: int) -> Transformer:
     """A decoder with this kind of attention; the settings of low-rank attention make it an encoder."""
     torch.manual_seed(seed)
     stacks = {"encoder_layers": 0, "decoder_layers": sizes.num_layers}
@@ -149,7 +149,7 @@ class Cost(NamedTuple):
     """Bytes that decoding stores of the positions so far."""
 
 
-def measure_cost(values: Values, length: int, sizes: ContextSizes, *, seed: int) -> Cost:
+def measure_cost(values: _Values, length: int, sizes: ContextSizes, *, seed: int) -> Cost:
     """The cost of a training step on one sequence, and of a decoding step after it."""
     model = make_decoder(values, _BYTES, sizes, seed=seed)
     tokens = torch.randint(_BYTES, (1, length))
@@ -270,7 +270,7 @@ def _tokens(text: str) -> Int[Tensor, " time"]:
 
 
 def held_out_losses(
-    values: Values, text: Int[Tensor, " time"], sizes: ContextSizes, *, seed: int
+    values: _Values, text: Int[Tensor, " time"], sizes: ContextSizes, *, seed: int
 ) -> Float[Tensor, " windows"]:
     """Train on the first part of a text, and return the mean loss of each window of its end, in nats."""
     model = make_decoder(values, _BYTES, sizes, seed=seed)
@@ -334,7 +334,7 @@ def draw_passkeys(num_rows: int, length: int, *, num_passkeys: int, distance: in
     return TokenBatch(tokens.scatter(1, places, keys), targets)
 
 
-def count_passkeys(values: Values, sizes: ContextSizes, *, seed: int) -> list[int]:
+def count_passkeys(values: _Values, sizes: ContextSizes, *, seed: int) -> list[int]:
     """Train on passkeys at all distances; returns the number retrieved at each tested distance."""
     model = make_decoder(values, 2 * sizes.num_passkeys, sizes, seed=seed)
     draw = partial(draw_passkeys, length=sizes.passkey_length, num_passkeys=sizes.num_passkeys)

@@ -17,7 +17,7 @@ from regard.nn.similarity import SimilarityName
 from regard.settings import nearest
 
 Initialization = Literal["glorot", "gpt2"]
-AttentionKind = Literal["full", "window", "strided", "linear", "low-rank"]
+SelfAttentionKind = Literal["full", "window", "strided", "linear", "low-rank"]
 
 _SPARSE = ("window", "strided")
 _BIASED: tuple[Positions, ...] = ("relative", "alibi", "shaw")
@@ -178,7 +178,7 @@ class TransformerConfig(EncoderDecoderConfig):
     def _attention_fits_together(self) -> "TransformerConfig":
         if self.encoder_attention is not None and not (self.encoder_depth and self.decoder_depth):
             raise ConfigError("encoder_attention is for a model with an encoder and a decoder; set attention instead")
-        kinds: set[AttentionKind] = set()
+        kinds: set[SelfAttentionKind] = set()
         for name, depth, is_causal in (
             ("encoder_attention", self.encoder_depth, False),
             ("attention", self.decoder_depth, True),
@@ -198,7 +198,7 @@ class TransformerConfig(EncoderDecoderConfig):
             raise ConfigError("position_stretch_by needs a position_stretch above 1, got position_stretch=1.0")
         return self
 
-    def _check_kinds(self, kinds: set[AttentionKind], name: str, *, is_causal: bool) -> None:
+    def _check_kinds(self, kinds: set[SelfAttentionKind], name: str, *, is_causal: bool) -> None:
         if is_causal and "low-rank" in kinds:
             raise ConfigError(
                 f"low-rank attention averages all positions, later ones too, and is for encoders, got {name}="
@@ -215,11 +215,11 @@ class TransformerConfig(EncoderDecoderConfig):
                 if (got := getattr(self, setting)) != value:
                     raise ConfigError(f"{setting} must be {value} for {kind} attention, got {got}")
 
-    def attention_kinds(self, num_layers: int, *, is_causal: bool) -> list[AttentionKind]:
+    def attention_kinds(self, num_layers: int, *, is_causal: bool) -> list[SelfAttentionKind]:
         """Return the kind of self-attention of each layer of a stack."""
         pattern = self.attention if is_causal or self.encoder_attention is None else self.encoder_attention
         pattern = [pattern] if isinstance(pattern, str) else pattern
-        known: dict[str, AttentionKind] = {kind: kind for kind in get_args(AttentionKind)}
+        known: dict[str, SelfAttentionKind] = {kind: kind for kind in get_args(SelfAttentionKind)}
         for kind in pattern:
             if kind not in known:
                 raise ConfigError(f"unknown kind of attention {kind!r}{nearest(kind, list(known))}")
@@ -230,7 +230,7 @@ class TransformerConfig(EncoderDecoderConfig):
             )
         return [known[kind] for kind in islice(cycle(pattern), num_layers)]
 
-    def sparse_pattern(self, kind: AttentionKind, *, is_causal: bool) -> SparsePattern | None:
+    def sparse_pattern(self, kind: SelfAttentionKind, *, is_causal: bool) -> SparsePattern | None:
         """Return the keys that window or strided attention attends to; None for other kinds."""
         if kind not in _SPARSE:
             return None

@@ -23,7 +23,7 @@ from regard.errors import ConfigError
 from regard.models.base import ForeignEncoder, SequenceModel
 from regard.models.family import ModelConfig, make_lookup
 from regard.models.protocols import DecoderState, EncoderOutput, StaticBeamState
-from regard.models.transformer.config import AttentionKind, TransformerConfig
+from regard.models.transformer.config import SelfAttentionKind, TransformerConfig
 from regard.models.transformer.states import BeamTreeCache, StaticBeamCache, StaticCache, TransformerState
 from regard.nn.attention import Bias, HeadLookup, Mask, MultiHeadAttention, ShapedLookup
 from regard.nn.blocks import Block
@@ -439,7 +439,7 @@ def make_position_encoding(config: TransformerConfig, positions: Positions, *, i
 
 
 def make_attention(
-    config: TransformerConfig, *, kind: AttentionKind = "full", is_causal: bool = False, is_cross: bool = False
+    config: TransformerConfig, *, kind: SelfAttentionKind = "full", is_causal: bool = False, is_cross: bool = False
 ) -> MultiHeadAttention:
     """Return one attention layer of a block; only self-attention can be shaped, or of another kind than full."""
     if kind == "low-rank" and is_causal:
