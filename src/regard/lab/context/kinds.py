@@ -309,7 +309,8 @@ def _compare_perplexities(axes: Axes, text: Tensor, sizes: ContextSizes, seed: i
             middle, low, high = differences
             verdict = "no different from" if low <= 0 <= high else "worse than" if low > 0 else "better than"
             findings.append(
-                f"On the text {name} attention is {verdict} full attention after {sizes.text_steps} steps: perplexity "
+                f"On the text {name} attention is {verdict} full attention after {sizes.text_steps} steps "
+                f"(seeds: {sizes.num_seeds}): perplexity "
                 f"{found[name][0]:.3f} against {found['full'][0]:.3f}, difference of the losses {middle:+.4f} "
                 f"[{low:+.4f}, {high:+.4f}] nats."
             )
