@@ -17,6 +17,7 @@ from regard.runs.folder import RunFolder
 from regard.runs.run import Run, split_paths_and_rows
 from regard.runs.train import Data, as_list, given_values, make_trainer, new_run_path, start, with_task
 from regard.settings import merge_tables
+from regard.tasks.capabilities import RolloutTask
 from regard.tasks.registry import find_task, make_task
 from regard.tasks.text import TextSettings
 from regard.training.checkpoints import hash_of
@@ -112,9 +113,10 @@ def finetune(
     tuned = resolved.finetune
     assert tuned is not None, "fine-tuning has a base"
     relative = os.path.relpath(Path(base).absolute(), folder.path.absolute())
+    sources = trainer.task.reward_sources if isinstance(trainer.task, RolloutTask) else {}
     rewards = {
         name: os.path.relpath(source, folder.path.absolute())
-        for name, source in trainer.task.reward_sources.items()
+        for name, source in sources.items()
         if Path(source).is_dir()
     }
     task_settings = {**resolved.task.model_dump(), **rewards}

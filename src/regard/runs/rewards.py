@@ -12,6 +12,7 @@ from typing import Any
 from regard.errors import ConfigError, RunError
 from regard.runs.folder import RunFolder
 from regard.runs.run import Run
+from regard.tasks.capabilities import RewardProvider, capability
 from regard.training.precision import threads
 
 _MOST_SHOWN = 60
@@ -33,11 +34,11 @@ def load_reward(
     path = Path(source) if folder is None or Path(source).is_absolute() else folder / source
     if RunFolder(path).settings_path.exists():
         run = Run(path, device=device)
-        run.task.rewards(run.model, [], [])  # raises at once where it is no reward model
+        task = capability(run.task, RewardProvider)
 
         def by_run(prompts: Sequence[str], answers: Sequence[str]) -> list[float]:
             with threads(1):
-                found = run.task.rewards(run.model, prompts, answers)
+                found = task.rewards(run.model, prompts, answers)
             return _require_finite(source, found, prompts, answers)
 
         return by_run

@@ -14,7 +14,7 @@ Dimensions: `batch` pairs.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,21 +40,11 @@ from regard.logging import log_info
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, SequenceClassifier, default_pooling
 from regard.nn.preferences import bradley_terry_losses
+from regard.tasks.choices import Defaults, DefaultsContext
+from regard.tasks.content import Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.sentence_embedding import MatchBatch
-from regard.tasks.task import (
-    PLAIN,
-    Defaults,
-    DefaultsContext,
-    Detection,
-    EvaluationData,
-    Likelihoods,
-    Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
-    to_device,
-)
+from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, to_device
 from regard.tasks.text import SEPARATOR, TextSettings, TextTask, encode_texts, make_text_batch, pad_text_batch
 
 _FIRST, _SECOND = "first", "second"
@@ -176,10 +166,8 @@ class RewardModeling(TextTask[RewardModelingSettings]):
             return Prediction(text, f"{output[0]:.6g}")
         share = float(1 / (1 + np.exp(np.clip(output[1] - output[0], -500, 500))))
         best = _FIRST if share >= 0.5 else _SECOND
-        return Prediction(
-            text, best, probability=max(share, 1 - share), probabilities={_FIRST: share, _SECOND: 1 - share},
-            details={"rewards": list(output)},
-        )  # fmt: skip
+        probabilities = {_FIRST: share, _SECOND: 1 - share}
+        return PreferencePrediction(text, best, None, probabilities, max(share, 1 - share), list(output))
 
     def rewards(self, model: Any, prompts: Sequence[str], answers: Sequence[str]) -> list[float]:
         inputs = (map(_without_separators, each) for each in (prompts, answers))
@@ -241,3 +229,11 @@ def _by_rater(data: EvaluationData) -> dict[str, str]:
         shown = sorted(counts, key=lambda rater: -counts[rater])[:_MOST_RATERS]
         facts["accuracy by rater"] = ", ".join(f"{name} {right[name] / counts[name]:.2f}" for name in shown)
     return facts
+
+
+@dataclass(frozen=True)
+class PreferencePrediction(Prediction):
+    """Which of two answers is preferred."""
+
+    rewards: list[float] = field(default_factory=list)
+    """Of the first and of the second answer."""

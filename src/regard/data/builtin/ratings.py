@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from regard.data.builtin import BuiltinData
+
 _TOPICS = {
     "cats": "purr whiskers paws nap kitten meow",
     "rain": "clouds umbrella puddle storm drizzle wet",
@@ -107,3 +109,23 @@ def _answer(rng: Random, prompt: str) -> str:
         else:
             words.append(rng.choice(_POLITE if kind < _ON_TOPIC + _OFF_TOPIC + _POLITENESS else _FILLERS))
     return "".join(f" {word}" for word in words)
+
+
+RATINGS_DATA = BuiltinData(
+    name="ratings",
+    description=f"pairs of answers of which {len(RATERS)} raters with known noise have chosen one, by a known utility",
+    columns=("prompt", "chosen", "rejected", "rater"),
+    num_rows=24_000,
+    tokenizer="words",
+    generate=generate_ratings,
+    true_reward="regard.data.builtin.ratings:utility",
+    preference_ceiling=preference_ceiling,
+)
+ANSWERS_DATA = BuiltinData(
+    name="answers",
+    description="prompts with answers of any quality: the text for a language model that is then aligned by ratings",
+    columns=("text",),
+    num_rows=8_000,
+    tokenizer="words",
+    generate=generate_answers,
+)

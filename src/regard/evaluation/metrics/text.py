@@ -171,7 +171,7 @@ def count_format(outputs: Sequence[str], pattern: str) -> Counts:
 FORMAT_MATCH = Metric(
     name="format_match",
     label="Format",
-    counter=lambda examples: count_format(*examples.require("outputs"), str(examples.settings.get("format", ".*"))),
+    counter=lambda examples: count_format(examples.require("outputs")[0], str(examples.settings.get("format", ".*"))),
     needs=("outputs",),
 )
 EXACT_MATCH = Metric(name="exact_match", label="Exact match", counter=on_pairs(count_exact_match))

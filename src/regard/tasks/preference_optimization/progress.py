@@ -16,8 +16,9 @@ import numpy as np
 
 from regard.evaluation.intervals import mean_interval
 from regard.nn.losses import IGNORED
+from regard.tasks.capabilities import ReferenceModel
+from regard.tasks.content import Curve, Panel, Plot, Section
 from regard.tasks.preference_optimization.rollouts import Reward, answer_log_probs, join_answers, sample_answers
-from regard.tasks.task import PlottedLine, ReferenceModel, TrainingPlot
 from regard.text.tokenizer import Tokenizer
 
 _SEED = 1
@@ -78,37 +79,49 @@ class AlignmentProgress:
         return {name: reward(*texts) for name, reward in self._rewards.items()}
 
 
-def alignment_plots(lines: Sequence[Mapping[str, Any]]) -> list[TrainingPlot]:
+def alignment_sections(lines: Sequence[Mapping[str, Any]]) -> list[Section]:
     """Rewards against the KL divergence, the point from which on the true one falls, and a table of all figures."""
     steps: dict[int, Mapping[str, Any]] = {line["step"]: line for line in lines if "kl" in line}
     found = [steps[step] for step in sorted(steps)]
     if not found:
         return []
     shown = [name for name in _NAMES if name in found[0]]
-    plotted = [
-        PlottedLine(
-            _NAMES[name],
-            [math.sqrt(max(0.0, line["kl"])) for line in found],
-            [line[name] for line in found],
-            [1.96 * line[f"{name}_error"] for line in found],
-        )
-        for name in shown
-    ]
     peak, sentence = _parting(found)
-    header = ["step", "KL", *(_NAMES[name] for name in shown), "win rate", "p", "length", "repetition", "diversity"]
-    rows = [[_cell(line, name) for name in ("step", "kl", *shown, "win_rate", "win_p", "length", "repetition",
-                                             "diversity")] for line in found]  # fmt: skip
+    title = "Rewards against the KL divergence from the base"
+    panel = Panel(
+        title,
+        [_curve(found, name) for name in shown],
+        marks={} if peak is None else {_NAMES["true_reward"]: [_distance(peak)]},
+        labels=("root of the KL divergence, in nats of an answer", "reward"),
+    )
+    names = ("step", "kl", *shown, "win_rate", "win_p", "length", "repetition", "diversity")
     return [
-        TrainingPlot(
-            title="Rewards against the KL divergence from the base",
-            x_label="root of the KL divergence, in nats of an answer",
-            lines=plotted,
-            mark=None if peak is None else math.sqrt(max(0.0, peak["kl"])),
-            mark_label="the true reward falls from here on",
-            note=sentence,
-            table=[header, *rows],
+        Section(
+            title,
+            lead=sentence,
+            plot=Plot([panel], description=title) if shown else None,
+            columns=["step", "KL", *(_NAMES[name] for name in shown), "win rate", "p", *names[-3:]],
+            rows=[[_cell(line, name) for name in names] for line in found],
+            note="" if peak is None else "The mark is where the true reward is highest; beyond it, it falls.",
         )
     ]
+
+
+def _curve(lines: Sequence[Mapping[str, Any]], name: str) -> Curve:
+    """A reward with its 95 % interval, by the distance from the base."""
+    ordered = sorted(lines, key=_distance)
+    values, spreads = [line[name] for line in ordered], [1.96 * line[f"{name}_error"] for line in ordered]
+    return Curve(
+        _NAMES[name],
+        [_distance(line) for line in ordered],
+        values,
+        lower=[value - spread for value, spread in zip(values, spreads, strict=True)],
+        upper=[value + spread for value, spread in zip(values, spreads, strict=True)],
+    )
+
+
+def _distance(line: Mapping[str, Any]) -> float:
+    return math.sqrt(max(0.0, line["kl"]))
 
 
 def _parting(lines: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any] | None, str]:

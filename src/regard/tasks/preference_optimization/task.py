@@ -48,6 +48,9 @@ from regard.nn.preferences import (
     simpo_losses,
 )
 from regard.settings import nearest
+from regard.tasks.capabilities import ReferenceModel, TextScore
+from regard.tasks.choices import Defaults, DefaultsContext
+from regard.tasks.content import ReportContent, Section, ServerSchema
 from regard.tasks.instruction_tuning import AnswerPredictor
 from regard.tasks.language_modeling import (
     LanguageModelingPredictor,
@@ -55,7 +58,7 @@ from regard.tasks.language_modeling import (
     build_decoder,
     score_text,
 )
-from regard.tasks.preference_optimization.progress import AlignmentProgress, alignment_plots
+from regard.tasks.preference_optimization.progress import AlignmentProgress, alignment_sections
 from regard.tasks.preference_optimization.rollouts import (
     Reward,
     RolloutBatch,
@@ -63,20 +66,7 @@ from regard.tasks.preference_optimization.rollouts import (
     answer_log_probs,
     join_answers,
 )
-from regard.tasks.task import (
-    PLAIN,
-    Defaults,
-    DefaultsContext,
-    EvaluationData,
-    Likelihoods,
-    Objective,
-    ReferenceModel,
-    ReportContent,
-    ServerSchema,
-    TextScore,
-    TrainingPlot,
-    to_device,
-)
+from regard.tasks.task import PLAIN, EvaluationData, Likelihoods, Objective, to_device
 from regard.tasks.text import TextSettings, TextTask
 from regard.text.chat import Chat
 
@@ -302,9 +292,9 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
     def reward_seconds(self) -> float:
         return self.settings.reward_seconds
 
-    def bind(self, make_reference: Callable[[], ReferenceModel], rewards: Mapping[str, Reward]) -> Self:
+    def bind(self, reference: ReferenceModel, rewards: Mapping[str, Reward]) -> Self:
         bound, settings = type(self)(self.settings, self.codecs), self.settings
-        bound._reference, bound._rewards = make_reference(), rewards
+        bound._reference, bound._rewards = reference, rewards
         bound._progress = AlignmentProgress(
             self.tokenizer, bound._reference, rewards, num_answers=settings.evaluation_answers,
             max_tokens=settings.max_tokens,
@@ -477,8 +467,8 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         reward = {} if settings.reward is None else {"reward": settings.reward}
         return {**super().facts(), "method": f"{settings.method}, beta {settings.beta:g}", **reward}
 
-    def training_plots(self, lines: Sequence[Mapping[str, Any]]) -> list[TrainingPlot]:
-        return alignment_plots(lines)
+    def training_sections(self, lines: Sequence[Mapping[str, Any]]) -> list[Section]:
+        return alignment_sections(lines)
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return ServerSchema(inputs=("prompt",), streams=True, placeholder="A prompt")
