@@ -85,10 +85,10 @@ def test_an_interrupted_answer_is_kept_as_far_as_it_was_written(run, monkeypatch
 
 def test_every_command_works_on_a_run_of_conversations(run, chats, regard, tmp_path):
     assert regard("predict", run, "is 3?", "--max-tokens", 3).succeeds()
-    scores = json.loads(regard("evaluate", run, chats, "--json", "--max-tokens", 3).succeeds().out.splitlines()[-1])
+    scores = json.loads(regard("evaluate", run, chats, "--json").succeeds().out.splitlines()[-1])
     assert scores["perplexity"]["interval"]
     assert "exact_match" in scores
-    regard("test", run, "--max-tokens", 3).succeeds()
+    regard("test", run).succeeds()
     regard("certificate", run).succeeds()
     assert regard("generate", run, "is 3?", "--max-tokens", 3).succeeds().out is not None
     regard("score", run, "even").succeeds()

@@ -9,7 +9,7 @@ SMALL = "--set model.num_layers=1 --set model.model_dim=16 --set model.num_heads
 
 
 @pytest.mark.slow
-def test_the_commands_and_the_program_run_in_the_order_they_stand_in(pretrained, run_inside, capsys, monkeypatch):
+def test_the_commands_and_the_program_run_in_the_order_they_stand_in(pretrained, run_inside, capsys):
     page = Page(ROOT / "docs" / "chat.md")
     talks = [
         [{"role": "user", "content": f"What is {n}?"}, {"role": "assistant", "content": "odd" if n % 2 else "even"}]
@@ -17,6 +17,7 @@ def test_the_commands_and_the_program_run_in_the_order_they_stand_in(pretrained,
     ]
     (pretrained / "chats.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
     (pretrained / "words.csv").write_text("english,german\n" + "".join(f"w{n},W{n}\n" for n in range(60)))
+    (pretrained / "messages.txt").write_text("What is 3?\nWhat is 4?\n/save talk.jsonl\n")
     (toml,) = page.blocks("toml")
     (pretrained / "german.toml").write_text(toml)
     template = "{% for m in messages %}{{ m.role }}> {{ m.content }}{{ eos_token }}{% endfor %}"
