@@ -95,7 +95,7 @@ def perplexity_of(base: Any, model: Any, text: str) -> float:
 def tiny_base(folder: Path) -> Path:
     """A language model of a few weights, trained for one step."""
     regard.train(
-        [f"{word} and a {word}." for word in WORDS], out=folder / "base", task="language-modeling", model="gpt-tiny",
+        [(f"{word} and a {word}.",) for word in WORDS], out=folder / "base", task="language-modeling", model="gpt-tiny",
         tokenizer="bytes", steps=1, device="cpu", baseline=False, show_progress=False,
         settings={"task": {"window": 16}, "model": {"num_layers": 1, "model_dim": 16, "num_heads": 2}},
     )  # fmt: skip

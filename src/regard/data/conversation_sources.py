@@ -187,8 +187,10 @@ def conversation_columns(names: Sequence[str]) -> tuple[str, ...] | None:
     """The columns of conversations among these names: that of messages, or those of prompts and answers.
 
     Example:
-        >>> conversation_columns(["id", "Messages"]), conversation_columns(["output", "instruction"]), conversation_columns(["source", "target"])
-        (('Messages',), ('instruction', 'output'), None)
+        >>> conversation_columns(["id", "Messages"]), conversation_columns(["source", "target"])
+        (('Messages',), None)
+        >>> conversation_columns(["output", "instruction"])
+        ('instruction', 'output')
     """
     known = {name.strip().lower(): name for name in reversed(names)}
     for form in ((MESSAGES,), *PAIR_FORMS):

@@ -39,8 +39,8 @@ from regard.data.conversation_sources import (
     MESSAGES,
     ChatMessage,
     RowTemplates,
-    conversation_of,
     conversation_columns,
+    conversation_of,
     open_conversations,
     parse_prompt,
 )
