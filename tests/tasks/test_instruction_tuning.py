@@ -86,6 +86,7 @@ def test_packed_conversations_have_the_loss_and_the_gradients_of_separate_ones(m
     assert packed.num_tokens == sum(each.num_tokens for each in alone)
 
 
+@torch.no_grad()
 def test_without_isolation_conversations_would_see_each_other(made: Tiny, model):
     """What the test above would find: the same windows as one document have another loss."""
     some = conversations(made)
