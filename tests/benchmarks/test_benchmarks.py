@@ -225,6 +225,17 @@ def test_beyond_text(run: Run):
     assert all(1 <= rows["cartpole"][name] <= 500 for name in ("mean_return", "cloned", "recorded"))
 
 
+def test_instructions(run: Run):
+    (row,) = run("instructions")
+    assert 0.0 <= row["format"] <= 1.0
+    require_times([row], "perplexity_before", "perplexity_after", "answer_perplexity")
+    assert row["perplexity_change"] == pytest.approx(row["perplexity_after"] / row["perplexity_before"] - 1)
+    script = importlib.import_module("kinds.instructions")
+    pairs = script.generate_instructions(97, 0)
+    assert len({prompt for prompt, _ in pairs}) == 97
+    assert all(re.fullmatch(script.FORMAT, answer) for _, answer in pairs)
+
+
 def test_pictures(run: Run):
     rows = run("pictures")
     assert [row["row"] for row in rows] == ["mnist-cnn", "mnist-vit", "cifar10-cnn", "cifar10-vit"]

@@ -183,12 +183,14 @@ def open_conversations(
     return with_held_out(config, train, open_files, lambda: content_hash(train.paths))
 
 
-def form_of(names: Sequence[str]) -> tuple[str, ...] | None:
+def conversation_columns(names: Sequence[str]) -> tuple[str, ...] | None:
     """The columns of conversations among these names: that of messages, or those of prompts and answers.
 
     Example:
-        >>> form_of(["id", "Messages"]), form_of(["output", "instruction"]), form_of(["source", "target"])
-        (('Messages',), ('instruction', 'output'), None)
+        >>> conversation_columns(["id", "Messages"]), conversation_columns(["source", "target"])
+        (('Messages',), None)
+        >>> conversation_columns(["output", "instruction"])
+        ('instruction', 'output')
     """
     known = {name.strip().lower(): name for name in reversed(names)}
     for form in ((MESSAGES,), *PAIR_FORMS):
@@ -274,7 +276,7 @@ def _choose_form(
                 f"got {format_count(len(config.columns), 'column')}"
             )
         return tuple(names[require_column(name, names, where=where)] for name in config.columns)
-    form = form_of(names)
+    form = conversation_columns(names)
     if form is None:
         raise DataError(
             f"{where} has neither messages nor prompt and completion, only {format_names(names)}: name the columns of "

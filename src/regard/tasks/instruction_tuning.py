@@ -39,8 +39,8 @@ from regard.data.conversation_sources import (
     MESSAGES,
     ChatMessage,
     RowTemplates,
+    conversation_columns,
     conversation_of,
-    form_of,
     open_conversations,
     parse_prompt,
 )
@@ -176,7 +176,7 @@ class InstructionTuning(TextTask[InstructionTuningSettings]):
     def detect(cls, summary: DetectionSummary) -> Detection | None:
         if MESSAGES in summary.lists or (summary.columns_given and summary.names == (MESSAGES,)):
             return Detection("conversations (messages)", confidence=0.95)
-        form = form_of(summary.names)
+        form = conversation_columns(summary.names)
         if form is None or form == (MESSAGES,) or summary.has_column("chosen", "rejected") or summary.has_images:
             return None
         return Detection(f"prompts ({', '.join(form[:-1])}) and answers ({form[-1]})", confidence=0.7)
@@ -332,8 +332,8 @@ class InstructionTuning(TextTask[InstructionTuningSettings]):
             counts += some_counts
         return Likelihoods(losses, counts)
 
-    def predictor(self, model: Any, config: GenerationConfig) -> "AnswerPredictor":
-        return AnswerPredictor(model, self.chat, config)
+    def predictor(self, model: Any, config: GenerationConfig) -> "InstructionPredictor":
+        return InstructionPredictor(model, self.chat, config)
 
     def answer_messages(
         self, predictor: Any, messages: Sequence[Mapping[str, Any]], template: str | None
@@ -426,7 +426,7 @@ class InstructionTuning(TextTask[InstructionTuningSettings]):
         return score_text(model, self.tokenizer, text)
 
 
-class AnswerPredictor(LanguageModelingPredictor):
+class InstructionPredictor(LanguageModelingPredictor):
     """Answers prompts: texts, or messages as JSON."""
 
     def __init__(self, model: Any, chat: Chat, config: GenerationConfig) -> None:

@@ -210,7 +210,7 @@ def render_template(source: str, values: Mapping[str, Any], *, what: str = "the 
     pieces, length = [], 0
     template = compile_template(source, what=what)
     template.environment.start_clock()  # pyright: ignore[reportAttributeAccessIssue]  it is a _Sandbox
-    stream = template.generate(**values)
+    stream: Any = template.generate(**values)  # a generator, whose frame has the line
     try:
         for piece in stream:
             pieces.append(piece)

@@ -17,6 +17,7 @@ from sacrebleu.metrics import chrf as sacrebleu_chrf
 
 from regard.errors import ConfigError, DataError
 from regard.evaluation.counts import Counts, check_equal_lengths, count_right
+from regard.evaluation.examples import Examples
 from regard.evaluation.registry import Metric, on_pairs
 
 References = Sequence[str] | Sequence[Sequence[str]]
@@ -168,10 +169,15 @@ def count_format(outputs: Sequence[str], pattern: str) -> Counts:
     return count_right([compiled.fullmatch(output) is not None for output in outputs], {"format": pattern})
 
 
+def _count_format_of(examples: Examples) -> Counts:
+    (outputs,) = examples.require("outputs")
+    return count_format(outputs, str(examples.settings.get("format", ".*")))
+
+
 FORMAT_MATCH = Metric(
     name="format_match",
     label="Format",
-    counter=lambda examples: count_format(examples.require("outputs")[0], str(examples.settings.get("format", ".*"))),
+    counter=_count_format_of,
     needs=("outputs",),
 )
 EXACT_MATCH = Metric(name="exact_match", label="Exact match", counter=on_pairs(count_exact_match))
