@@ -1,6 +1,5 @@
 """Forecasting: what is read, how it is split and scored, intervals, and errors in one line."""
 
-import csv
 import json
 from datetime import date, timedelta
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.tasks.tables import write_csv
 from tests.tiny import tiny
 
 import regard
@@ -38,21 +38,13 @@ def days(count: int, **more: Any) -> list[dict[str, Any]]:
     ]
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("forecasting")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(folder / "cache"))
         return regard.train(
-            write(folder / "days.csv", days(160)), out=folder / "run", steps=20, device="cpu", show_progress=False,
+            write_csv(folder / "days.csv", days(160)), out=folder / "run", steps=20, device="cpu", show_progress=False,
             settings={"task": WINDOW},
         )  # fmt: skip
 
@@ -190,7 +182,7 @@ def test_a_masked_value_has_no_effect_on_the_loss():
     ],
 )  # fmt: skip
 def test_bad_input_is_one_clear_line(change: Any, message: str, tmp_path: Path):
-    path = write(tmp_path / "days.csv", change(days(100)))
+    path = write_csv(tmp_path / "days.csv", change(days(100)))
     with pytest.raises(DataError) as error:
         regard.train(
             path, out=tmp_path / "run", task="forecasting", settings={"task": {**WINDOW, "time_column": "date"}}
@@ -230,7 +222,7 @@ def test_several_series_are_found_by_a_column_of_text(tmp_path: Path):
 
 
 def test_a_forecast_is_a_table_with_a_row_for_each_step(run: Any, tmp_path: Path):
-    path = write(tmp_path / "new.csv", days(40))
+    path = write_csv(tmp_path / "new.csv", days(40))
     found = run.forecast(path, out=tmp_path / "f.jsonl", plot=tmp_path / "f.png")
     records = [json.loads(line) for line in (tmp_path / "f.jsonl").read_text().splitlines()]
     assert records == [row for each in found for row in each.to_records()]
@@ -265,7 +257,7 @@ def test_errors_of_forecasts_are_one_line(run: Any, tmp_path: Path):
 
 
 def test_the_command_prints_a_table(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any):
-    path = write(tmp_path / "new.csv", days(40))
+    path = write_csv(tmp_path / "new.csv", days(40))
     monkeypatch.setattr("sys.argv", ["regard", "forecast", str(run.path), str(path), "--horizon", "3", "--quiet"])
     with pytest.raises(SystemExit) as ended:
         main()

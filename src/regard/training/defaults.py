@@ -292,11 +292,7 @@ def _check(settings: ResolvedSettings, task: Task[Any], data: Prepared, hardware
         raise ConfigError("finetune.layer_decay and finetune.gradual are for adamw and adam, got train.optimizer=muon")
     if isinstance(settings.task, TextSettings) and settings.task.embeddings is not None and tuned is not None:
         raise ConfigError("task.embeddings is for models that are trained from scratch: a base has embeddings")
-    longest, limit = task.num_positions(data), model.max_positions
-    if limit is not None and longest > limit:
-        raise ConfigError(
-            f"learned positions must cover the longest input, got model.context_length={limit} for {longest} positions"
-        )
+    model.check_length(task.num_positions(data))
     if train.float8 and (reason := _why_not_float8(settings, data, hardware)):
         log_warning(f"train.float8 has no effect: {reason}")
 
