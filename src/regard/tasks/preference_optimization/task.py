@@ -51,7 +51,7 @@ from regard.settings import nearest
 from regard.tasks.capabilities import ReferenceModel, TextScore
 from regard.tasks.choices import Defaults, DefaultsContext
 from regard.tasks.content import ReportContent, Section, ServerSchema
-from regard.tasks.instruction_tuning import AnswerPredictor
+from regard.tasks.instruction_tuning import InstructionPredictor
 from regard.tasks.language_modeling import (
     LanguageModelingPredictor,
     answer_by_template,
@@ -429,7 +429,7 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
 
     def predictor(self, model: Any, config: GenerationConfig) -> LanguageModelingPredictor:
         if self._chat is not None:
-            return AnswerPredictor(model, self._chat, config)
+            return InstructionPredictor(model, self._chat, config)
         return LanguageModelingPredictor(model, self.tokenizer, config)
 
     def answer_messages(
