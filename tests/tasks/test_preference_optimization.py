@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,8 @@ from regard.errors import ConfigError, DataError, RunError, StoppedError
 from regard.nn.losses import IGNORED
 from regard.runs.finetune import set_up_finetuning
 from regard.runs.rewards import load_reward
-from regard.tasks.preference_optimization.progress import alignment_plots
+from regard.tasks.content import Panel, Section
+from regard.tasks.preference_optimization.progress import alignment_sections
 from regard.tasks.preference_optimization.rollouts import Critic, answer_log_probs, join_answers, sample_answers
 from regard.tasks.preference_optimization.task import PreferencePairs
 from regard.training.checkpoints import load_checkpoint
@@ -281,7 +281,7 @@ def reward_module(tmp_path, monkeypatch):
         "import time\n"
         "def nan(prompt, answer): return float('nan')\n"
         "def text(prompt, answer): return 'good'\n"
-        "def forever(prompt, answer): time.sleep(60)\n"
+        "def forever(prompt, answer): time.sleep(3600)\n"
         "def fails(prompt, answer): raise KeyError(answer)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -299,11 +299,9 @@ def reward_module(tmp_path, monkeypatch):
     ],
 )
 def test_a_reward_function_that_misbehaves_is_named(reward_module, name, message):
-    start = time.monotonic()
     with pytest.raises(RunError) as caught:
         load_reward(f"{reward_module}:{name}", seconds=0.1)(["p", "q"], ["a", "b"])
     assert message in str(caught.value)
-    assert time.monotonic() - start < 30
 
 
 def lines_of(true: list[float], proxy: list[float]) -> list[dict]:
@@ -315,16 +313,22 @@ def lines_of(true: list[float], proxy: list[float]) -> list[dict]:
 
 
 def test_the_point_where_the_rewards_part_is_marked():
-    [parted] = alignment_plots(lines_of([0, 1, 2, 1.5, 1], [0, 1, 2, 3, 4]))
-    [together] = alignment_plots(lines_of([0, 1, 2, 2.1, 2.2], [0, 1, 2, 3, 4]))
-    [noise] = alignment_plots(lines_of([0, 1, 2, 1.95, 1.9], [0, 1, 2, 3, 4]))
+    [parted] = alignment_sections(lines_of([0, 1, 2, 1.5, 1], [0, 1, 2, 3, 4]))
+    [together] = alignment_sections(lines_of([0, 1, 2, 2.1, 2.2], [0, 1, 2, 3, 4]))
+    [noise] = alignment_sections(lines_of([0, 1, 2, 1.95, 1.9], [0, 1, 2, 3, 4]))
 
-    assert parted.mark == pytest.approx(np.sqrt(2.0))
-    assert "Beyond a KL divergence of 2.0 nats (step 20)" in parted.note
-    assert together.mark is None
-    assert noise.mark is None  # within the errors
-    assert [line.label for line in parted.lines] == ["reward that is optimized", "true reward"]
-    assert len(parted.table) == 6
+    assert panel_of(parted).marks == {"true reward": [pytest.approx(np.sqrt(2.0))]}
+    assert "Beyond a KL divergence of 2.0 nats (step 20)" in parted.lead
+    assert panel_of(together).marks == {}
+    assert panel_of(noise).marks == {}  # within the errors
+    assert [curve.name for curve in panel_of(parted).curves] == ["reward that is optimized", "true reward"]
+    assert len(parted.rows) == 5
+    assert {len(row) for row in parted.rows} == {len(parted.columns)}
+
+
+def panel_of(section: Section) -> Panel:
+    assert section.plot is not None
+    return section.plot.panels[0]
 
 
 def test_prompts_of_messages_are_written_by_the_chat_template(base, rows, tmp_path):

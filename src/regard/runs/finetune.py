@@ -113,7 +113,7 @@ def finetune(
     tuned = resolved.finetune
     assert tuned is not None, "fine-tuning has a base"
     relative = os.path.relpath(Path(base).absolute(), folder.path.absolute())
-    sources = trainer.task.reward_sources if isinstance(trainer.task, RolloutTask) else {}
+    sources = trainer.task.reward_sources() if isinstance(trainer.task, RolloutTask) else {}
     rewards = {
         name: os.path.relpath(source, folder.path.absolute())
         for name, source in sources.items()

@@ -296,8 +296,8 @@ def make_trainer(
     model = model.to(hardware.device)
     if isinstance(task, RolloutTask):
         rewards = {
-            name: load_reward(source, folder=folder, seconds=task.reward_seconds, device=str(hardware.device))
-            for name, source in task.reward_sources.items()
+            name: load_reward(source, folder=folder, seconds=task.reward_seconds(), device=str(hardware.device))
+            for name, source in task.reward_sources().items()
         }
         task = task.bind(InitialModel(model), rewards)
     return Trainer(model, task, data, settings, hardware)

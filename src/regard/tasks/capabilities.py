@@ -381,14 +381,15 @@ class ReferenceModel(Protocol):
 
 @runtime_checkable
 class RolloutTask(Protocol):
-    """A task whose training batches need models: a reference, rewards, and answers that the trained model samples."""
+    """A task whose training batches need models: a reference, rewards, and answers that the trained model samples.
 
-    @property
+    The model that training starts from is the first candidate: it is evaluated before the first step.
+    """
+
     def reward_sources(self) -> Mapping[str, str]:
         """By name, the runs or functions `module:function` that score answers in training."""
         ...
 
-    @property
     def reward_seconds(self) -> float:
         """The longest time that a function may take to score one answer."""
         ...

@@ -171,7 +171,7 @@ class Trainer:
             if is_stopped:
                 return Outcome(progress, "interrupted", is_finished=False)
             last_save = progress.seconds
-        elif self._solve():
+        elif self._solve() or (self._is_new() and isinstance(self.task, RolloutTask)):
             observe({**self._evaluate(save_best), "seconds": time.perf_counter() - clock})
             progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
         reason = self._reason_to_stop()

@@ -283,12 +283,10 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
     def build(self, model: ModelConfig, head: HeadConfig) -> nn.Module:
         return build_decoder(model, self.tokenizer.vocab_size)
 
-    @property
     def reward_sources(self) -> dict[str, str]:
         found = {"reward": self.settings.reward, "true_reward": self.settings.true_reward}
         return {name: source for name, source in found.items() if source is not None}
 
-    @property
     def reward_seconds(self) -> float:
         return self.settings.reward_seconds
 
@@ -381,10 +379,6 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
             return losses.sum()
         losses = losses + settings.beta * kl_terms(log_probs, batch.reference) * counts
         return (losses.sum(dim=1) / counts.sum(dim=1)).sum()
-
-    def solve(self, model: Any, data: Prepared, *, seconds: float | None = None) -> bool:
-        """Nothing is solved, but the base is the first candidate: it is evaluated before the first step."""
-        return self._reference is not None
 
     def state_tensors(self) -> dict[str, Tensor]:
         return {} if self._rollouts is None else self._rollouts.state()
