@@ -16,7 +16,7 @@ from regard.generation.engine import Engine, Request
 from regard.models import Transformer
 from regard.serving.app import make_app
 
-SMALL = ["--model", "gpt-tiny", "--set", "model.num_layers=1", "--set", "model.model_dim=16",
+SMALL = ["--model", "llama-tiny", "--set", "model.num_layers=1", "--set", "model.model_dim=16",
          "--set", "model.num_heads=2", "--set", "task.max_length=64", "--device", "cpu"]  # fmt: skip
 
 
