@@ -94,7 +94,7 @@ class Control(Task[ControlSettings]):
     roles = (EPISODE_ROLE,)
     codec_types: Mapping[str, type[Codec]] = {EPISODE_ROLE: EpisodeCodec}
     store_columns = (EPISODE_ROLE,)
-    metrics = ("action_accuracy", "action_mse", "action_loss")
+    metrics = ("action_accuracy", "episode_accuracy", "action_mse", "action_loss")
     input_kind = "trajectories"
     next_command = "rollout {run} --env NAME"
     default_preset = "decision-transformer"
@@ -264,7 +264,8 @@ class Control(Task[ControlSettings]):
         return self.metric_names()[0]
 
     def metric_names(self) -> tuple[str, ...]:
-        return ("action_accuracy" if self.codec.is_discrete else "action_mse", "action_loss")
+        names = ("action_accuracy", "episode_accuracy") if self.codec.is_discrete else ("action_mse",)
+        return (*names, "action_loss")
 
     def examples(self, data: EvaluationData) -> Examples:
         assert isinstance(data.likelihoods, ActionLikelihoods)
