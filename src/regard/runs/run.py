@@ -309,6 +309,7 @@ class Run:
         columns: Sequence[str] | None = None,
         encoding: str | None = None,
         aspect: str | None = None,
+        num_paths: int | None = None,
         **options: Unpack[GenerationOptions],
     ) -> list[dict[str, Any]]: ...
 
@@ -321,6 +322,7 @@ class Run:
         columns: Sequence[str] | None = None,
         encoding: str | None = None,
         aspect: str | None = None,
+        num_paths: int | None = None,
         **options: Unpack[GenerationOptions],
     ) -> None: ...
 
@@ -332,6 +334,7 @@ class Run:
         columns: Sequence[str] | None = None,
         encoding: str | None = None,
         aspect: str | None = None,
+        num_paths: int | None = None,
         **options: Unpack[GenerationOptions],
     ) -> list[dict[str, Any]] | None:
         """The rows of a table, in their order, with a prediction for each.
@@ -345,10 +348,13 @@ class Run:
             columns: The columns of the input; unset, those of training where the table has them, else one of text.
             encoding: The encoding of a text file; unset, as in training, or detected.
             aspect: For aspect sentiment: the aspect; unset, a column of the table, or each aspect.
-            options: Options of generation.
+            num_paths: For events: continuations that are simulated for each subject; unset, `task.paths`.
+            options: Options of generation; for events the seed of the simulation alone.
         """
         if self.task.reads_tables:
-            return self._predict_subjects(data, out, columns)
+            return self._predict_subjects(data, out, columns, num_paths, self.generation(**options).seed)
+        if num_paths is not None:
+            raise ConfigError(f"num_paths is for events, and this is a model for {self.task.description}")
         config, own = self.generation(**options), self.folder.read_provenance().columns
         schema = self.task.server_schema(self.folder.read_held_out("valid")[:1])
         parts = schema.inputs[:1] if aspect is not None else schema.inputs
@@ -405,6 +411,8 @@ class Run:
         data: str | os.PathLike[str] | Sequence[Any],
         out: str | os.PathLike[str] | TextIO | None,
         columns: Sequence[str] | None,
+        num_paths: int | None,
+        seed: int,
     ) -> list[dict[str, Any]] | None:
         """A row for each subject of a table whose rows are not inputs one by one."""
         if isinstance(out, str | os.PathLike):
@@ -412,7 +420,7 @@ class Run:
             if isinstance(data, str | os.PathLike):
                 require_other_file(out, data)
         with threads(1):
-            rows = self.task.predict_subjects(self.model, data, columns=columns)
+            rows = self.task.predict_subjects(self.model, data, columns=columns, num_paths=num_paths, seed=seed)
         assert rows is not None
         if out is None:
             return rows

@@ -1028,9 +1028,23 @@ class Task(Generic[TaskSettingsT]):
         raise RunError(f"forecasts are for series, and this is a model for {self.description}")
 
     def predict_subjects(
-        self, model: Any, data: Any, *, columns: Sequence[str] | None = None
+        self,
+        model: Any,
+        data: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        num_paths: int | None = None,
+        seed: int = 0,
     ) -> list[dict[str, Any]] | None:
-        """Predictions for a table of which several rows are one input; None where each row is an input."""
+        """Predictions for a table of which several rows are one input; None where each row is an input.
+
+        Args:
+            model: The model, in evaluation mode.
+            data: A path, or rows in memory.
+            columns: The columns to read.
+            num_paths: How many continuations of an input are simulated; None for the number that the task has set.
+            seed: That of the simulation.
+        """
         return None
 
     def subject_timelines(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> list[EventTimeline]:

@@ -37,8 +37,8 @@ _HEADER_NAMES = """source src target tgt trg text texts label labels input input
     answers prompt completion sentence sentences sentence1 sentence2 premise hypothesis question1 question2 gold_label
     is_duplicate"""
 _OTHER_NAMES = """caption captions context date entities event event_type image intent lang language lemma name pos
-    score split subject subject_id tag tags phonemes pronunciation spelling text1 text2 time timestamp token tokens topic
-    transcription url utterance word words"""
+    score split subject subject_id tag tags phonemes pronunciation spelling text1 text2 time timestamp token tokens
+    topic transcription url utterance word words"""
 _ISO_639_1 = """aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee
     el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja
     jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne
