@@ -9,7 +9,7 @@ from typing import Any
 
 from regard.data.formats.cells import as_text, value_kind
 from regard.data.formats.files import content_hash, describe_encoding, format_suffix, iter_lines
-from regard.data.formats.graphs import FIELDS, Graph, graph_text, parse_graph, same_kind
+from regard.data.formats.graphs import DIRECTED, FIELDS, Graph, graph_text, parse_graph, same_kind
 from regard.data.formats.layouts import BLANK, FORMAT_OF_SUFFIX, Record
 from regard.data.formats.messages import format_count
 from regard.data.formats.summary import describe
@@ -110,7 +110,7 @@ def _record_table(
 
 
 def _target_field(config: DataConfig, names: Sequence[str], where: str) -> str:
-    others = [name for name in names if name not in FIELDS]
+    others = [name for name in names if name not in (*FIELDS, DIRECTED)]
     named = [name for name in config.columns if name not in (*FIELDS, "graph")]
     if len(named) > 1 or (named and named[0] not in others):
         raise DataError(f"data.columns must name the target among {', '.join(others)}, got {', '.join(config.columns)}")

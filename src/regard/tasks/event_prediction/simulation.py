@@ -6,8 +6,8 @@ none of them $k$, the probability that the next one is $k$ before $h$ is exact, 
 $$ \sum_n \mathbf{1}[k \notin \{e_1, \dots, e_n\}, t_n < h] \; P(T_{n+1} \leq h, K_{n+1} = k \mid \text{path}) $$
 
 whose expectation is the risk; its first term, the risk of the next event, has no variance. So is that of the indicator
-that $k$ came before $h$, which varies less where the risk is high. The two are averaged with weights that are the inverse
-of their variances. The standard error is that of the mean over paths.
+that $k$ came before $h$, which varies less where the risk is high. The two are averaged with weights that are the
+inverse of their variances. The standard error is that of the mean over paths.
 
 Values of drawn events are those of a normal autoregression for each kind of event, fitted on the training subjects.
 

@@ -47,8 +47,8 @@ from regard.data.sources import Rows, Source, is_builtin
 from regard.errors import ConfigError, DataError
 from regard.evaluation.examples import Examples
 from regard.evaluation.registry import find_metric
-from regard.logging import log_info, log_warning
 from regard.generation.config import GenerationConfig
+from regard.logging import log_info, log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.tasks.detection import DetectionSummary
