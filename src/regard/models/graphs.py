@@ -223,7 +223,7 @@ class GraphTransformer(GraphEncoder):
             x = x + self.back_profile(self.counts(kinds.mT, mask).to(x.dtype))
         if self.local is not None:
             x = self.local(x, graphs)
-        x = torch.cat([self.graph.to(x.dtype).expand(len(x), 1, -1), x], dim=1)
+        x = torch.cat([self.graph.to(x.dtype).expand(x.size(0), 1, -1), x], dim=1)
         return self.encoder(x, mask, bias=self.bias(graphs, kinds))
 
     def kinds(self, graphs: GraphInputs) -> Int[Tensor, "batch nodes nodes"]:
@@ -266,7 +266,7 @@ def pair_values(
     values = values.masked_fill(graphs.ends[..., :1] < 0, 0.0)
     if not is_directed:
         places, values = torch.cat([places, other * width + one], dim=1), torch.cat([values, values], dim=1)
-    found = values.new_zeros(len(values), width * width, values.size(2))
+    found = values.new_zeros(values.size(0), width * width, values.size(2))
     places = places[..., None].expand(-1, -1, values.size(2))
     return found.scatter_add(1, places, values).unflatten(1, (width, width))
 
@@ -346,7 +346,7 @@ class MessagePassing(GraphEncoder):
         messages, num_edges = first, graphs.ends.size(1)
         for _ in range(self.config.num_layers - 1):
             sums = sum_at(messages * is_edge, target, x.size(1))
-            back = messages.roll(num_edges, dims=1)  # the other direction of each edge
+            back = torch.cat([messages[:, num_edges:], messages[:, :num_edges]], dim=1)  # the reverse edges
             messages = self.dropout(F.relu(first + self.message(take_nodes(sums, source) - back)))
         sums = sum_at(messages * is_edge, target, x.size(1))
         nodes = self.dropout(F.relu(self.node(torch.cat([x, sums.to(x.dtype)], dim=-1))))
@@ -378,7 +378,7 @@ def sum_at(
     values: Float[Tensor, "batch directed model"], places: Int[Tensor, "batch directed"], num_nodes: int
 ) -> Float[Tensor, "batch nodes model"]:
     """The sum of the values at each node."""
-    found = values.new_zeros(len(values), num_nodes, values.size(2))
+    found = values.new_zeros(values.size(0), num_nodes, values.size(2))
     return found.scatter_add(1, places[..., None].expand(-1, -1, values.size(2)), values)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.data.codecs.text import TextCodec
 from regard.errors import ConfigError
-from regard.interop.exporting import ExportedModel, check_destination, write_export
+from regard.interop.exporting import ExportedModel, check_destination, write_export, write_graph_export
 from regard.interop.model import FINAL_OUTPUTS, ExportableModel
 from regard.logging import log_info
 from regard.runs.run import Run
@@ -45,6 +45,11 @@ def export_model(
     check_destination(Path(out), to=to, number_type=number_type, overwrite=overwrite)
     found = Run(run.path if isinstance(run, Run) else run, device="cpu")
     model = (found.unmerged() if to == "peft" else found.model).float()
+    rows = found.folder.read_held_out("valid")[:_NUM_CANDIDATES]
+    if (graph := found.task.export_graph(model, rows)) is not None:
+        exported = write_graph_export(graph, Path(out), to=to, overwrite=overwrite)
+        log_info(str(exported))
+        return exported
     template = found.folder.read_chat_template()
     exportable = exportable_model(found.settings, found.task, model, chat_template=template)
     if exportable.spec.head in FINAL_OUTPUTS:

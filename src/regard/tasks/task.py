@@ -495,6 +495,24 @@ class ExportSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExportGraph:
+    """A network whose inputs are arrays, to be exported as one graph from numbers of the data to predictions."""
+
+    module: nn.Module
+    """Its `forward` takes the inputs by name and returns a tuple of outputs, in the units of the data."""
+    axes: Mapping[str, Mapping[int, str]]
+    """For each input the axes that may have any size, by name: axes with one name have one size."""
+    outputs: tuple[str, ...]
+    """The names of the outputs; all have a row for each row of the inputs."""
+    examples: Sequence[tuple[Mapping[str, Tensor], tuple[Tensor, ...]]]
+    """Inputs of different sizes, and what the run predicts for them; the graph is traced with the first."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """The largest sizes of axes that have one."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """What a program must know of inputs and outputs: names of columns, labels, and so on."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ComparedRun:
     """One run of a comparison, for `Task.comparison_notes`."""
 
@@ -1006,6 +1024,15 @@ class Task(Generic[TaskSettingsT]):
         if self.head_kind is None:
             raise ConfigError(f"a model for {self.description} cannot be exported")
         return ExportSpec(self.head_kind)
+
+    def export_graph(self, model: Any, rows: Sequence[Sequence[str]]) -> ExportGraph | None:
+        """The model as one graph with arrays as inputs; None where inputs are texts, or nothing can be exported.
+
+        Args:
+            model: The model in evaluation mode, on the CPU.
+            rows: Rows of the run, from which examples are made.
+        """
+        return None
 
     @classmethod
     def imported_settings(cls, *, max_length: int, window: int) -> dict[str, Any]:

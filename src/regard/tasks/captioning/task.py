@@ -64,6 +64,7 @@ from regard.tasks.task import (
     DefaultsContext,
     Detection,
     EvaluationData,
+    ExportSpec,
     Likelihoods,
     Objective,
     Prediction,
@@ -446,6 +447,11 @@ class Captioning(Task[CaptioningSettings]):
         wrong, right = ([row for row in rows if row["right"] is is_right] for is_right in (False, True))
         shown = [*wrong[: _SHOWN // 2], *right[: _SHOWN // 2]]
         return [{**row, "image": _thumbnail(row["image"])} for row in shown]
+
+    def export_spec(self) -> ExportSpec:
+        raise ConfigError(
+            f"a model for {self.description} cannot be exported: it generates word by word from an image, and no single graph repeats a step; regard serve returns its captions"
+        )
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return ServerSchema(("image",), has_beam_search=True, reads_files=True)

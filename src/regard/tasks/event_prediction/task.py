@@ -72,6 +72,7 @@ from regard.tasks.task import (
     Detection,
     EvaluationData,
     EventTimeline,
+    ExportSpec,
     Objective,
     Prediction,
     ReportContent,
@@ -467,6 +468,11 @@ class EventPrediction(Task[EventPredictionSettings]):
 
     def sources(self, rows: Sequence[Sequence[str]]) -> list[str]:
         return []
+
+    def export_spec(self) -> ExportSpec:
+        raise ConfigError(
+            f"a model for {self.description} cannot be exported: it generates event by event, and no single graph simulates them; regard serve returns its predictions"
+        )
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         event = self.codec.events[0] if self.codec.events else "visit"

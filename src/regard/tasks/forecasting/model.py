@@ -21,6 +21,7 @@ Dimensions: `batch` windows, `time` steps that are read, `horizon` steps that ar
 `steps` that are read and forecast, `features` of each, `outputs`: the mean and the quantiles.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,6 +135,22 @@ class SeriesForecaster(nn.Module):
         # Each output is an increment to the one before: quantiles cannot cross.
         point, lowest, steps = found[..., :1], found[..., 1:2], nn.functional.softplus(found[..., 2:])
         return torch.cat([point, lowest, lowest + steps.cumsum(dim=-1)], dim=-1)
+
+
+class ExportedForecaster(nn.Module):
+    """Values in the units of the data in, forecasts in these units out; a missing value is NaN, as in `standardize`."""
+
+    def __init__(self, model: SeriesForecaster, means: Sequence[float], stds: Sequence[float]) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("means", torch.tensor(list(means)))
+        self.register_buffer("stds", torch.tensor(list(stds)))
+
+    def forward(self, values: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        scaled = (values - self.means) / self.stds
+        found = self.model(torch.where(scaled.isnan(), 0.0, scaled), features)
+        point, lower, upper = (each * self.stds + self.means for each in (found.point, found.lower, found.upper))
+        return point, lower, upper
 
 
 class FeatureEffects(nn.Module):

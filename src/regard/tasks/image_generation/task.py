@@ -54,6 +54,7 @@ from regard.tasks.task import (
     DefaultsContext,
     DrawnImage,
     EvaluationData,
+    ExportSpec,
     Likelihoods,
     Objective,
     Prediction,
@@ -461,6 +462,11 @@ class ImageGeneration(Task[ImageGenerationSettings]):
         return (
             f"The median distance to the nearest training image is {np.median(own):.1f} for these images and "
             f"{np.median(distances):.1f} for {format_count(len(pixels), 'validation image')}, in levels of 256."
+        )
+
+    def export_spec(self) -> ExportSpec:
+        raise ConfigError(
+            f"a model for {self.description} cannot be exported: it generates pixel by pixel, and no single graph repeats a step; run.draw returns its images"
         )
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
