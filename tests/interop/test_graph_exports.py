@@ -102,7 +102,7 @@ def test_a_policy_chooses_the_action_of_the_run(preset: str, is_discrete: bool, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["patchtst-tiny", "lstm-series-tiny"])
+@pytest.mark.parametrize("preset", ["patchtst-tiny"])
 def test_a_forecast_is_that_of_the_run_in_the_units_of_the_data(preset: str, tmp_path: Path):
     rng = np.random.default_rng(1)
     days = np.arange("2024-01-01", "2025-06-01", dtype="datetime64[D]")
@@ -123,11 +123,12 @@ def test_a_forecast_is_that_of_the_run_in_the_units_of_the_data(preset: str, tmp
     assert (point <= upper).all()
 
 
+@pytest.mark.slow
 def test_an_export_that_differs_is_removed_and_other_formats_are_refused(tmp_path: Path):
     found = tiny("graph-classification", NamedRows(GRAPHS), preset="message-passing-tiny")
     graph = found.task.export_graph(found.build(std=0.1), found.data.held_out["valid"])
     with pytest.raises(
-        ConfigError, match="hf has models of texts, and this one reads num_nodes.*onnx can represent it"
+        ConfigError, match=r"hf has models of texts, and this one reads num_nodes.*onnx can represent it"
     ):
         write_graph_export(graph, tmp_path / "hf", to="hf")
     graph.examples[-1][1][0].add_(0.01)

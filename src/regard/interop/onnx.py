@@ -82,7 +82,12 @@ def write_onnx_graph(graph: ExportGraph, folder: Path) -> str:
     dims = {name: torch.export.Dim(name, max=graph.limits.get(name)) for name in names}
     shapes = {name: {axis: dims[size] for axis, size in axes.items()} for name, axes in graph.axes.items()}
     example, _ = graph.examples[0]
-    _export(_prepared(graph.module), dict(example), shapes, graph.outputs, folder)
+    # A size of 1 would be traced as a constant; values have no influence on a trace.
+    traced = dict(example)
+    for name, axes in graph.axes.items():
+        for axis in axes:
+            traced[name] = traced[name].repeat_interleave(1 + (traced[name].size(axis) == 1), dim=axis)
+    _export(_prepared(graph.module), traced, shapes, graph.outputs, folder)
     sizes = {
         name: [graph.axes[name].get(axis, size) for axis, size in enumerate(values.shape)]
         for name, values in example.items()

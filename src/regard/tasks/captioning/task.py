@@ -450,7 +450,9 @@ class Captioning(Task[CaptioningSettings]):
 
     def export_spec(self) -> ExportSpec:
         raise ConfigError(
-            f"a model for {self.description} cannot be exported: it generates word by word from an image, and no single graph repeats a step; regard serve returns its captions"
+            f"a model for {self.description} cannot be exported: it generates "
+            "word by word from an image, and no single graph repeats a step; "
+            "regard serve returns its captions"
         )
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:

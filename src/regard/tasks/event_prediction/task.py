@@ -471,7 +471,9 @@ class EventPrediction(Task[EventPredictionSettings]):
 
     def export_spec(self) -> ExportSpec:
         raise ConfigError(
-            f"a model for {self.description} cannot be exported: it generates event by event, and no single graph simulates them; regard serve returns its predictions"
+            f"a model for {self.description} cannot be exported: it generates "
+            "event by event, and no single graph simulates them; "
+            "regard serve returns its predictions"
         )
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:

@@ -466,7 +466,9 @@ class ImageGeneration(Task[ImageGenerationSettings]):
 
     def export_spec(self) -> ExportSpec:
         raise ConfigError(
-            f"a model for {self.description} cannot be exported: it generates pixel by pixel, and no single graph repeats a step; run.draw returns its images"
+            f"a model for {self.description} cannot be exported: it generates "
+            "pixel by pixel, and no single graph repeats a step; "
+            "run.draw returns its images"
         )
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
