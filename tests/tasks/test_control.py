@@ -25,6 +25,7 @@ from regard.models.presets import find_preset
 from regard.models.trajectories import TrajectoryShape
 from regard.runs.rollout import EnvironmentMissingError, Environments
 from regard.tasks import find_task, make_task
+from regard.tasks.capabilities import PolicyProvider, capability
 
 gymnasium = pytest.importorskip("gymnasium")
 TRAIN: dict[str, Any] = {"device": "cpu", "show_progress": False}
@@ -150,7 +151,7 @@ def test_a_hidden_state_depends_on_earlier_steps_only(preset: str):
     shape = TrajectoryShape(3, 5, num_steps=7)
     config = read_model_config({**find_preset(preset)[1], "dropout": 0.0})
     family: Any = find_family(config.family)
-    model = family.build(config, trajectory=shape).eval()
+    model = family.build(config, shape=shape).eval()
     steps = torch.randn(2, 7, sum(shape.widths))
     other = steps.clone()
     other[:, 4:] += 1.0
@@ -341,7 +342,7 @@ def test_without_gymnasium_the_error_names_the_extra(monkeypatch: pytest.MonkeyP
 def test_models_of_other_tasks_cannot_act():
     task = make_task(find_task("seq2seq").Settings.read({"name": "seq2seq", "tokenizer": "words"}))
     with pytest.raises(RunError, match="rollouts are for control"):
-        task.policy(None)
+        capability(task, PolicyProvider)
 
 
 def test_an_interrupted_rollout_reports_the_episodes_that_are_complete(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

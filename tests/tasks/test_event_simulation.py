@@ -16,10 +16,9 @@ import regard
 from regard.data.builtin import patients
 from regard.data.codecs.events import EventCodec
 from regard.data.formats.events import EventColumns, EventHistory, read_events
-from regard.tasks.event_prediction.batches import make_event_batch
-from regard.tasks.event_prediction.model import ConstantRates
+from regard.tasks.event_prediction.model import ConstantRates, make_event_batch
 from regard.tasks.event_prediction.simulation import EventSimulator
-from regard.tasks.event_prediction.task import SubjectPredictor
+from regard.tasks.event_prediction.task import HistoryPredictor
 
 EVENTS = ("a", "b", "c")
 RATES = np.array([[0.3, 0.2, 0.1], [0.1, 0.9, 0.2], [0.7, 0.1, 0.4], [0.2, 0.5, 0.3]])
@@ -167,7 +166,8 @@ def test_a_trained_model_is_near_the_risks_of_the_true_process(run: Any):
     cut = [replace(each, times=each.times[:n], events=each.events[:n], values=each.values[:n],
                    end=float(each.times[n]) - 0.01)
            for each in whole for n in (5, 9) if len(each.events) > n]  # fmt: skip
-    found = SubjectPredictor(run.task, run.model, num_paths=60, seed=0)([each.to_text() for each in cut])
+    predict: Any = HistoryPredictor(run.task, run.model, num_paths=60, seed=0)
+    found = predict([each.to_text() for each in cut])
     truth = np.array([true_risks(each, 30.0, 150, place) for place, each in enumerate(cut)])
     within, next_one = (
         np.array([[each.details[name]["30"][event] for event in patients.EVENTS] for each in found])

@@ -40,7 +40,7 @@ from regard.logging import log_info
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer.config import TransformerConfig
 from regard.nn.recurrent import LayerHidden, RecurrentLayer
-from regard.tasks.task import ExportGraph
+from regard.tasks.capabilities import ExportGraph
 from regard.tasks.text import SEPARATOR
 
 _FILE, _CONFIG = "model.onnx", "config.json"

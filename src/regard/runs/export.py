@@ -17,6 +17,7 @@ from regard.interop.exporting import ExportedModel, check_destination, write_exp
 from regard.interop.model import FINAL_OUTPUTS, ExportableModel
 from regard.logging import log_info
 from regard.runs.run import Run
+from regard.tasks.capabilities import GraphExporter
 from regard.tasks.task import Task
 from regard.tasks.text import SEPARATOR
 from regard.training.settings import ResolvedSettings
@@ -46,7 +47,8 @@ def export_model(
     found = Run(run.path if isinstance(run, Run) else run, device="cpu")
     model = (found.unmerged() if to == "peft" else found.model).float()
     rows = found.folder.read_held_out("valid")[:_NUM_CANDIDATES]
-    if (graph := found.task.export_graph(model, rows)) is not None:
+    graph = found.task.export_graph(model, rows) if isinstance(found.task, GraphExporter) else None
+    if graph is not None:
         exported = write_graph_export(graph, Path(out), to=to, overwrite=overwrite)
         log_info(str(exported))
         return exported

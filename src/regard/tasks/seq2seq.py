@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.pairs import fit_pairs
-from regard.data.batches import pad
+from regard.data.batches import TensorBatch, pad
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.text import TextCodec
 from regard.data.permutation import mix
@@ -39,27 +39,18 @@ from regard.generation.engine import Engine, Request
 from regard.models.family import ModelConfig, build_model
 from regard.models.heads import HeadConfig
 from regard.nn.losses import IGNORED
-from regard.tasks.detection import DetectionSummary
-from regard.tasks.task import (
+from regard.tasks.choices import (
     BATCH_TOKENS,
     MUON_REASON,
-    PLAIN,
     TRAIN_DEFAULTS,
     ChoiceContext,
     Choices,
     Defaults,
     DefaultsContext,
-    Detection,
-    EvaluationData,
-    ExportSpec,
-    Likelihoods,
-    Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
-    repeat_batch,
-    to_device,
 )
+from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
+from regard.tasks.detection import DetectionSummary
+from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, repeat_batch, to_device
 from regard.tasks.text import TextSettings, TextTask, fit_tokenizer, next_token_loss, pad_rows, pad_time, row_losses
 from regard.text.statistics import TextStatistics, characters_per_token, choose_tokenizer
 from regard.text.tokenizer import Tokenizer
@@ -98,9 +89,10 @@ class Seq2SeqSettings(TextSettings):
 
 
 @dataclass(frozen=True)
-class PairBatch:
+class PairBatch(TensorBatch):
     """Sources, and targets shifted by one: from `target_in[t]` and what precedes it, `target_out[t]` is predicted."""
 
+    tensor_names = ("source", "lengths", "target_in", "target_out")
     source: Int[Tensor, "batch source"]
     lengths: Int[Tensor, " batch"] | None
     """Of the sources; None where none is padded."""
@@ -109,13 +101,6 @@ class PairBatch:
     """Padded with `IGNORED`."""
     num_targets: int
     num_tokens: int
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.source, self.lengths, self.target_in, self.target_out]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "PairBatch":
-        names = ("source", "lengths", "target_in", "target_out")
-        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
 
 _TWO_TOKENIZERS: Mapping[str, type[Codec]] = {"source": TextCodec, "target": TextCodec}

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.linear import fit_classifier, fit_multi_label
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.labels import LabelCodec, split_labels
 from regard.data.codecs.text import FEWEST_TOKENS, MOST_TOKENS, TextCodec
 from regard.data.formats.messages import format_names
@@ -37,23 +37,17 @@ from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, SequenceClassifier, default_pooling
 from regard.models.linear_ngrams import Outputs, TokenRows
 from regard.nn.losses import IGNORED, contrastive_losses
+from regard.tasks.capabilities import LabeledVectors
+from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
+from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import LABEL_COLUMNS, PAIR_COLUMNS, DetectionSummary
 from regard.tasks.task import (
     PLAIN,
-    ChoiceContext,
-    Choices,
-    Defaults,
-    DefaultsContext,
     Detection,
     EvaluationData,
-    ExportSpec,
     ImportedCodecs,
-    LabeledVectors,
     Likelihoods,
     Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
     repeat_batch,
     symmetric_kl,
     to_device,
@@ -259,9 +253,7 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     @property
     def label_codec(self) -> LabelCodec:
-        codec = self.codecs["label"]
-        assert isinstance(codec, LabelCodec)
-        return codec
+        return codec_of(self.codecs, "label", LabelCodec)
 
     @property
     def is_multi_label(self) -> bool:

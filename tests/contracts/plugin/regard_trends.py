@@ -8,7 +8,7 @@ Dimensions: `batch` series, `time` positions, `model` width, `labels` classes.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.data.batches import TensorBatch
+from regard.data.builtin import BuiltinData
 from regard.data.codecs import Codec, LabelCodec
 from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
@@ -27,23 +29,13 @@ from regard.evaluation.examples import Examples
 from regard.evaluation.registry import Metric
 from regard.interop.model import ExportableModel, Exporter, ImportedModel, token_names
 from regard.lab.study import Study, StudyEntry, StudyTable
-from regard.models.family import Family, ModelConfig, Preset, find_family
+from regard.models.family import Family, ModelConfig, Preset, build_encoder
 from regard.models.heads import HeadConfig
 from regard.models.protocols import EncoderOutput
-from regard.tasks.task import (
-    PLAIN,
-    Defaults,
-    DefaultsContext,
-    Detection,
-    EvaluationData,
-    Likelihoods,
-    Objective,
-    Prediction,
-    ServerSchema,
-    Task,
-    TaskSettings,
-    to_device,
-)
+from regard.tasks.capabilities import SeriesForecast
+from regard.tasks.choices import Defaults, DefaultsContext
+from regard.tasks.content import Curve, Panel, Plot, Prediction, ReportContent, Section, ServerSchema
+from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, Task, TaskSettings, to_device
 
 _LEVELS = 256
 _WIDTHS = {"tiny": 8, "small": 16, "base": 32, "big": 64}
@@ -92,19 +84,17 @@ class PooledSeriesConfig(ModelConfig):
     weighting: Literal["mean", "last"] = "mean"
     """Which positions count: all of them, or the last one."""
 
+    input_kind: ClassVar[str] = "numbers"
+
     @property
     def encoder_depth(self) -> int:
         return 1
-
-    @property
-    def input_kind(self) -> Any:
-        return "numbers"
 
 
 class PooledSeries(nn.Module):
     """An `Encoder` of series: a hidden layer at each position, of its level and of its change."""
 
-    def __init__(self, config: PooledSeriesConfig) -> None:
+    def __init__(self, config: PooledSeriesConfig, shape: None = None) -> None:
         super().__init__()
         self.config = config
         self.hidden = nn.Linear(2, config.model_dim)
@@ -127,21 +117,17 @@ class PooledSeriesFamily(Family):
 
     name = "pooled-series"
     Config = PooledSeriesConfig
+    Model = PooledSeries
     presets: ClassVar[Mapping[str, Preset]] = {
         "pooled": Preset({size: {"model_dim": width} for size, width in _WIDTHS.items()}),
         "last": Preset({size: {"model_dim": 8} for size in _WIDTHS}, {"weighting": "last"}),
     }
 
-    def build(
-        self, config: Any, *, vocab_size: int = 0, source_vocab_size: int | None = None, image: Any = None
-    ) -> nn.Module:
-        return PooledSeries(config)
-
 
 class TrendClassifier(nn.Module):
     def __init__(self, config: ModelConfig, num_labels: int) -> None:
         super().__init__()
-        self.body: Any = find_family(config.family).build(config, vocab_size=0)
+        self.body: Any = build_encoder(config, None, reads="numbers", example="pooled")
         self.head = nn.Linear(config.model_dim, num_labels)
 
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
@@ -162,19 +148,14 @@ class TrendSettings(TaskSettings):
 
 
 @dataclass(frozen=True)
-class SeriesBatch:
+class SeriesBatch(TensorBatch):
+    tensor_names = ("source", "lengths", "targets", "weights")
     source: Tensor
     lengths: Tensor
     targets: Tensor
     weights: Tensor
     num_targets: int
     num_tokens: int
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.source, self.lengths, self.targets, self.weights]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "SeriesBatch":
-        return replace(self, **dict(zip(("source", "lengths", "targets", "weights"), tensors, strict=True)))
 
 
 class Trend(Task[TrendSettings]):
@@ -186,7 +167,7 @@ class Trend(Task[TrendSettings]):
     roles = ("series", "label")
     codec_types: Mapping[str, type[Codec]] = {"series": SeriesCodec, "label": LabelCodec}
     store_columns = ("series", "label")
-    metrics = ("accuracy", "share_of_up")
+    metrics = ("accuracy", "share_of_up", "monotone")
     input_kind: Any = "numbers"
     default_preset = "pooled"
     has_labels = True
@@ -267,7 +248,9 @@ class Trend(Task[TrendSettings]):
 
     def prediction(self, text: str, output: list[float]) -> Prediction:
         probabilities = dict(zip(self.label_codec.labels, output, strict=True))
-        return Prediction(text, max(probabilities, key=lambda label: probabilities[label]), probabilities=probabilities)
+        label = max(probabilities, key=lambda each: probabilities[each])
+        numbers = parse(text)
+        return TrendPrediction(text, label, probabilities=probabilities, change=round(numbers[-1] - numbers[0], 6))
 
     def sources(self, rows: Sequence[Sequence[str]]) -> list[str]:
         return []
@@ -277,15 +260,50 @@ class Trend(Task[TrendSettings]):
             outputs=[each.output for each in data.predictions],
             targets=[row[1] for row in data.rows],
             labels=tuple(self.label_codec.labels),
+            extras={"changes": [parse(row[0])[-1] - parse(row[0])[0] for row in data.rows]},
         )
+
+    def report(self, model: Any, data: EvaluationData) -> ReportContent:
+        """With a plot of the first series, and a table of all of them: a section that regard has no word for."""
+        both = list(zip(data.rows, data.predictions, strict=True))
+        panels = [
+            Panel(each.output, [Curve("series", range(len(parse(row[0]))), parse(row[0]))]) for row, each in both[:2]
+        ]
+        section = Section(
+            "Trends", "The first series.", Plot(panels, per_row=2), columns=("target", "prediction"),
+            rows=[(row[1], each.output) for row, each in both], note="Each has a row.",
+        )  # fmt: skip
+        return replace(super().report(model, data), sections=[section])
+
+    def forecast(self, model: Any, data: Any, *, horizon: int | None = None) -> list[SeriesForecast]:
+        """The last number again: enough for a capability that regard knows from its own task."""
+        steps, last = horizon or 1, parse(Path(data).read_text().split("\t")[0])[-1]
+        times = [str(step) for step in range(steps)]
+        return [SeriesForecast("", "value", times, *([last + spread] * steps for spread in (0.0, -1.0, 1.0)))]
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return ServerSchema(("series",), labels=tuple(self.label_codec.labels), output="label")
 
 
+@dataclass(frozen=True)
+class TrendPrediction(Prediction):
+    """A label, with the change of the series that it is for."""
+
+    change: float = 0.0
+
+
 def _count_up(examples: Examples) -> Counts:
     outputs, _ = examples.require("outputs", "targets")
     return count_right([output == "up" for output in outputs])
+
+
+def _count_monotone(examples: Examples) -> Counts:
+    outputs, changes = examples.require("outputs", "changes")
+    return count_right([(output == "up") == (change > 0) for output, change in zip(outputs, changes, strict=True)])
+
+
+MONOTONE = Metric(name="monotone", label="Monotone", counter=_count_monotone, needs=("outputs", "changes"))
+"""How often the label agrees with the sign of the change, which only this package puts into examples."""
 
 
 SHARE_OF_UP = Metric(name="share_of_up", label="Share of up", counter=_count_up)
@@ -367,6 +385,24 @@ def toss(*, quick: bool, seed: int) -> Study:
         figure=Figure(),
         settings={},
     )
+
+
+def generate_walks(num_rows: int, seed: int) -> Iterator[tuple[str, ...]]:
+    rng = np.random.default_rng(seed)
+    for _ in range(num_rows):
+        is_up = bool(rng.integers(2))
+        steps = rng.uniform(0.01, 0.1, int(rng.integers(3, 12))) * (1 if is_up else -1)
+        yield " ".join(f"{number:.3f}" for number in 0.5 + np.cumsum(steps)), "up" if is_up else "down"
+
+
+WALKS = BuiltinData(
+    name="walks",
+    description="series that increase or decrease",
+    columns=("series", "label"),
+    num_rows=300,
+    tokenizer="",
+    generate=generate_walks,
+)
 
 
 COIN = StudyEntry(

@@ -11,7 +11,7 @@ Dimensions: `batch` subjects, `time` entries of their histories.
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -22,12 +22,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from regard.baselines.baseline import Baseline, BaselinePredictions
-from regard.baselines.events import EventBaseline, count_transitions, markov_rates, poisson_rates
+from regard.baselines.sequences import EventBaseline, count_transitions, markov_rates, poisson_rates
 from regard.data.builtin import find_builtin
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.events import EventCodec
 from regard.data.codecs.labels import format_frequencies
-from regard.data.event_sources import ROLES, open_events
 from regard.data.formats.cells import Timestamp
 from regard.data.formats.events import (
     EVENT_COLUMNS,
@@ -42,6 +41,7 @@ from regard.data.formats.events import (
 )
 from regard.data.formats.messages import format_count, format_names
 from regard.data.prepare import FitData, Prepared, prepare_rows
+from regard.data.series_sources import EVENT_ROLES, open_events
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows, Source, is_builtin
 from regard.errors import ConfigError, DataError
@@ -51,32 +51,28 @@ from regard.generation.config import GenerationConfig
 from regard.logging import log_info, log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
+from regard.tasks.choices import Defaults, DefaultsContext
+from regard.tasks.content import Curve, ExportSpec, Panel, Plot, Prediction, ReportContent, Section, ServerSchema
 from regard.tasks.detection import DetectionSummary
-from regard.tasks.event_prediction.batches import (
+from regard.tasks.event_prediction.model import (
+    ConstantRates,
     EventBatch,
     EventLikelihoods,
+    EventPredictor,
     find_landmarks,
     judge_landmarks,
     log_likelihoods,
     make_event_batch,
     pad_event_batch,
 )
-from regard.tasks.event_prediction.model import ConstantRates, EventPredictor
 from regard.tasks.event_prediction.process import EventMixture
 from regard.tasks.event_prediction.simulation import EventSimulator
 from regard.tasks.task import (
     PLAIN,
     ComparedRun,
-    Defaults,
-    DefaultsContext,
     Detection,
     EvaluationData,
-    EventTimeline,
-    ExportSpec,
     Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
     Task,
     TaskSettings,
     to_device,
@@ -87,7 +83,7 @@ PATIENTS = ("subject", "time", "event", "marker")
 _LEVELS = (0.05, 0.5, 0.95)
 """The quantiles of the time until the next event that a prediction has."""
 _DIGITS = 6
-_NUM_DRAWN, _FEWEST_DRAWN, _NUM_POINTS = 4, 5, 300
+_NUM_DRAWN, _MOST_DRAWN, _FEWEST_DRAWN, _NUM_POINTS = 4, 12, 5, 300
 """Subjects that a report shows, the fewest events of one, and the times at which its risks are computed."""
 _BEFORE = 1e-4
 """In units of the mean gap: the risk right before an event is drawn, too."""
@@ -147,13 +143,12 @@ class EventPrediction(Task[EventPredictionSettings]):
     description = "event prediction"
     other_names = ("events", "survival", "survival-analysis", "point-process", "next-event", "risk")
     Settings = EventPredictionSettings
-    roles = ROLES
+    roles = EVENT_ROLES
     codec_types: Mapping[str, type[Codec]] = {"events": EventCodec}
     metrics = ("event_log_likelihood", "next_event_accuracy", "integrated_brier_score", "risk_auroc")
     input_kind = "events"
     next_command = "predict {run} FILE --out FILE"
     default_preset = "transformer-events"
-    reads_tables = True
     has_targets = False
     unit = "subject"
     attention_kind = None
@@ -349,13 +344,12 @@ class EventPrediction(Task[EventPredictionSettings]):
             losses=found.losses,
             num_tokens=found.counts,
             num_correct=list(found.num_correct),
-            brier_sums=brier_sums,
-            risks=risks,
+            extras={"brier_sums": brier_sums, "risks": risks},
             settings={"horizons": ",".join(f"{each:g}" for each in horizons), "unit": self.codec.unit or "data"},
         )
 
-    def predictor(self, model: Any, config: GenerationConfig) -> "SubjectPredictor":
-        return SubjectPredictor(self, model, num_paths=self.settings.paths, seed=config.seed)
+    def predictor(self, model: Any, config: GenerationConfig) -> "HistoryPredictor":
+        return HistoryPredictor(self, model, num_paths=self.settings.paths, seed=config.seed)
 
     def subject_outputs(self, model: Any, batch: EventBatch, *, num_paths: int, seed: int) -> list[dict[str, Any]]:
         """For each subject the probability of each next event, quantiles of the time until it, and risks."""
@@ -399,9 +393,7 @@ class EventPrediction(Task[EventPredictionSettings]):
         details = {"time": median, "lower": lower, "upper": upper, "unit": self.codec.unit, "risks": risks}
         if "within" in output:
             details |= {"risks_within": output["within"], "standard_errors": output["errors"]}
-        return Prediction(
-            text, event, probabilities=probabilities, probability=probabilities[event], details=details
-        )  # fmt: skip
+        return NextEvent(text, event, None, probabilities, probabilities[event], details)
 
     def predict_subjects(
         self,
@@ -417,12 +409,12 @@ class EventPrediction(Task[EventPredictionSettings]):
         if num_paths == 1 or num_paths < 0:
             raise ConfigError(f"risks are simulated by at least 2 paths, or not at all by 0, got {num_paths}")
         histories = self._read_histories(data, columns)
-        predict = SubjectPredictor(self, model, num_paths=num_paths, seed=seed)
+        predict = HistoryPredictor(self, model, num_paths=num_paths, seed=seed)
         found = predict([history.to_text() for history in histories])
         return [self._record(history, each) for history, each in zip(histories, found, strict=True)]
 
-    def subject_timelines(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> list[EventTimeline]:
-        return [self.timeline(model, each.subject, each.to_text()) for each in self._read_histories(data, columns)]
+    def plot_subjects(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> Plot:
+        return self._plot(model, [(each.subject, each.to_text()) for each in self._read_histories(data, columns)])
 
     def _read_histories(self, data: Any, columns: Sequence[str] | None) -> tuple[EventHistory, ...]:
         """The histories of a table whose events are all known."""
@@ -441,7 +433,8 @@ class EventPrediction(Task[EventPredictionSettings]):
         return table.histories
 
     def _record(self, history: EventHistory, prediction: Prediction) -> dict[str, Any]:
-        details, probabilities = prediction.details or {}, prediction.probabilities or {}
+        assert isinstance(prediction, NextEvent)
+        details, probabilities = prediction.details, prediction.probabilities or {}
 
         def moment(ahead: float) -> str | float:
             value = history.start.value + (history.end + ahead) * unit_size(self.codec.unit)
@@ -537,19 +530,21 @@ class EventPrediction(Task[EventPredictionSettings]):
         super().check_comparison(tasks, data, config, batch_tokens=batch_tokens, sizes=sizes)
 
     def report(self, model: Any, data: EvaluationData) -> ReportContent:
-        return ReportContent(facts=self.facts(), timelines=self._timelines(model, data.rows))
+        """The first subjects with a few events, or those that there are."""
+        num_events = [sum(event is not None for event in parse_history(row[-1], 0)[1]) for row in data.rows]
+        longer = [row for row, count in zip(data.rows, num_events, strict=True) if count >= _FEWEST_DRAWN]
+        plot = self._plot(model, (longer or list(data.rows))[:_NUM_DRAWN])
+        return ReportContent(facts=self.facts(), sections=[Section("Timelines", _TIMELINES_LEAD, plot)])
 
     def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
         return []
 
-    def _timelines(self, model: Any, rows: Sequence[Sequence[str]]) -> list[EventTimeline]:
-        """The first subjects with a few events, or those that there are."""
-        num_events = [sum(event is not None for event in parse_history(row[-1], 0)[1]) for row in rows]
-        longer = [row for row, count in zip(rows, num_events, strict=True) if count >= _FEWEST_DRAWN]
-        return [self.timeline(model, *row) for row in (longer or list(rows))[:_NUM_DRAWN]]
+    def _plot(self, model: Any, histories: Sequence[Sequence[str]]) -> Plot:
+        panels = [self.timeline(model, *each) for each in histories[:_MOST_DRAWN]]
+        return Plot(panels, description="Events of subjects, and predicted risks over time")
 
     @torch.no_grad()
-    def timeline(self, model: Any, subject: str, history: str) -> EventTimeline:
+    def timeline(self, model: Any, subject: str, history: str) -> Panel:
         """The risks of a subject while it was observed, within the longest of the horizons."""
         codec, horizon = self.codec, self.settings.horizons[-1]
         device = next(model.parameters()).device
@@ -565,19 +560,32 @@ class EventPrediction(Task[EventPredictionSettings]):
         ahead = torch.tensor([horizon / codec.scale], device=device, dtype=times.dtype)
         risks = mixture.risks((grid - read[places]).clamp(min=0.0), ahead)[:, 0].cpu()
         shown = [(float(time) * codec.scale, int(kind)) for time, kind in zip(times, kinds, strict=True) if kind]
-        return EventTimeline(
+        moments = (grid.cpu() * codec.scale).tolist()
+        unit = f" ({codec.unit})" if codec.unit else ""
+        return Panel(
             subject,
-            codec.unit,
-            [time for time, _ in shown],
-            [codec.events[kind - 1] for _, kind in shown],
-            float(times[-1]) * codec.scale,
-            horizon,
-            (grid.cpu() * codec.scale).tolist(),
-            {event: risks[:, place].tolist() for place, event in enumerate(codec.events)},
+            [Curve(event, moments, risks[:, place].tolist()) for place, event in enumerate(codec.events)],
+            {event: [time for time, kind in shown if kind == place] for place, event in enumerate(codec.events, 1)},
+            end=float(times[-1]) * codec.scale,
+            labels=(f"time since the start{unit}", f"risk within {horizon:g} {codec.unit}".rstrip()),
         )
 
 
-class SubjectPredictor:
+@dataclass(frozen=True)
+class NextEvent(Prediction):
+    """The next event of a subject."""
+
+    details: dict[str, Any] = field(default_factory=dict)
+    """The time until the event, with an interval and its unit, and risks by horizon and event."""
+
+
+_TIMELINES_LEAD = (
+    "Held-out subjects: ticks are events; lines are the probability, at each time, that the next event is of this kind "
+    "and comes within the horizon. The dotted line is the end of observation."
+)
+
+
+class HistoryPredictor:
     """Predicts for histories in batches of similar length; the seed is that of simulated paths."""
 
     def __init__(self, task: EventPrediction, model: Any, *, num_paths: int, seed: int) -> None:

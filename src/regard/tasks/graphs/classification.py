@@ -15,28 +15,18 @@ from torch import Tensor
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.graphs import fit_graph_classifier
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.graphs import GraphCodec
 from regard.data.codecs.labels import LabelCodec
 from regard.data.prepare import FitData, Prepared
 from regard.evaluation.examples import Examples
 from regard.nn.losses import IGNORED
+from regard.tasks.content import Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.graphs.batches import GraphBatch
 from regard.tasks.graphs.model import GraphPredictor
 from regard.tasks.graphs.task import GraphSettings, GraphTask, graph_column, is_json_graph, target_column
-from regard.tasks.task import (
-    PLAIN,
-    Detection,
-    EvaluationData,
-    Likelihoods,
-    Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
-    repeat_batch,
-    to_device,
-)
+from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, repeat_batch, to_device
 from regard.tasks.text_classification import (
     balanced_weights,
     class_examples,
@@ -80,9 +70,7 @@ class GraphClassification(GraphTask[GraphClassificationSettings]):
 
     @property
     def label_codec(self) -> LabelCodec:
-        codec = self.codecs["label"]
-        assert isinstance(codec, LabelCodec)
-        return codec
+        return codec_of(self.codecs, "label", LabelCodec)
 
     @property
     def num_outputs(self) -> int:

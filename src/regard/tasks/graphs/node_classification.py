@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.graphs import fit_node_classifier
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.graphs import GraphCodec
 from regard.data.codecs.labels import LabelCodec
 from regard.data.formats.cells import as_text
@@ -34,21 +34,12 @@ from regard.data.sources import Rows, Source
 from regard.errors import DataError
 from regard.evaluation.examples import Examples
 from regard.nn.losses import IGNORED
+from regard.tasks.content import Prediction, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.graphs.batches import GraphBatch
 from regard.tasks.graphs.model import GraphPredictor
 from regard.tasks.graphs.task import GraphSettings, GraphTask
-from regard.tasks.task import (
-    PLAIN,
-    Detection,
-    EvaluationData,
-    Likelihoods,
-    Objective,
-    Prediction,
-    ServerSchema,
-    repeat_batch,
-    to_device,
-)
+from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, repeat_batch, to_device
 from regard.tasks.text_classification import classification_loss, label_losses
 
 _LIST_FIELDS = ("labels", "label", "targets", "target", "y")
@@ -90,9 +81,7 @@ class NodeClassification(GraphTask[NodeClassificationSettings]):
 
     @property
     def label_codec(self) -> LabelCodec:
-        codec = self.codecs["label"]
-        assert isinstance(codec, LabelCodec)
-        return codec
+        return codec_of(self.codecs, "label", LabelCodec)
 
     @property
     def num_outputs(self) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.graphs import fit_graph_number
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.graphs import GraphCodec
 from regard.data.codecs.numbers import NumberCodec, parse_number
 from regard.data.formats.decimals import with_numbers
@@ -27,11 +27,12 @@ from regard.data.sources import Rows, Source
 from regard.evaluation.examples import Examples
 from regard.evaluation.metrics.classes import LabelCounts
 from regard.evaluation.scores import Score
+from regard.tasks.content import Prediction
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.graphs.batches import GraphBatch
 from regard.tasks.graphs.model import GraphPredictor
 from regard.tasks.graphs.task import GraphSettings, GraphTask, graph_column, target_column
-from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, Prediction, to_device
+from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, to_device
 
 
 class GraphRegressionSettings(GraphSettings):
@@ -76,9 +77,7 @@ class GraphRegression(GraphTask[GraphRegressionSettings]):
 
     @property
     def number_codec(self) -> NumberCodec:
-        codec = self.codecs["label"]
-        assert isinstance(codec, NumberCodec)
-        return codec
+        return codec_of(self.codecs, "label", NumberCodec)
 
     @property
     def num_outputs(self) -> int:

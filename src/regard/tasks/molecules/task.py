@@ -12,7 +12,7 @@ Dimensions: `batch` molecules, `outputs` properties.
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -24,12 +24,11 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.baselines.baseline import Baseline
-from regard.baselines.molecules import fit_forests
+from regard.baselines.graphs import fit_forests
 from regard.data.batches import batches_by_length
 from regard.data.chemistry import require_rdkit, spellings
-from regard.data.codecs.codec import Codec
-from regard.data.codecs.molecules import MoleculeCodec
-from regard.data.codecs.properties import PropertyCodec
+from regard.data.codecs.codec import Codec, codec_of
+from regard.data.codecs.properties import MoleculeCodec, PropertyCodec
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.messages import format_column
 from regard.data.prepare import FitData, Prepared, prepare_rows
@@ -46,15 +45,10 @@ from regard.logging import log_info
 from regard.models.family import ModelConfig
 from regard.models.gaussian_process import property_losses
 from regard.models.heads import HeadConfig, default_pooling
+from regard.tasks.capabilities import ExportGraph
+from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
+from regard.tasks.content import Prediction, ServerSchema
 from regard.tasks.detection import DetectionSummary, readable_rows
-from regard.tasks.molecules.batches import (
-    MoleculeBatch,
-    MoleculeBatches,
-    SpellingStore,
-    make_molecule_batch,
-    pad_molecule_batch,
-    split_spellings,
-)
 from regard.tasks.molecules.columns import (
     BUILTIN_COLUMNS,
     MoleculeColumns,
@@ -64,22 +58,24 @@ from regard.tasks.molecules.columns import (
     read_molecules,
     without_none,
 )
-from regard.tasks.molecules.model import ExportedMolecules, MoleculeModel
+from regard.tasks.molecules.model import (
+    ExportedMolecules,
+    MoleculeBatch,
+    MoleculeBatches,
+    MoleculeModel,
+    SpellingStore,
+    make_molecule_batch,
+    pad_molecule_batch,
+    split_spellings,
+)
 from regard.tasks.task import (
     EVALUATION_TOKENS,
     PLAIN,
     BatchPredictor,
-    ChoiceContext,
-    Choices,
-    Defaults,
-    DefaultsContext,
     Detection,
     EvaluationData,
-    ExportGraph,
     Likelihoods,
     Objective,
-    Prediction,
-    ServerSchema,
     to_device,
 )
 from regard.tasks.text import TextSettings, TextTask, fit_tokenizer
@@ -148,15 +144,11 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
 
     @property
     def property_codec(self) -> PropertyCodec:
-        codec = self.codecs["properties"]
-        assert isinstance(codec, PropertyCodec)
-        return codec
+        return codec_of(self.codecs, "properties", PropertyCodec)
 
     @property
     def molecule_codec(self) -> MoleculeCodec:
-        codec = self.codecs["features"]
-        assert isinstance(codec, MoleculeCodec)
-        return codec
+        return codec_of(self.codecs, "features", MoleculeCodec)
 
     @property
     def tokenizer_kind(self) -> str:
@@ -376,7 +368,7 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         codec = self.property_codec
         shown = codec.display(codec.write(output))
         if not codec.are_labels:
-            return Prediction(text, shown, properties=dict(zip(codec.names, output, strict=True)))
+            return PropertyPrediction(text, shown, properties=dict(zip(codec.names, output, strict=True)))
         if len(codec) > 1:
             return Prediction(text, shown, probabilities=dict(zip(codec.names, output, strict=True)))
         probabilities = dict(zip(codec.labels[0], (1 - output[0], output[0]), strict=True))
@@ -421,7 +413,7 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
 
     def _numbers(self, prediction: Prediction) -> list[float]:
         codec = self.property_codec
-        if prediction.properties is not None:
+        if isinstance(prediction, PropertyPrediction):
             return [prediction.properties[name] for name in codec.names]
         probabilities = prediction.probabilities or {}
         return [probabilities[name] for name in (codec.labels[0][1:] if len(codec) == 1 else codec.names)]
@@ -507,3 +499,11 @@ def _reads_selfies(tokenizer: Tokenizer) -> bool:
     """Whether a tokenizer has symbols that only SELFIES have."""
     (ids,) = tokenizer.encode([_SELFIES_ONLY])
     return len(ids) == _SELFIES_ONLY.count("[") and not tokenizer.count_unknown([ids])
+
+
+@dataclass(frozen=True)
+class PropertyPrediction(Prediction):
+    """Properties of a molecule that are numbers."""
+
+    properties: dict[str, float] = field(default_factory=dict)
+    """The value of each property."""
