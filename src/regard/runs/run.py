@@ -252,6 +252,7 @@ class Run:
         columns: Sequence[str] | None = None,
         encoding: str | None = None,
         aspect: str | None = None,
+        num_paths: int | None = None,
         **options: Unpack[GenerationOptions],
     ) -> list[dict[str, Any]]: ...
 
@@ -264,6 +265,7 @@ class Run:
         columns: Sequence[str] | None = None,
         encoding: str | None = None,
         aspect: str | None = None,
+        num_paths: int | None = None,
         **options: Unpack[GenerationOptions],
     ) -> None: ...
 
@@ -275,6 +277,7 @@ class Run:
         columns: Sequence[str] | None = None,
         encoding: str | None = None,
         aspect: str | None = None,
+        num_paths: int | None = None,
         **options: Unpack[GenerationOptions],
     ) -> list[dict[str, Any]] | None:
         """The rows of a table, in their order, with a prediction for each.
@@ -288,11 +291,17 @@ class Run:
             columns: The columns of the input; unset, those of training where the table has them, else one of text.
             encoding: The encoding of a text file; unset, as in training, or detected.
             aspect: For aspect sentiment: the aspect; unset, a column of the table, or each aspect.
-            options: Options of generation.
+            num_paths: For events: continuations that are simulated for each subject; unset, `task.paths`.
+            options: Options of generation; for events the seed of the simulation alone.
         """
         if isinstance(self.task, SubjectPredictor):
             with threads(1):
-                return predict_subjects(self.task, self.model, data, out, columns)
+                seed = self.generation(**options).seed
+                return predict_subjects(
+                    self.task, self.model, data, out, columns=columns, num_paths=num_paths, seed=seed
+                )
+        if num_paths is not None:
+            raise ConfigError(f"num_paths is for events, and this is a model for {self.task.description}")
         config, is_file = self.generation(**options), isinstance(data, str | os.PathLike)
         unseen: dict[str, None] = {}
 

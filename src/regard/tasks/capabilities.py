@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.data.formats.images import ImageConfig
 from regard.data.prepare import Prepared
@@ -158,12 +158,60 @@ class Forecaster(Protocol):
 class SubjectPredictor(Protocol):
     """Predicts for subjects each of which has several rows of a table, so that a table is read as a whole."""
 
-    def predict_subjects(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """A row with the prediction for each subject of a table."""
+    def predict_subjects(
+        self,
+        model: Any,
+        data: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        num_paths: int | None = None,
+        seed: int = 0,
+    ) -> list[dict[str, Any]]:
+        """A row with the prediction for each subject of a table.
+
+        Args:
+            model: The model, in evaluation mode.
+            data: A path, or rows in memory.
+            columns: The columns to read.
+            num_paths: How many continuations of an input are simulated; None for the number that the task has set.
+            seed: That of the simulation.
+        """
         ...
 
     def plot_subjects(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> Plot:
         """The events and the risks of the first subjects of a table."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportGraph:
+    """A network whose inputs are arrays, to be exported as one graph from numbers of the data to predictions."""
+
+    module: nn.Module
+    """Its `forward` takes the inputs by name and returns a tuple of outputs, in the units of the data."""
+    axes: Mapping[str, Mapping[int, str]]
+    """For each input the axes that may have any size, by name: axes with one name have one size."""
+    outputs: tuple[str, ...]
+    """The names of the outputs; all have a row for each row of the inputs."""
+    examples: Sequence[tuple[Mapping[str, Tensor], tuple[Tensor, ...]]]
+    """Inputs of different sizes, and what the run predicts for them; the graph is traced with the first."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """The largest sizes of axes that have one."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """What a program must know of inputs and outputs: names of columns, labels, and so on."""
+
+
+@runtime_checkable
+class GraphExporter(Protocol):
+    """Has models with arrays as inputs, which can be exported as one graph."""
+
+    def export_graph(self, model: Any, rows: Sequence[Sequence[str]]) -> ExportGraph | None:
+        """The model as a graph; None where this one cannot be exported.
+
+        Args:
+            model: The model in evaluation mode, on the CPU.
+            rows: Rows of the run, from which examples are made.
+        """
         ...
 
 
