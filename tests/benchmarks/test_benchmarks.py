@@ -114,6 +114,24 @@ def test_translate_gives_the_same_outputs_as_its_peer(run: Run):
     assert exact == [1.0] * 4
 
 
+def test_long_context(run: Run):
+    rows = run("long_context")
+    training, decoding, quality = (
+        [row for row in rows if row["work"] == work] for work in ("training", "decoding", "text")
+    )
+    assert {(row["attention"], row["length"]) for row in training} == {
+        (a, n) for a in ("full", "window") for n in (32, 64)
+    }
+    require_times(training, "ms", "speedup")
+    cached = {(row["attention"], row["length"]): row["cache_bytes"] for row in decoding}
+    assert cached["linear", 32] == cached["linear", 64]
+    assert cached["window", 32] == cached["window", 64]
+    assert cached["full", 64] == 2 * cached["full", 32]
+    require_times(decoding, "ms_per_token")
+    for row in quality:
+        assert row["low"] <= row["perplexity"] <= row["high"]
+
+
 def test_context(run: Run, tmp_path: Path):
     rows = run("context", "--draw", str(tmp_path / "context.png"))
     trained, generated = ([row for row in rows if row["work"] == work] for work in ("training", "generation"))
@@ -152,6 +170,16 @@ def test_sweep(run: Run):
     assert (row["workers"], row["trials"]) == (1, 2)
     assert 0.0 <= row["best"] <= 1.0
     require_times([row], "seconds", "seconds_per_trial", "speedup")
+
+
+def test_align(run: Run):
+    reward, *policies, parting, speed = run("align")
+    assert 0.0 < reward["share"] <= 1.3
+    assert [row["model"] for row in policies] == ["supervised", "dpo", "ppo", "over-optimized"]
+    for row in policies[1:]:
+        assert row["gain_interval"][0] <= row["gain"] <= row["gain_interval"][1]
+    assert len(parting["table"]) > 1
+    assert speed["note"] == "not measured"
 
 
 def test_quality(run: Run):

@@ -26,6 +26,8 @@ def generate_command(
     min_p: Annotated[float | None, option("Sample among tokens with at least P times the top probability.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
     samples: Annotated[int, typer.Option(min=1, help="The number of texts, each with the next seed.")] = 1,
+    best_of: Annotated[int | None, option("Print the best of so many texts, by --reward.")] = None,
+    reward: Annotated[str | None, option("With --best-of: a run of a reward model, or module:function.")] = None,
     metrics: Annotated[bool, typer.Option("--metrics", help="Molecules: validity, uniqueness, novelty.")] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Answer the prompt, formatted by the chat template.")] = False,
     label: Annotated[str | None, typer.Option("--class", help="Of images: their class; unset, all classes.")] = None,
@@ -49,16 +51,19 @@ def generate_command(
 
       regard generate smollm2 --chat "What is the capital of France?" --temperature 0
 
+      regard generate runs/base "Dear customer," --best-of 16 --reward runs/reward
+
       regard generate runs/digits --class 3 --count 16 --out grid.png
     """
     configure_logging(quiet=quiet)
     from regard.evaluation.tables import format_scores
     from regard.runs.run import load
+    from regard.tasks.capabilities import ImageGenerator
 
     loaded = load(run, device=device)
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "max_tokens": max_tokens}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if loaded.task.draws_images or label is not None or count is not None or out is not None:
+    if isinstance(loaded.task, ImageGenerator) or label is not None or count is not None or out is not None:
         if prompt or chat or samples != 1 or max_tokens is not None:
             raise ConfigError(
                 "an image has no prompt: --class, --count and --out are for images, and no text with them"
@@ -66,6 +71,13 @@ def generate_command(
         _draw(loaded, 16 if count is None else count, label, out, {**options, "seed": seed}, json=json)
         return
     options.setdefault("temperature", 0.8)
+    if best_of is not None or reward is not None:
+        if best_of is None or reward is None:
+            raise ConfigError("--best-of and --reward belong together: a number of texts, and what ranks them")
+        if chat or metrics:
+            raise ConfigError("--best-of is for a prompt: it has no effect with --chat and --metrics")
+        _print_best(loaded, prompt, best_of, reward, samples, {**options, "seed": seed}, json=json)
+        return
     texts = []
     for number in range(samples):
         stream = loaded.chat if chat else loaded.stream
@@ -93,9 +105,31 @@ def generate_command(
         print(format_scores({score.name: score for score in scores}, None, num_rows=len(texts)))
 
 
+def _print_best(
+    run: "Run", prompt: str, best_of: int, reward: str, samples: int, options: dict[str, Any], *, json: bool
+) -> None:
+    """Print the best of several texts, as often as samples are wanted."""
+    found = [
+        {"seed": options["seed"] + number * best_of, **vars(best)}
+        for number in range(samples)
+        for best in [
+            run.best_of(prompt, best_of, reward=reward, **{**options, "seed": options["seed"] + number * best_of})
+        ]
+    ]
+    if json:
+        print_json({"prompt": prompt, "best_of": best_of, "reward": reward, "texts": found})
+        return
+    for number, each in enumerate(found):
+        if number:
+            print("---")
+        print(f"{prompt}{each['text']}")
+
+
 def _draw(run: "Run", count: int, label: str | None, out: str | None, options: dict[str, Any], *, json: bool) -> None:
     """Write images to a file."""
-    if out is None and run.task.draws_images:
+    from regard.tasks.capabilities import ImageGenerator
+
+    if out is None and isinstance(run.task, ImageGenerator):
         raise ConfigError("images are written to a file: --out grid.png, or --out page.html")
     run.draw(count, label=label, out=out, **options)
     if json:

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from regard.cli import (
+    align,
     attention,
     bound,
     certificate,
@@ -49,6 +50,7 @@ app.command("demo", short_help="Train, compare, explain and certify on built-in 
 )
 app.command("train", short_help="Train a model on a file.")(train.train_command)
 app.command("finetune", short_help="Fine-tune a model on your rows.")(finetune.finetune_command)
+app.command("align", short_help="Align a language model with preferences or a reward.")(align.align_command)
 app.command("merge", short_help="Merge LoRA updates into the weights.")(merge.merge_command)
 app.command("import", short_help="Import a pretrained model.")(importing.import_command)
 app.command("export", short_help="Export a model to another format.")(export.export_command)

@@ -66,6 +66,7 @@ def predict_command(
     configure_logging(quiet=quiet)
     from regard.runs.adapters import load_adapters
     from regard.runs.run import load
+    from regard.tasks.capabilities import SubjectPredictor
 
     given = {"beam_size": beam, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
              "max_tokens": max_tokens, "seed": seed}  # fmt: skip
@@ -79,7 +80,7 @@ def predict_command(
         return
     if texts and len(texts) == 1 and not also and Path(texts[0]).is_file():
         opened = load(run, device=device)
-        if opened.task.reads_tables:
+        if isinstance(opened.task, SubjectPredictor):
             _predict_file(opened, texts[0], out, {"columns": split_names(columns)}, plot, json=json)
             return
     for name, value in {"--out": out, "--columns": columns, "--encoding": encoding, "--plot": plot}.items():

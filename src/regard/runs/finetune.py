@@ -17,6 +17,7 @@ from regard.runs.folder import RunFolder
 from regard.runs.run import Run, split_paths_and_rows
 from regard.runs.train import Data, as_list, given_values, make_trainer, new_run_path, start, with_task
 from regard.settings import merge_tables
+from regard.tasks.capabilities import RolloutTask
 from regard.tasks.registry import find_task, make_task
 from regard.tasks.text import TextSettings
 from regard.training.checkpoints import hash_of
@@ -112,7 +113,14 @@ def finetune(
     tuned = resolved.finetune
     assert tuned is not None, "fine-tuning has a base"
     relative = os.path.relpath(Path(base).absolute(), folder.path.absolute())
-    resolved = resolved.changed(finetune={**tuned.model_dump(), "base": relative})
+    sources = trainer.task.reward_sources() if isinstance(trainer.task, RolloutTask) else {}
+    rewards = {
+        name: os.path.relpath(source, folder.path.absolute())
+        for name, source in sources.items()
+        if Path(source).is_dir()
+    }
+    task_settings = {**resolved.task.model_dump(), **rewards}
+    resolved = resolved.changed(finetune={**tuned.model_dump(), "base": relative}, task=task_settings)
     return start(folder, prepared, resolved, trainer, overwrite=overwrite, show_progress=show_progress)
 
 
@@ -181,7 +189,7 @@ def _report_cost(trainer: Trainer) -> None:
         saved += tensor.numel() * tensor.element_size()
         return tensor
 
-    batch = trainer.batches.batch(0)
+    batch = trainer.training_batch(0)
     before = time.perf_counter()
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         trainer.updater.dry_run(batch)

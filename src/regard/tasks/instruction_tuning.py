@@ -59,6 +59,9 @@ from regard.logging import log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.nn.losses import IGNORED
+from regard.tasks.capabilities import TextScore
+from regard.tasks.choices import BATCH_TOKENS, ChoiceContext, Choices, Defaults, DefaultsContext
+from regard.tasks.content import Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.language_modeling import (
     DECODER_TRAIN_DEFAULTS,
@@ -70,23 +73,14 @@ from regard.tasks.language_modeling import (
     score_text,
 )
 from regard.tasks.task import (
-    BATCH_TOKENS,
     EVALUATION_TOKENS,
     NUM_SAMPLES,
     PLAIN,
-    ChoiceContext,
-    Choices,
     ComparedRun,
-    Defaults,
-    DefaultsContext,
     Detection,
     EvaluationData,
     Likelihoods,
     Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
-    TextScore,
     repeat_batch,
     to_device,
 )
