@@ -1,7 +1,7 @@
 """Instruction tuning by LoRA: whether the trained format is followed, and what is forgotten.
 
     regard import SmolLM2-135M-Instruct.Q4_1.gguf smollm2
-    python benchmarks/instructions.py --base smollm2 [--minutes 4] [--seed 0] [--json]
+    python benchmarks/instructions.py --base smollm2 [--steps 100] [--seed 0] [--json]
 
 `kinds/instructions.py` says what is measured.
 """
@@ -17,7 +17,7 @@ from kinds import instructions
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--minutes", type=float, default=4.0)
+    parser.add_argument("--steps", type=int, default=100, help="of 1,024 tokens; 64 are an epoch")
     parser.add_argument("--seed", type=int, default=0)
     instructions.add_options(parser)
     options = parse(parser, arguments)

@@ -62,7 +62,7 @@ def measure(row: str, folder: Path, options: Any) -> dict[str, Any] | None:
     else:
         return None
     pairs = generate_instructions(60 if options.tiny else 1_000, options.seed)
-    budget: dict[str, Any] = {"steps": 2, "device": "cpu"} if options.tiny else {"minutes": options.minutes}
+    budget: dict[str, Any] = {"steps": 2, "device": "cpu"} if options.tiny else {"steps": options.steps}
     run = regard.finetune(
         base, [{"prompt": prompt, "completion": answer} for prompt, answer in pairs], out=folder / "tuned",
         method="lora", seed=options.seed, baseline=False, show_progress=False, **budget,
