@@ -51,6 +51,7 @@ from regard.tasks.capabilities import (
     Forecaster,
     ImageExplainer,
     ImageGenerator,
+    MessageAnswerer,
     SampleScorer,
     SeriesForecast,
     StridedEvaluator,
@@ -530,7 +531,9 @@ class Run:
         if not conversation:
             raise DataError("a conversation must have at least one message, got none")
         self._require_one_beam(options)
-        pieces = self.task.answer_messages(self.predictor(self.generation(**options)), conversation, self.chat_template)
+        pieces = capability(self.task, MessageAnswerer).answer_messages(
+            self.predictor(self.generation(**options)), conversation, self.chat_template
+        )
         with threads(1):
             yield from pieces
 

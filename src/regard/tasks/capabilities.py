@@ -89,6 +89,17 @@ class TextScorer(Protocol):
 
 
 @runtime_checkable
+class MessageAnswerer(Protocol):
+    """Answers conversations."""
+
+    def answer_messages(
+        self, predictor: Any, messages: Sequence[Mapping[str, Any]], template: str | None
+    ) -> Iterator[str]:
+        """The answer to a conversation, piece by piece; `template` is the model's chat template."""
+        ...
+
+
+@runtime_checkable
 class SampleScorer(Protocol):
     """Scores generated texts as a whole."""
 
@@ -485,6 +496,7 @@ _RULES: Mapping[type, str] = {
     RewardProvider: "rewards are for reward models",
     Embedder: "embeddings are for models that read a text, an image or a graph as one vector",
     TextScorer: "log-probabilities of texts are for language models",
+    MessageAnswerer: "conversations are for models that write text",
     SampleScorer: "metrics of generated texts are for language models",
     Forecaster: "forecasts are for series",
     SubjectPredictor: "plots of subjects are for events",

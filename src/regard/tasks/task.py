@@ -447,12 +447,6 @@ class Task(Generic[TaskSettingsT]):
         """The chat template that the model was trained with; None where it was not trained on conversations."""
         return None
 
-    def answer_messages(
-        self, predictor: Any, messages: Sequence[Mapping[str, Any]], template: str | None
-    ) -> Iterator[str]:
-        """The answer to a conversation, piece by piece; `template` is the model's chat template."""
-        raise RunError(f"conversations are for models that write text, and this is a model for {self.description}")
-
     def output_for(self, model: Any, text: str) -> str:
         """The output for one text, beside the attention maps of an encoder."""
         return self.predictor(model, GenerationConfig())([text])[0].output
