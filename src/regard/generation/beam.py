@@ -40,7 +40,7 @@ from torch import Tensor
 from regard.generation.config import GenerationConfig
 from regard.generation.cuda_graphs import capture_cuda_graph
 from regard.generation.engine import require_suppressible
-from regard.generation.sampling import suppress_tokens
+from regard.generation.sampling import Constraint, suppress_tokens
 from regard.models.protocols import Decoder, DecoderState, StaticBeamState
 
 _SYNC_EVERY = 8
@@ -215,19 +215,36 @@ class BeamSearch:
         self._use_cuda_graphs = True
 
     def search(
-        self, state: DecoderState, prompt: Int[Tensor, "batch 1"], limits: Sequence[int]
+        self,
+        state: DecoderState,
+        prompt: Int[Tensor, "batch 1"],
+        limits: Sequence[int],
+        *,
+        constraint: Constraint | None = None,
     ) -> list[list[Hypothesis]]:
-        """Return the finished hypotheses of each sentence, best first, at most `beam_size` of each."""
+        """Return the finished hypotheses of each sentence, best first, at most `beam_size` of each.
+
+        Args:
+            state: Before the prompt.
+            prompt: The token of each sentence after which it is continued, such as the start token.
+            limits: The most tokens of each sentence, its end included.
+            constraint: Which tokens may come next, for each sentence; their log-probabilities are unchanged.
+        """
         if not limits:
             return []
-        static = self._static_search(state, prompt, limits) if prompt.is_cuda else None
+        static = self._static_search(state, prompt, limits) if prompt.is_cuda and constraint is None else None
         if static is None:
-            return self.search_by_selection(self.model.beam_state(state), prompt, limits)
+            return self.search_by_selection(self.model.beam_state(state), prompt, limits, constraint=constraint)
         return static.run(state, prompt, limits)
 
     @torch.inference_mode()
     def search_by_selection(
-        self, state: DecoderState, prompt: Int[Tensor, "batch 1"], limits: Sequence[int]
+        self,
+        state: DecoderState,
+        prompt: Int[Tensor, "batch 1"],
+        limits: Sequence[int],
+        *,
+        constraint: Constraint | None = None,
     ) -> list[list[Hypothesis]]:
         """Search by `DecoderState.select`; finished sentences leave the batch."""
         device, every = prompt.device, _SYNC_EVERY if prompt.is_cuda else 1
@@ -237,7 +254,7 @@ class BeamSearch:
         tokens = prompt
         for number in range(1, num_steps + 1):
             logits, state = self.model.step(tokens, state)
-            beams, rows = self._advance(beams, logits)
+            beams, rows = self._advance(beams, logits, constraint)
             if number % every == 0 or number == num_steps:
                 done, unfinished = _split_indices(beams.is_done.tolist())
                 if done:
@@ -249,6 +266,8 @@ class BeamSearch:
                     live, kept = [live[index] for index in unfinished], torch.tensor(unfinished, device=device)
                     beams, rows = beams.select(kept), rows.index_select(0, kept)
             tokens, state = beams.newest(), state.select(rows.flatten())
+            if constraint is not None:
+                constraint = constraint.select(rows.flatten()).advance(tokens[:, 0])
         return results
 
     @torch.inference_mode()
@@ -282,13 +301,15 @@ class BeamSearch:
         return search
 
     def _advance(
-        self, beams: Beams, logits: Float[Tensor, "rows new vocab"]
+        self, beams: Beams, logits: Float[Tensor, "rows new vocab"], constraint: Constraint | None = None
     ) -> tuple[Beams, Int[Tensor, "batch beam"]]:
         """Return the hypotheses extended by one token, and the row of the state that each extends."""
         batch, beam = beams.sums.shape
         width = logits.size(0) // batch  # before the first token there may be one row for all hypotheses
         dtype = torch.promote_types(logits.dtype, torch.float32)
         last = suppress_tokens(logits[:, -1].log_softmax(dim=-1, dtype=dtype), self._suppressed)
+        if constraint is not None:
+            last = last.masked_fill(~constraint.allowed(), -torch.inf)
         last = last.unflatten(0, (batch, width)).expand(batch, beam, -1)
         beams, parents = advance(beams, last, end=self.end, config=self.config)
         firsts = torch.arange(0, batch * width, width, device=parents.device)

@@ -462,8 +462,9 @@ class ServerSchema:
     placeholder: str = ""
     """An example of an input, or how to write one."""
     labels: tuple[str, ...] = ()
-    output: Literal["text", "label", "tags", "span", "vector"] = "text"
-    """How an output is displayed: a text, a label or number with probabilities, tags of words, a span, a vector."""
+    output: Literal["text", "label", "tags", "span", "vector", "tree"] = "text"
+    """How an output is displayed: a text, a label or number with probabilities, tags of words, a span, a vector, a tree
+    in brackets."""
     streams: bool = False
     """Whether text is generated from a prompt, piece by piece."""
     has_beam_search: bool = False
