@@ -7,6 +7,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from regard.cli.options import Encoding, remedies, split_names
 from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
 from regard.errors import ConfigError, DataError
@@ -24,7 +26,8 @@ def predict_command(
     out: Annotated[str | None, option("With --file: the table to write, by its suffix. Unset or -: stdout.")] = None,
     columns: Annotated[str | None, option("With --file: the column(s) of the input. Unset: as in training.")] = None,
     encoding: Encoding = None,
-    plot: Annotated[str | None, option("For events: draw the first subjects and their risks: .png or .svg.")] = None,
+    plot: Annotated[str | None, option("Draw the first subjects and risks (.png, .svg), or tree (.svg).")] = None,
+    tree: Annotated[bool, typer.Option("--tree", help="Draw trees over several lines, as in a terminal.")] = False,
     also: Annotated[list[str] | None, option("A further run with LoRA on the same base.")] = None,
     aspect: Annotated[str | None, option("For aspect sentiment: the aspect; unset, each aspect.")] = None,
     beam: Beam = None,
@@ -62,8 +65,11 @@ def predict_command(
       regard predict runs/images photo.jpg other.png --json
 
       regard predict runs/patients new.csv --out next.csv --plot risks.png
+
+      regard predict runs/parser "The dog barked ." --tree --plot tree.svg
     """
     configure_logging(quiet=quiet)
+    from regard.explanation.trees import draw_as_text, require_tree_path, save_tree
     from regard.runs.adapters import load_adapters
     from regard.runs.run import load
 
@@ -82,7 +88,7 @@ def predict_command(
         if opened.task.reads_tables:
             _predict_file(opened, texts[0], out, {"columns": split_names(columns)}, plot, json=json)
             return
-    for name, value in {"--out": out, "--columns": columns, "--encoding": encoding, "--plot": plot}.items():
+    for name, value in {"--out": out, "--columns": columns, "--encoding": encoding}.items():
         if value is not None:
             raise ConfigError(f"{name} needs --file")
     loaded = load_adapters([run, *also], device=device) if also else {"": load(run, device=device)}
@@ -90,12 +96,27 @@ def predict_command(
         each.generation(**options)  # so that a wrong option is reported before anything is read
         if not each.task.server_schema([]).reads_files:
             _refuse_paths(texts or [])
+    draws = all(each.task.server_schema([]).output == "tree" for each in loaded.values())
+    if plot is not None and (not draws or not texts):
+        raise ConfigError("--plot needs --file" if not draws else "--plot draws the tree of a text, and none is given")
+    if plot is not None:
+        require_tree_path(plot)
+    if tree and not draws:
+        raise ConfigError(f"--tree is for runs that predict trees, and {run} is not one")
     given_options = {**options, "aspect": aspect}
     answers = chain(*_predict(loaded, [texts], given_options)) if texts else _predict_lines(loaded, given_options)
     if json:
-        print_json({"predictions": list(answers)})
+        found = list(answers)
+        if plot is not None:
+            save_tree(found[0]["output"], plot)
+        print_json({"predictions": found})
         return
-    for answer in answers:
+    for number, answer in enumerate(answers):
+        if draws and plot is not None and number == 0:
+            save_tree(answer["output"], plot)
+        if draws and (tree or sys.stdout.isatty()) and answer["output"]:
+            print(draw_as_text(answer["output"]), flush=True)
+            continue
         named = f"{answer['run']}\t" if also else ""
         judged = f"{answer['aspect']}\t" if aspect is None and "aspect" in answer else ""
         print(named + judged + " ".join(answer["output"].splitlines()), flush=True)

@@ -8,7 +8,7 @@ Dimensions: `batch` sequences, `vocab` tokens, `new` tokens of a step.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from regard.generation.config import GenerationConfig
 from regard.models.protocols import Decoder, DecoderState
 
 
+@runtime_checkable
 class Constraint(Protocol):
     """Which tokens may come next in each of several sequences, given those that were chosen before.
 
@@ -29,11 +30,11 @@ class Constraint(Protocol):
         """Return which tokens may come next; at least one in each row that is not complete."""
         ...
 
-    def advance(self, tokens: Int[Tensor, " rows"]) -> Self:
+    def advance(self, tokens: Int[Tensor, " rows"]) -> "Constraint":
         """Return the state after one more token of each row."""
         ...
 
-    def select(self, rows: Int[Tensor, " chosen"]) -> Self:
+    def select(self, rows: Int[Tensor, " chosen"]) -> "Constraint":
         """Return the state of these rows, in this order; a row may occur twice."""
         ...
 

@@ -15,6 +15,7 @@ from regard.explanation.attention import (
     has_attention,
 )
 from regard.explanation.report import Report, certificate_summary, write_report
+from regard.explanation.trees import draw_as_svg
 from regard.logging import format_duration
 from regard.runs.baseline import BaselineResult
 from regard.runs.run import Evaluation, Run, highlights_of
@@ -125,6 +126,7 @@ def write_run_report(
         forecasts=_forecasts(content),
         timelines=_timelines(content),
         drawn=content.drawn,
+        trees=[{"caption": caption, "svg": draw_as_svg(tree)} for caption, tree in content.trees],
         drawn_note=content.drawn_note,
         notes=run.folder.read_provenance().notes,
     )

@@ -609,8 +609,14 @@ class Run:
         return picture_maps(tokens, layers, image, caption, image_config.image.size)
 
     def generate(self, prompt: str = "", **options: Unpack[GenerationOptions]) -> str:
-        """The continuation of `prompt`, for a seed always the same."""
-        return "".join(self.stream(prompt, **options))
+        """The continuation of `prompt`, for a seed always the same; with `beam_size`, the best one of beam search."""
+        if self.generation(**options).beam_size == 1:
+            return "".join(self.stream(prompt, **options))
+        if prompt:
+            self._check_inputs([prompt])
+        predictor = self._generator("generate", self.generation(**options))
+        with threads(1):
+            return "".join(predictor.stream(prompt))
 
     def stream(self, prompt: str = "", **options: Unpack[GenerationOptions]) -> Iterator[str]:
         """What `generate` returns, piece by piece."""
@@ -649,10 +655,13 @@ class Run:
             raise ConfigError(
                 f"beam search cannot stream: its output is known only at the end, got beam_size={config.beam_size!r}"
             )
-        predictor: Any = self.predictor(config)
+        return self._generator(verb, config)
+
+    def _generator(self, verb: str, config: GenerationConfig) -> Any:
+        """The predictor of a language model."""
         if not self.task.server_schema([]).streams:
             raise RunError(f"{verb} is for language models, and {self.path} is for {self.task.description}")
-        return predictor
+        return self.predictor(config)
 
     def forecast(
         self,

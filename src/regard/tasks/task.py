@@ -451,6 +451,8 @@ class ReportContent:
     """Images that the model has drawn, with their nearest training images."""
     drawn_note: str = ""
     """What their distances are to be compared with."""
+    trees: list[tuple[str, str]] = field(default_factory=list)
+    """Captions, and trees in brackets, which are drawn."""
 
 
 @dataclass(frozen=True)

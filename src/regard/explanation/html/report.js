@@ -16,6 +16,7 @@ PAGES.report = (root, data) => {
     ["forecasts", "Forecasts", data.forecasts, showForecasts],
     ["timelines", "Timelines", data.timelines, showTimelines],
     ["images", "Generated images", data.drawn?.length, showDrawn],
+    ["trees", "Trees", data.trees?.length, showTrees],
     ["confusion", "Confusion matrix", data.confusion, showConfusion],
     ["labels", "Scores by label", data.labels?.length, showLabels],
     ["words", "Word attributions", data.highlights.length, showAttributions],
@@ -47,6 +48,11 @@ function showDrawn(section, { drawn, drawn_note: note }) {
   if (note) section.append(make("p", { class: "between" }, note));
 }
 const DRAWN_LEAD = "Each image that the model has drawn, and beside it the training images that differ least from it, with the root of the mean squared difference in levels of 256. A model that memorizes its training images draws copies of them.";
+
+const showTrees = (section, { trees }) => section.append(
+  make("p", { class: "lead" }, "Predicted trees of short held-out sentences, each with the true one below it."),
+  ...trees.map(({ caption, svg }) => make("figure", {}, make("figcaption", {}, caption),
+    make("img", { class: "forecasts", src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`, alt: `Tree ${caption}` }))));
 
 /* Where the model is not better than its baseline, that comes first, with what may help. */
 const makeWarning = ({ sentence, advice }) => make("div", { class: "not-better", role: "note" }, make("p", {}, sentence),

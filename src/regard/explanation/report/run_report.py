@@ -61,6 +61,8 @@ class Report:
     """Images that the model has drawn, with their nearest training images."""
     drawn_note: str = ""
     """A sentence below them."""
+    trees: Sequence[Mapping[str, str]] = ()
+    """Drawings of trees: the `caption` of each, and its `svg`."""
     notes: Sequence[str] = ()
     """What was inferred, counted or left out, one sentence each."""
 
@@ -87,6 +89,7 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "timelines": report.timelines,
         "drawn": [asdict(image) for image in report.drawn],
         "drawn_note": report.drawn_note,
+        "trees": list(report.trees),
         "notes": list(report.notes),
     }
     write_page(path, "report", title=report.title, data=data)
