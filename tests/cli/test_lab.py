@@ -62,7 +62,12 @@ def test_a_study_of_another_package_is_listed_and_runs(regard, plugin: None, tmp
     assert "'cards' of package dice-study" in answer.err
     answer = regard("lab", "dice", "--out", tmp_path / "out").succeeds()
     assert "It is 3.5." in answer.out
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["dice.html", "dice.json", "dice.png"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "dice.csv",
+        "dice.html",
+        "dice.json",
+        "dice.png",
+    ]
     regard("lab", "dise", "--out", tmp_path / "none").fails_with("unknown study 'dise'", "did you mean dice?")
     regard("lab", "cards", "--out", tmp_path / "none").fails_with("'cards' of package dice-study", "CARDS")
     assert not (tmp_path / "none").exists()
@@ -89,9 +94,9 @@ def test_softmax_from_end_to_end(regard, tmp_path: Path, monkeypatch):
     assert answer.err == ""
     assert "Softmax and its temperature" in answer.out
     assert "effective choices" in answer.out
-    assert answer.out.splitlines()[-1].endswith("lab/softmax.png, lab/softmax.html, lab/softmax.json")
+    assert answer.out.splitlines()[-1].endswith("lab/softmax.png, lab/softmax.html, lab/softmax.json, lab/softmax.csv")
     assert sorted(path.name for path in (tmp_path / "lab").iterdir()) == [
-        "softmax.html", "softmax.json", "softmax.png"
+        "softmax.csv", "softmax.html", "softmax.json", "softmax.png"
     ]  # fmt: skip
 
 
@@ -102,7 +107,12 @@ def test_json_is_the_last_line_and_complete(regard, tmp_path: Path):
     assert printed["name"] == "softmax"
     assert printed["settings"]["seed"] == 3
     assert printed["command"] == "regard lab softmax --quick --seed 3"
-    assert [Path(path).name for path in printed["files"]] == ["softmax.png", "softmax.html", "softmax.json"]
+    assert [Path(path).name for path in printed["files"]] == [
+        "softmax.png",
+        "softmax.html",
+        "softmax.json",
+        "softmax.csv",
+    ]
     kept = json.loads((tmp_path / "softmax.json").read_text(encoding="utf-8"))
     assert {key: printed[key] for key in kept} == kept
 

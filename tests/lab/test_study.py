@@ -59,7 +59,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_three_files_are_written_and_nothing_else(files: list[Path]):
-    assert [path.name for path in files] == ["squares.png", "squares.html", "squares.json"]
+    assert [path.name for path in files] == ["squares.png", "squares.html", "squares.json", "squares.csv"]
     assert sorted(files[0].parent.iterdir()) == sorted(files)
 
 

@@ -21,7 +21,8 @@ _PIPED_WIDTH = 140
 def lab_command(
     name: Annotated[str, argument("[NAME]", "The study to run; without it, all studies are listed.")] = "list",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few samples: at most three minutes.")] = False,
-    out: Annotated[str, typer.Option(help="The folder for NAME.png, NAME.html and NAME.json.")] = "lab",
+    data: Annotated[str | None, typer.Option(help="A text file, for a study that reads one (context).")] = None,
+    out: Annotated[str, typer.Option(help="The folder for NAME.png, NAME.html, NAME.json and NAME.csv.")] = "lab",
     seed: Annotated[int, typer.Option(min=0, help="The random seed.")] = 0,
     json: Json = False,
     quiet: Quiet = False,
@@ -35,6 +36,8 @@ def lab_command(
       regard lab softmax
 
       regard lab positions --quick --out studies
+
+      regard lab context --data book.txt --quick
     """
     from regard.lab import STUDIES, run_study
 
@@ -48,7 +51,7 @@ def lab_command(
         return
     STUDIES.find(name)
     _check_folder(Path(out))
-    study = run_study(name, quick=quick, seed=seed)
+    study = run_study(name, quick=quick, seed=seed, data=data)
     try:
         files = [str(path) for path in study.write(out)]
     except OSError as error:

@@ -15,7 +15,9 @@ study's modules are imported when it runs.
 
 import time
 from dataclasses import replace
+from typing import Any
 
+from regard.errors import ConfigError
 from regard.lab.study import Study, StudyEntry, StudyTable
 from regard.registry import Registry
 
@@ -24,21 +26,27 @@ __all__ = ["STUDIES", "Study", "StudyEntry", "StudyTable", "run_study"]
 STUDIES: Registry[StudyEntry] = Registry("regard.studies", "study", members=("name", "question", "study"))
 
 
-def run_study(name: str, *, quick: bool = False, seed: int = 0) -> Study:
+def run_study(name: str, *, quick: bool = False, seed: int = 0, data: str | None = None) -> Study:
     """Run the study registered as `name`, on one CPU thread, so that its numbers do not depend on the number of cores.
 
     Args:
         name: One of `STUDIES.names()`.
         quick: Use small sizes, few samples and few seeds.
         seed: The random seed; a study with several seeds counts up from it.
+        data: A file, for a study that reads one; without it the study generates its data.
     """
     entry = STUDIES.find(name)
+    given: dict[str, Any] = {}
+    if data is not None:
+        if not entry.reads_data:
+            raise ConfigError(f"the study {name} generates its data and reads no file, got {data}")
+        given = {"data": data}
     import torch
 
     from regard.training.precision import threads
 
     started = time.perf_counter()
     with threads(1), torch.random.fork_rng(devices=[]):
-        study = entry.study(quick=quick, seed=seed)
-    settings = {"quick": quick, "seed": seed, **study.settings}
+        study = entry.study(quick=quick, seed=seed, **given)
+    settings = {"quick": quick, "seed": seed, **({} if data is None else {"file": data}), **study.settings}
     return replace(study, settings=settings, seconds=time.perf_counter() - started)

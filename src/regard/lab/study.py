@@ -1,5 +1,7 @@
 """What a study returns (findings, tables, a figure), the files it writes, and how it is registered."""
 
+import csv
+import io
 import json
 import math
 import os
@@ -59,7 +61,8 @@ class Study:
         """The command that reproduces the numbers."""
         quick = " --quick" if self.settings.get("quick") else ""
         seed = f" --seed {self.settings['seed']}" if self.settings.get("seed") else ""
-        return f"regard lab {self.name}{quick}{seed}"
+        data = f" --data {self.settings['file']}" if self.settings.get("file") else ""
+        return f"regard lab {self.name}{data}{quick}{seed}"
 
     @property
     def duration(self) -> str:
@@ -74,8 +77,20 @@ class Study:
         values = {key: value for key, value in vars(self).items() if key != "figure"}
         return json.loads(embed_json({**values, "tables": tables, "command": self.command, "version": version()}))
 
+    def to_csv(self) -> str:
+        """Returns the cells of all tables, one in each line: table, row, column, value and the ends of its interval."""
+        lines = [["table", "row", "column", "value", "low", "high"]]
+        for table in self.tables:
+            for number, row in enumerate(table.rows):
+                for column, cell in zip(table.columns, row, strict=True):
+                    value = list(cell) if isinstance(cell, tuple) else [cell, None, None]
+                    lines.append([table.name, number, column, *value])
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(lines)
+        return text.getvalue()
+
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write the figure as PNG, a self-contained HTML page and the numbers as JSON; returns the three paths.
+        """Write the figure as PNG, a self-contained HTML page, and the numbers as JSON and CSV; returns the paths.
 
         The files are complete before the first one is moved into place, so an
         interrupted write leaves nothing half-written.
@@ -84,7 +99,7 @@ class Study:
         from regard.lab.drawing import render_png
 
         folder = Path(folder)
-        names = [f"{self.name}.{ending}" for ending in ("png", "html", "json")]
+        names = [f"{self.name}.{ending}" for ending in ("png", "html", "json", "csv")]
         png = render_png(self.figure)
         numbers = json.dumps(self.to_json(), ensure_ascii=False, indent=2) + "\n"
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,6 +121,7 @@ class Study:
                 time=self.duration,
             )
             unfinished[2].write_text(numbers, encoding="utf-8")
+            unfinished[3].write_text(self.to_csv(), encoding="utf-8")
             for path in unfinished:
                 path.replace(folder / path.name)
         return [folder / name for name in names]
@@ -122,10 +138,13 @@ class StudyEntry:
     """What it measures, as one question."""
     function: str
     """Where the function `(*, quick, seed) -> Study` is, such as `regard.lab.softmax.temperature:study_softmax`."""
+    reads_data: bool = False
+    """Whether the function has a parameter `data` too, the path of a file or None."""
 
-    def study(self, *, quick: bool, seed: int) -> Study:
+    def study(self, *, quick: bool, seed: int, data: str | None = None) -> Study:
         """Import the study's modules and run it."""
-        return pkgutil.resolve_name(self.function)(quick=quick, seed=seed)
+        own = {"data": data} if self.reads_data else {}
+        return pkgutil.resolve_name(self.function)(quick=quick, seed=seed, **own)
 
     def result(self, sizes: Any, sections: Sequence[StudySection], figure: "Figure", **settings: Any) -> Study:
         """Returns the results of this study; its settings are the fields of the dataclass `sizes`, and `settings`."""
