@@ -4,9 +4,9 @@
 
 Trees wsj_0001 to 0159 are for training, 0160 to 0179 for validation and 0180 to 0199 for the test (README of the data).
 `scratch` is `regard train`, `linear` the same with a decoder of linearized trees, `pretrained` is `regard finetune` of
-an imported encoder, such as all-MiniLM-L6-v2 (`--base`, the folder that `regard import` wrote). The score is the F1 of labeled brackets
-on the test sentences; beside it is the share of outputs that are trees over exactly the words of the sentence. A row
-whose data is missing is not measured.
+an imported encoder, such as all-MiniLM-L6-v2 (`--base`, the folder that `regard import` wrote). The score is the F1 of
+labeled brackets on the test sentences; beside it is the share of outputs that are trees over exactly the words of the
+sentence. A row whose data is missing is not measured.
 """
 
 import logging
@@ -18,10 +18,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import regard
 from common.harness import make_parser, parse, print_results
 from common.tiny import make_bert
-
-import regard
 from regard.data.formats.trees import parse_tree, tree_table
 from regard.errors import DataError
 
@@ -36,7 +35,9 @@ _TINY_TREES = 40
 def write_splits(folder: Path, *, is_tiny: bool) -> dict[str, Path]:
     """The three files of trees."""
     if is_tiny:
-        trees = [f"(S (NP (NN {'abcde'[row % 5]})) (VP (VBZ {'xyz'[row % 3]}) (ADVP (RB w)))) " for row in range(_TINY_TREES)]
+        trees = [
+            f"(S (NP (NN {'abcde'[row % 5]})) (VP (VBZ {'xyz'[row % 3]}) (ADVP (RB w)))) " for row in range(_TINY_TREES)
+        ]
         texts = {"train": trees[:30], "valid": trees[30:35], "test": trees[35:]}
     else:
         texts = {name: [] for name in _LAST}
