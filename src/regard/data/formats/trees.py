@@ -56,7 +56,7 @@ class Tree:
     def leaves(self) -> "list[Tree]":
         """The words with their tags, from left to right."""
         found: list[Tree] = []
-        stack = [self]
+        stack: list[Tree] = [self]
         while stack:
             node = stack.pop()
             if node.word is not None:

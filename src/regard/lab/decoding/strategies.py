@@ -29,6 +29,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from matplotlib.axes import Axes
 from torch import Tensor
 
 from regard.data.codecs.text import TextCodec
@@ -65,14 +66,14 @@ _SUCCESSORS = 12
 class DecodingSizes:
     """The model, and how much it generates; the defaults are those of a quick run."""
 
-    vocab_size: int = 400
+    vocab_size: int = 300
     """Of the random walk, and the largest one of the pieces of words in a file."""
     num_tokens: int = 60_000
     """Of the random walk."""
     num_layers: int = 2
     model_dim: int = 64
     num_heads: int = 4
-    steps: int = 400
+    steps: int = 700
     batch_size: int = 16
     window: int = 64
     learning_rate: float = 3e-3
@@ -245,7 +246,7 @@ def _mean(values: Sequence[float] | Float[np.ndarray, " prompts"]) -> Interval:
     return float(np.mean(values)), *bootstrap_interval(statistics, lambda sums: float(sums[0] / sums[1]))
 
 
-def _report(found: Mapping[str, Continuations], others: list[list[int]], axes: Sequence) -> StudySection:
+def _report(found: Mapping[str, Continuations], others: list[list[int]], axes: Sequence[Axes]) -> StudySection:
     rows, measured = [], {}
     for name, each in found.items():
         repeated = _mean([repetition(tokens) for tokens in each.tokens])
@@ -278,14 +279,17 @@ def _report(found: Mapping[str, Continuations], others: list[list[int]], axes: S
     ]  # fmt: skip
 
 
-def _draw(axes: Sequence, measured: Mapping[str, tuple[Interval, Interval, float, float]]) -> None:
+def _draw(axes: Sequence[Axes], measured: Mapping[str, tuple[Interval, Interval, float, float]]) -> None:
     names = list(measured)
     places = list(range(len(names)))[::-1]
     colors = [MUTED if name == HUMAN else COLORS[0] for name in names]
-    panels = (("Likelihood under the model", "nats per token", 0), ("Repetition", f"repeated {_REPEATED}-grams", 1))
-    for panel, (title, label, column) in zip(axes, panels, strict=False):
-        for place, name, color in zip(places, names, colors, strict=True):
-            middle, low, high = measured[name][column]
+    likelihoods, repeated = zip(*((values[0], values[1]) for values in measured.values()), strict=True)
+    panels = (
+        ("Likelihood under the model", "nats per token", likelihoods),
+        ("Repetition", f"repeated {_REPEATED}-grams", repeated),
+    )
+    for panel, (title, label, estimates) in zip(axes, panels, strict=False):
+        for place, (middle, low, high), color in zip(places, estimates, colors, strict=True):
             panel.errorbar(
                 [middle], [place], xerr=[[max(0.0, middle - low)], [max(0.0, high - middle)]], fmt="o", color=color
             )

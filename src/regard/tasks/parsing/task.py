@@ -430,7 +430,7 @@ class LinearPredictor:
         state = self._search.model.initial_state(memory)
         start = torch.full((len(texts), 1), START, device=batch.source.device)
         limits = [action_limit(count) for count in batch.num_words.tolist()]
-        scores: list[float | None] = [None] * len(texts)
+        scores: Sequence[float | None] = [None] * len(texts)
         if self._config.beam_size > 1:
             best = [some[0] for some in self._search.search(state, start, limits, constraint=constraint)]
             sequences, scores = [each.tokens for each in best], [each.score for each in best]
