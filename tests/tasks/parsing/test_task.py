@@ -55,7 +55,7 @@ def test_the_likelihood_is_that_of_all_binary_forms_of_a_tree():
     size, num_labels = 4, 3
     first, last = torch.triu_indices(size, size)
     scores = torch.randn(1, len(first), num_labels)
-    spans = [LabeledSpan(0, 4, 1), LabeledSpan(1, 4, 2)]
+    spans = [LabeledSpan(0, 4, 1), LabeledSpan(1, 3, 2)]
     index = {(int(i), int(j)): k for k, (i, j) in enumerate(zip(first, last, strict=True))}
     gold = {(span.start, span.end - 1): span.label for span in spans}
     total, matching = [], []
