@@ -10,7 +10,9 @@ Names are read from the metadata of installed packages without importing
 anything; an object is imported when it is first needed.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from importlib import metadata
 from typing import Any, Generic, TypeVar, cast
 
@@ -73,9 +75,7 @@ class Registry(Generic[Plugin]):
             yield found
 
     def _points(self) -> list[metadata.EntryPoint]:
-        # Two paths may hold the metadata of one package: the entry is the same.
-        found = {(point.name, point.value): point for point in metadata.entry_points(group=self.group)}
-        return list(found.values())
+        return _entry_points(self.group, tuple(sys.path))
 
     def _load(self, point: metadata.EntryPoint) -> Plugin:
         where = f"the {self.kind} {point.name!r} of package {_package(point)} ({point.value})"
@@ -87,6 +87,13 @@ class Registry(Generic[Plugin]):
             if getattr(found, member, None) is None:
                 raise PluginError(f"{where} has no member {member!r}")
         return cast("Plugin", found)
+
+
+@lru_cache
+def _entry_points(group: str, path: tuple[str, ...]) -> list[metadata.EntryPoint]:
+    """Those of all packages on `path`, which is `sys.path`: reading the metadata of a hundred packages takes 10 ms."""
+    # Two folders may contain the metadata of one package: the entry is the same.
+    return list({(point.name, point.value): point for point in metadata.entry_points(group=group)}.values())
 
 
 def _package(point: metadata.EntryPoint) -> str:

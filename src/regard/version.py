@@ -1,8 +1,10 @@
 """The version of the package."""
 
+from functools import cache
 from importlib import metadata
 
 
+@cache
 def version() -> str:
     """The version of the installed package, or `dev` in a bare source tree."""
     try:

@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.command_line import call
 
 PLUGIN = Path(__file__).parent / "plugin"
 pytestmark = pytest.mark.slow
 
 
 class Shell:
-    """Runs `regard` with the plug-in installed."""
+    """Runs `regard` with the plug-in installed, in a process of its own."""
 
     def __init__(self, folder: Path, packages: Path) -> None:
-        self.folder = folder
+        self.folder, self.packages = folder, packages
         self.env = {
             **os.environ,
             "PYTHONPATH": str(packages),
@@ -40,8 +42,20 @@ class Shell:
         assert done.returncode == code, done.stderr
         return done.stdout if code == 0 else done.stderr
 
+    def call(self, *arguments: str, code: int = 0) -> str:
+        """The same inside this process, where what it starts has the same environment."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.folder)
+            patch.syspath_prepend(self.packages)
+            for name, value in self.env.items():
+                patch.setenv(name, value)
+            torch.set_default_dtype(torch.float32)
+            answer = call(*arguments)
+        assert answer.code == code, answer.err
+        return answer.out if code == 0 else answer.err
+
     def json(self, *arguments: str) -> dict[str, Any]:
-        return json.loads(self.run(*arguments, "--json").splitlines()[-1])
+        return json.loads(self.call(*arguments, "--json").splitlines()[-1])
 
 
 def install(source: Path, target: Path) -> None:
@@ -94,22 +108,22 @@ def test_the_task_is_detected_trained_and_written(shell: Shell):
 
 
 def test_predict_and_evaluate(shell: Shell):
-    assert shell.run("predict", "run", "0.1 0.2 0.6 0.9", "0.9 0.5 0.1").split() == ["up", "down"]
+    assert shell.call("predict", "run", "0.1 0.2 0.6 0.9", "0.9 0.5 0.1").split() == ["up", "down"]
     scores = shell.json("evaluate", "run", "more.series")
     assert scores["accuracy"]["value"] > 0.9
     assert scores["rows"] == 60
     assert 0.0 < scores["share_of_up"]["value"] < 1.0
-    assert "numbers separated by spaces" in shell.run("predict", "run", "not a number", code=2)
+    assert "numbers separated by spaces" in shell.call("predict", "run", "not a number", code=2)
 
 
 def test_training_is_resumed_to_the_same_weights(shell: Shell):
     common = ("--set", "train.checkpoint_every=20", "--seed", "3")
-    shell.run("train", "train.series", "--out", "whole", "--steps", "60", *common)
-    shell.run("train", "train.series", "--out", "parts", "--steps", "60", *common)
+    shell.call("train", "train.series", "--out", "whole", "--steps", "60", *common)
+    shell.call("train", "train.series", "--out", "parts", "--steps", "60", *common)
     for path in sorted((shell.folder / "parts" / "checkpoints").iterdir()):
         if "60" in path.name:
             path.unlink()
-    shell.run("train", "--out", "parts", "--resume")
+    shell.call("train", "--out", "parts", "--resume")
     weights = [(shell.folder / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
     assert weights[0] == weights[1]
 
@@ -159,29 +173,29 @@ def test_the_server_answers(shell: Shell):
 
 
 def test_what_the_task_cannot_do_is_one_line(shell: Shell):
-    assert "cannot be exported" in shell.run("export", "run", "--to", "onnx", "--out", "x.onnx", code=2)
-    assert "attention" in shell.run("attention", "run", "0.1 0.2", code=2)
-    assert "embeddings" in shell.run("embed", "run", "0.1 0.2", code=2)
-    assert "language models" in shell.run("generate", "run", "0.1", code=2)
+    assert "cannot be exported" in shell.call("export", "run", "--to", "onnx", "--out", "x.onnx", code=2)
+    assert "attention" in shell.call("attention", "run", "0.1 0.2", code=2)
+    assert "embeddings" in shell.call("embed", "run", "0.1 0.2", code=2)
+    assert "language models" in shell.call("generate", "run", "0.1", code=2)
 
 
 def test_the_importer_the_exporter_and_the_study(shell: Shell):
     values = {"labels": ["bad", "good"], "words": {"awful": [2.0, 0.0], "great": [0.0, 2.0], "film": [0.0, 0.0]}}
     (shell.folder / "words.trend.json").write_text(json.dumps(values))
-    shell.run("import", "words.trend.json", "imported")
-    assert shell.run("predict", "imported", "great film", "awful film").split() == ["good", "bad"]
-    shell.run("export", "imported", "--to", "trend-json", "--out", "exported.trend.json")
+    shell.call("import", "words.trend.json", "imported")
+    assert shell.call("predict", "imported", "great film", "awful film").split() == ["good", "bad"]
+    shell.call("export", "imported", "--to", "trend-json", "--out", "exported.trend.json")
     assert json.loads((shell.folder / "exported.trend.json").read_text()) == values
     (shell.folder / "broken.trend.json").write_text("{}")
-    assert "broken.trend.json" in shell.run("import", "broken.trend.json", "other", code=2)
-    assert "coin" in shell.run("lab")
-    assert "of 100 tosses" in shell.run("lab", "coin", "--quick")
+    assert "broken.trend.json" in shell.call("import", "broken.trend.json", "other", code=2)
+    assert "coin" in shell.call("lab")
+    assert "of 100 tosses" in shell.call("lab", "coin", "--quick")
 
 
 def test_help_settings_and_the_nearest_name(shell: Shell):
-    assert "most_numbers" in shell.run("settings", "--task", "trend")
-    assert "trend" in shell.run("train", "train.series", "--task", "trned", code=2)
-    assert "most_numbers" in shell.run("train", "train.series", "--set", "task.most_number=3", code=2)
+    assert "most_numbers" in shell.call("settings", "--task", "trend")
+    assert "trend" in shell.call("train", "train.series", "--task", "trned", code=2)
+    assert "most_numbers" in shell.call("train", "train.series", "--set", "task.most_number=3", code=2)
 
 
 BROKEN = """

@@ -17,7 +17,7 @@ from regard.data.chemistry import (
     spellings,
     to_selfies,
 )
-from regard.data.codecs.molecules import MoleculeCodec
+from regard.data.codecs.properties import MoleculeCodec
 from regard.errors import DataError
 
 pytest.importorskip("rdkit")

@@ -1,6 +1,5 @@
 """What the tests of the pages share: the pages, their blocks of code, and small data to run them on."""
 
-import io
 import json
 import os
 import re
@@ -14,8 +13,8 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
+from tests.command_line import call
 
-from regard.cli.main import main
 from regard.data.builtin import find_builtin
 from regard.interop.gguf.writing import write_gguf
 from regard.models.presets import find_preset
@@ -175,7 +174,7 @@ def run(workplace: Path, environment: dict[str, str]) -> Callable[[list[str]], s
 
 
 @pytest.fixture
-def run_inside(workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Callable[[str], tuple[object, str, str]]:
+def run_inside(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[object, str, str]]:
     """Runs a `regard` command in the workplace, inside the test's process: exit code, stdout and stderr."""
     monkeypatch.chdir(workplace)
     monkeypatch.setenv("REGARD_CACHE", str(workplace / "cache"))
@@ -184,11 +183,8 @@ def run_inside(workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Call
     def started(command: str) -> tuple[object, str, str]:
         piped, _, command = command.rpartition(" | ")
         given = (workplace / piped.removeprefix("cat ")).read_bytes() if piped else b""
-        monkeypatch.setattr(sys, "argv", shlex.split(command))
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
-        with pytest.raises(SystemExit) as leaving:
-            main()
-        return leaving.value.code, *capsys.readouterr()
+        answer = call(*shlex.split(command)[1:], stdin=given)
+        return answer.code, answer.out, answer.err
 
     return started
 

@@ -33,12 +33,12 @@ def test_the_program_runs(readme, workplace: Path, run):
 
 
 @pytest.mark.slow
-def test_the_commands_run_in_the_order_they_stand_in(readme, pretrained: Path, workplace: Path, run):
+def test_the_commands_run_in_the_order_they_stand_in(readme, pretrained: Path, workplace: Path, run_inside):
     assert readme.commands()[0] == "regard train pairs.tsv --minutes 5 --out runs/mine"
     for command in readme.short_commands():
-        done = run(["sh", "-c", command])
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
-        assert done.stdout.strip(), f"{command} printed nothing"
+        code, out, err = run_inside(command)
+        assert code == 0, f"{command}\n{err}"
+        assert out.strip(), f"{command} printed nothing"
     assert (workplace / "attention.html").stat().st_size > 0
     told = {line.split("`")[1].rstrip("/") for line in table_under(readme.text, "## What a run folder contains")}
     for name in ("mine", "text"):
@@ -46,7 +46,7 @@ def test_the_commands_run_in_the_order_they_stand_in(readme, pretrained: Path, w
 
 
 @pytest.mark.slow
-def test_the_errors_are_those_that_are_shown(readme, workplace: Path, run):
+def test_the_errors_are_those_that_are_shown(readme, workplace: Path, run_inside):
     pairs = workplace / "pairs.tsv"
     lines = pairs.read_text(encoding="utf-8").splitlines(keepends=True)[:50]
     pairs.write_text("".join([*lines, "one column only\n", "no target\t\n"]), encoding="utf-8")
@@ -54,9 +54,9 @@ def test_the_errors_are_those_that_are_shown(readme, workplace: Path, run):
     examples = [(line.removeprefix("$ "), shown[i + 1]) for i, line in enumerate(shown) if line.startswith("$ ")]
     assert len(examples) == 2
     for command, message in examples:
-        done = run(["sh", "-c", command])
-        assert done.returncode == 2
-        assert done.stderr.splitlines()[-1] == message
+        code, _, err = run_inside(command)
+        assert code == 2
+        assert err.splitlines()[-1] == message
 
 
 def table_under(text: str, heading: str) -> list[str]:

@@ -20,7 +20,7 @@ from regard.experiments.sweep import Sweep
 from regard.experiments.sweep import run as module
 from regard.experiments.sweep import study as studies
 from regard.experiments.sweep.objectives import SweepObjective, evaluations_of, measure_run
-from regard.experiments.sweep.results import pareto_front
+from regard.experiments.sweep.run import pareto_front
 from regard.experiments.sweep.study import (
     TrialKey,
     make_sampler,

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from regard.evaluation.intervals import mean_interval
-from regard.lab.bias_variance.report import BiasVarianceSizes, study_bias_variance, sum_differs
 from regard.lab.bias_variance.risks import (
     FLIPPED,
     FUNCTION_FAMILIES,
+    BiasVarianceSizes,
     RegressionProblem,
     RiskDecomposition,
     decompose_risk,
@@ -20,6 +20,8 @@ from regard.lab.bias_variance.risks import (
     optimism_slope,
     polynomial_learner,
     select_function,
+    study_bias_variance,
+    sum_differs,
 )
 
 TINY = BiasVarianceSizes(num_rows=11, degrees=(0, 3), strengths=(1.0, 0.1), feature_rows=7, widths=(3, 13), num_draws=5,

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from regard.lab.bounds.report import BoundSizes, study_bounds
 from regard.lab.bounds.selections import (
     HOLD_OUT,
     SHARED_ANSWERS,
     TRUE_SCORE,
     UNCORRECTED,
     UNIFORM_BOUNDS,
+    BoundSizes,
     CandidatePool,
     Coverage,
     cover_losses,
@@ -23,6 +23,7 @@ from regard.lab.bounds.selections import (
     select_once,
     select_repeatedly,
     simulated_pools,
+    study_bounds,
 )
 from regard.selection.bounds import binomial, hoeffding_epsilon
 

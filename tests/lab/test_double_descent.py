@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from regard.lab.double_descent.report import NOISES, DoubleDescentSizes, study_double_descent
 from regard.lab.double_descent.risks import (
+    NOISES,
     CurvePeak,
+    DoubleDescentSizes,
     MemberData,
     NetworkRisks,
     RiskCurve,
@@ -21,6 +22,7 @@ from regard.lab.double_descent.risks import (
     measure_perceptrons,
     measure_transformers,
     sign_data,
+    study_double_descent,
     train_members,
     warmup_cosine,
 )

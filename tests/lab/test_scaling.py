@@ -21,8 +21,8 @@ from regard.lab.scaling.laws import (
     fit_scaling_law,
     lack_of_fit,
     make_language,
+    study_scaling,
 )
-from regard.lab.scaling.report import study_scaling
 from regard.models.transformer import Transformer, TransformerConfig
 
 TINY = ScalingSizes(widths=(4, 8, 12), steps=(2, 4, 8), larger_width=16, larger_steps=(8, 11), num_seeds=1, length=17,

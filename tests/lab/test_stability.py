@@ -12,17 +12,20 @@ from regard.lab.networks import BinaryExamples, draw_networks
 from regard.lab.stability.pairs import (
     ExampleSource,
     ParallelLinear,
+    StabilitySizes,
     convex_distance_bound,
     convex_stability_bound,
     logistic_learner,
     measured_constants,
     network_learner,
     nonconvex_stability_bound,
+    power_law_exponent,
     projected_step,
+    recorded_steps,
     strongly_convex_distance_bound,
+    study_stability,
     train_pairs,
 )
-from regard.lab.stability.report import StabilitySizes, power_law_exponent, recorded_steps, study_stability
 
 TINY = StabilitySizes(runs=3, num_rows=7, num_inputs=3, steps=23, rates=(0.1, 1.0), row_counts=(5, 11),
              convexities=(0.1,),

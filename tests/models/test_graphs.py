@@ -31,7 +31,7 @@ SETTINGS = {
 def build(kind: str, codec: GraphCodec, **more: Any) -> Any:
     config = read_model_config({**find_preset(kind)[1], **SETTINGS[kind], **more})
     family: Any = find_family(config.family)
-    model = family.build(config, graph=graph_shape(codec))
+    model = family.build(config, shape=graph_shape(codec))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     return model.eval()

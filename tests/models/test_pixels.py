@@ -21,7 +21,7 @@ def make(family: str, *, channels: int = 3, components: int = 3, size: int = 4, 
     found = find_family(family)
     shared = next(iter(found.presets.values())).shared
     values = {**shared, **SMALL, **FAMILIES[family], "family": family, "components": components, **settings}
-    model: Any = found.build(found.Config.read(values), shape=PixelShape(size, channels, LEVELS, CLASSES))  # pyright: ignore[reportCallIssue]  a shape is what families of pixels are built for
+    model: Any = found.build(found.Config.read(values), shape=PixelShape(size, channels, LEVELS, CLASSES))
     for name, parameter in model.named_parameters():
         nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.4)
     return model.eval()

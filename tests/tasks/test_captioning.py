@@ -21,8 +21,7 @@ from regard.models.protocols import EncoderOutput
 from regard.runs.finetune import finetune
 from regard.runs.run import Run
 from regard.runs.train import train
-from regard.tasks.captioning.batches import pointing_of
-from regard.tasks.captioning.model import decoder_config
+from regard.tasks.captioning.model import decoder_config, pointing_of
 from regard.tasks.registry import detect_task
 from regard.tasks.task import EvaluationData, Likelihoods, Prediction
 from regard.text.tokenizer import train_tokenizer
@@ -47,7 +46,7 @@ def test_generation_step_by_step_is_the_likeliest_token_after_each_whole_prefix(
     found = [each.output for each in task.task.predictor(model, config)(inputs)]
     tokenizer = task.task.tokenizer
     expected = []
-    for (pixels,) in ([*task.task.read_pixels([image], torch.device("cpu"))] for image in inputs):
+    for (pixels,) in ([*task.task.pixel_batches([image], torch.device("cpu"))] for image in inputs):
         tokens = [tokenizer.start]
         while len(tokens) < 7:
             hidden = model.hidden_states(model.encode(pixels), torch.tensor([[tokens]]))
@@ -86,7 +85,7 @@ def test_the_average_of_hidden_states_leaves_out_padding():
 def test_one_vector_is_the_mean_of_the_map_and_has_nothing_to_point_with():
     task = made("lstm", memory="mean")
     model = task.build(std=0.3)
-    (pixels,) = task.task.read_pixels([task.data.held_out["valid"][0][0]], torch.device("cpu"))
+    (pixels,) = task.task.pixel_batches([task.data.held_out["valid"][0][0]], torch.device("cpu"))
     encoded = model.encode(pixels).hidden_states
     cells = model.body.encode(pixels).hidden_states
     torch.testing.assert_close(encoded[:, 0], model.norm(model.projection(cells.mean(dim=1))))

@@ -124,7 +124,7 @@ def test_a_hidden_state_depends_on_earlier_steps_only(preset: str):
     shape = TrajectoryShape(3, 5, num_steps=7)
     config = read_model_config({**find_preset(preset)[1], "dropout": 0.0})
     family: Any = find_family(config.family)
-    model = family.build(config, trajectory=shape).eval()
+    model = family.build(config, shape=shape).eval()
     steps = torch.randn(2, 7, sum(shape.widths))
     other = steps.clone()
     other[:, 4:] += 1.0

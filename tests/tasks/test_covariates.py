@@ -19,7 +19,7 @@ from regard.models.family import find_family, read_model_config
 from regard.models.presets import find_preset
 from regard.models.series import SeriesShape
 from regard.tasks.forecasting.linear import LinearForecast
-from regard.tasks.forecasting.windows import evaluation_batches
+from regard.tasks.forecasting.model import evaluation_batches
 
 WINDOW = {"horizon": 6, "input_length": 12}
 PLAIN = {**WINDOW, "calendar": False}
@@ -185,7 +185,7 @@ def test_the_decoder_has_a_position_for_each_patch_of_the_forecast():
     config = read_model_config({**find_preset("series-seq2seq")[1], "dropout": 0.0})
     family: Any = find_family(config.family)
     torch.manual_seed(0)
-    body = family.build(config, series=SeriesShape(37, 3, horizon=20, num_features=2)).eval()
+    body = family.build(config, shape=SeriesShape(37, 3, horizon=20, num_features=2)).eval()
     assert body.num_positions == -(-20 // 9)
     assert body.steps_per_position == 9
     values, features = torch.randn(2, 37, 3), torch.randn(2, 57, 2)

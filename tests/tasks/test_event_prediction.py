@@ -27,8 +27,13 @@ from regard.explanation.pages import page_data
 from regard.models.events import EventShape
 from regard.models.family import find_family, read_model_config
 from regard.tasks import detect_task
-from regard.tasks.event_prediction.batches import Landmarks, judge_landmarks, log_likelihoods, make_event_batch
-from regard.tasks.event_prediction.model import ConstantRates
+from regard.tasks.event_prediction.model import (
+    ConstantRates,
+    Landmarks,
+    judge_landmarks,
+    log_likelihoods,
+    make_event_batch,
+)
 from regard.tasks.event_prediction.process import EventMixture, make_mixture
 
 FIRST = datetime(2024, 1, 1)
@@ -193,7 +198,7 @@ def test_a_hidden_state_depends_on_no_later_event(family: str):
     found = find_family(family)
     preset = next(iter(found.presets.values()))
     config = read_model_config({**preset.sizes["tiny"], **preset.shared, "family": family})
-    model: Any = found.build(config, vocab_size=0, events=EventShape(3, 1))  # pyright: ignore[reportCallIssue]  of events
+    model: Any = found.build(config, shape=EventShape(3, 1))
     source = torch.rand(2, 11, 5)
     source[..., 0] = torch.randint(0, 4, (2, 11))
     source[..., 2] = source[..., 1].cumsum(dim=1)

@@ -12,7 +12,7 @@ import torch
 from tests.tiny import tiny
 
 import regard
-from regard.baselines.series import SmoothingWeights, exponential_smoothing, seasonal_naive
+from regard.baselines.sequences import SmoothingWeights, exponential_smoothing, seasonal_naive
 from regard.cli.main import main
 from regard.data.builtin import find_builtin
 from regard.data.builtin.sales import NOISE, generate_sales
@@ -211,7 +211,7 @@ def test_settings_without_an_effect_are_refused(tmp_path: Path):
             "forecasting", [dict_row(row) for row in days(60)], preset="linear-tiny", data={"stratify": True}, **WINDOW
         )
     found = tiny("forecasting", [dict_row(row) for row in days(60)], preset="linear-tiny", **WINDOW)
-    with pytest.raises(ConfigError, match="series need a model that reads them"):
+    with pytest.raises(ConfigError, match="a model that reads series, such as patchtst"):
         found.build(read_model_config(find_preset("lstm-tiny")[1]))
 
 
@@ -318,7 +318,7 @@ def test_columns_are_independent_unless_they_are_tokens(kind: str):
     config = read_model_config({**find_preset(kind)[1], **({} if kind == "linear" else {"dropout": 0.0})})
     family: Any = find_family(config.family)
     torch.manual_seed(0)
-    body = family.build(config, series=SeriesShape(37, 3)).eval()
+    body = family.build(config, shape=SeriesShape(37, 3)).eval()
     values = torch.randn(2, 37, 3)
     found = body.encode(values).hidden_states
     assert found.shape == (2, 3 * body.num_positions, body.width)

@@ -18,8 +18,7 @@ from regard.evaluation import find_metric
 from regard.evaluation.examples import Examples
 from regard.generation import GenerationConfig
 from regard.tasks import make_task
-from regard.tasks.image_generation.drawing import nearest_images
-from regard.tasks.image_generation.task import ImageGenerationSettings
+from regard.tasks.image_generation.task import ImageGenerationSettings, nearest_images
 from regard.tasks.task import EvaluationData
 from regard.training.defaults import with_model_defaults
 

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.options import (
+    EXPERIMENT_REMEDIES,
     Columns,
     Encoding,
     SetValues,
@@ -14,15 +15,9 @@ from regard.cli.options import (
     TrainDevice,
     merge_settings,
     remedies,
-    split_names,
+    shared_options,
 )
 from regard.cli.output import Beam, Json, Quiet, argument, configure_logging, numbers, option, print_json
-from regard.errors import RegardError, RunExistsError, StoppedError
-
-_REMEDIES: dict[type[RegardError], str] = {
-    RunExistsError: "the options are --overwrite and --out",
-    StoppedError: "run the same command again",
-}
 
 
 def compare_command(
@@ -66,13 +61,9 @@ def compare_command(
     configure_logging(quiet=quiet)
     from regard.experiments.compare import compare
 
-    options = {
-        "task": {"name": task, "tokenizer": tokenizer},
-        "data": {"columns": split_names(columns), "encoding": encoding},
-        "train": {"device": device},
-    }
+    options = shared_options(task=task, tokenizer=tokenizer, columns=columns, encoding=encoding, device=device)
     values = merge_settings(settings, set_, options)
-    with remedies(_REMEDIES):
+    with remedies(EXPERIMENT_REMEDIES):
         result = compare(
             data,
             [name.strip() for name in models.split(",") if name.strip()],

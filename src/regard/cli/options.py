@@ -42,11 +42,27 @@ _REMEDIES: dict[type[RegardError], str] = {
     StoppedError: "the option is --resume",
 }
 """Options that help against an error, which the library cannot know."""
+EXPERIMENT_REMEDIES: dict[type[RegardError], str] = {
+    RunExistsError: "the options are --overwrite and --out",
+    StoppedError: "run the same command again",
+}
+"""Those of commands that train several runs, and continue where they were interrupted."""
 
 
 def split_names(columns: str | None) -> list[str] | None:
     """The columns of an option, separated by commas."""
     return [name.strip() for name in columns.split(",")] if columns else None
+
+
+def shared_options(
+    *, task: str | None, tokenizer: str | None, columns: str | None, encoding: str | None, device: str | None
+) -> dict[str, Any]:
+    """The settings of the options that the runs of an experiment share."""
+    return {
+        "task": {"name": task, "tokenizer": tokenizer},
+        "data": {"columns": split_names(columns), "encoding": encoding},
+        "train": {"device": device},
+    }
 
 
 def merge_settings(path: Path | None, assignments: Given, options: dict[str, Any]) -> dict[str, Any]:

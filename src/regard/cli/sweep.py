@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.options import (
+    EXPERIMENT_REMEDIES,
     Columns,
     Encoding,
     Given,
@@ -16,15 +17,11 @@ from regard.cli.options import (
     TrainDevice,
     merge_settings,
     remedies,
-    split_names,
+    shared_options,
 )
 from regard.cli.output import Json, Quiet, argument, configure_logging, option, print_json
-from regard.errors import ConfigError, RegardError, RunExistsError, StoppedError
+from regard.errors import ConfigError
 
-_REMEDIES: dict[type[RegardError], str] = {
-    RunExistsError: "the options are --overwrite and --out",
-    StoppedError: "run the same command again",
-}
 _PIPED_WIDTH = 160
 """Columns of a table where stdout is no terminal."""
 
@@ -81,13 +78,9 @@ def sweep_command(
         raise ConfigError(f"a sweep needs data and, last, a TOML file of ranges, got {' '.join(given)}")
     from regard.experiments.sweep import sweep
 
-    options = {
-        "task": {"name": task, "tokenizer": tokenizer},
-        "data": {"columns": split_names(columns), "encoding": encoding},
-        "train": {"device": device},
-    }
+    options = shared_options(task=task, tokenizer=tokenizer, columns=columns, encoding=encoding, device=device)
     values = merge_settings(settings, set_, options)
-    with remedies(_REMEDIES):
+    with remedies(EXPERIMENT_REMEDIES):
         result = sweep(
             given[:-1],
             given[-1],

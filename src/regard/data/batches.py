@@ -7,12 +7,13 @@ step number determine the batch, in constant memory for data of any size.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from regard.data.permutation import mix, permute
 from regard.data.stores.arrays import flush_to_disk, map_array
@@ -28,6 +29,22 @@ _BATCHES_PER_BUCKET = 8
 """The minimum number of full batches of a bucket, without which a small file would have many incomplete ones."""
 _GROWTH = 1.15
 """The ratio of the longest to the shortest row from which a bucket with enough rows is closed."""
+
+
+@dataclass(frozen=True)
+class TensorBatch:
+    """A batch whose tensors are fields: they can be moved to a device, or replaced, all at once."""
+
+    tensor_names: ClassVar[tuple[str, ...]]
+    """The fields that are tensors or None."""
+
+    def tensors(self) -> list[Tensor | None]:
+        """The tensors, in the order of their names."""
+        return [getattr(self, name) for name in self.tensor_names]
+
+    def with_tensors(self, tensors: Sequence[Tensor | None]) -> Self:
+        """The same batch with other tensors."""
+        return replace(self, **dict(zip(self.tensor_names, tensors, strict=True)))
 
 
 @dataclass(frozen=True)

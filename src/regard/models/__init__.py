@@ -2,11 +2,13 @@
 
 protocols       Encoder, Decoder and DecoderState, the types that the rest of the package uses
 family          the registry of families: settings, presets and how a model is built
+base            what models of tokens have in common; encoders: what encoders of other inputs have in common
 transformer/    Transformers, from the original to GPT-2, Llama, BERT and T5
 recurrent       rnn, gru and lstm, with and without attention
 convolutional   gated convolutions
 vision          the Vision Transformer
 resnet          residual convolutional networks for images
+series, events, trajectories, graphs, pixels   models of other inputs
 heads           pooling and prediction heads on an encoder
 ngram_mixture   a decoder whose output is mixed with n-grams
 """

@@ -361,9 +361,9 @@ def _initialize(module: nn.Module) -> None:
 class ConvolutionalFamily(Family):
     """Gated convolutional networks."""
 
-    name: ClassVar[str] = "convolutional"
-    Config: ClassVar[type[ModelConfig]] = ConvolutionalConfig
-    Model: ClassVar[type[nn.Module]] = Convolutional
+    name = "convolutional"
+    Config = ConvolutionalConfig
+    Model = Convolutional
     presets: ClassVar[Mapping[str, Preset]] = {
         "convolution": Preset(
             {

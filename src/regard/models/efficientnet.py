@@ -14,20 +14,19 @@ Dimensions: `batch` images, `channels`, `height` and `width` of an image or feat
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, Real
+from jaxtyping import Float, Real
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from regard.data.formats.images import ImageConfig
 from regard.errors import ConfigError
-from regard.models.family import InputKind, ModelConfig, Preset
+from regard.models.family import Family, InputKind, ModelConfig, Preset
 from regard.models.presets import SIZES
-from regard.models.protocols import EncoderOutput
-from regard.models.vision import ImageFamily, normalize_pixels, require_pixels
+from regard.models.vision import ImageEncoder, normalize_pixels
 from regard.nn.dropout import StochasticDepth, branch_probabilities
 from regard.nn.norms import BatchNorm
 
@@ -77,47 +76,27 @@ class EfficientNetConfig(ModelConfig):
         return sum(self.depths)
 
 
-class EfficientNet(nn.Module):
-    """An `Encoder` of pixels: the hidden states of the cells of the last feature map, row by row."""
+class EfficientNet(ImageEncoder):
+    """The hidden states of the cells of the last feature map."""
+
+    Config: ClassVar[type[ModelConfig]] = EfficientNetConfig
+    default_image: ClassVar[ImageConfig] = ImageConfig(size=7 * CELL_SIZE, patch_size=CELL_SIZE)
 
     def __init__(self, config: EfficientNetConfig, image: ImageConfig) -> None:
-        super().__init__()
+        super().__init__(config, image)
         if image.patch_size != CELL_SIZE:
             raise ConfigError(
                 f"task.image.patch_size must be {CELL_SIZE} for an EfficientNet, which halves an image five times, got "
                 f"{image.patch_size}; task.image.size is then a multiple of it, such as 224"
             )
-        self.config, self.image = config, image
         self.encoder = InvertedResidualStack(config, image)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    @classmethod
-    def from_preset(cls, name: str, *, image: ImageConfig | None = None, **settings: Any) -> "EfficientNet":
-        """Return a new model with the settings of a preset, some of them replaced by `settings`."""
-        from regard.models.presets import find_preset
-
-        config = EfficientNetConfig.read({**find_preset(name, "base")[1], **settings})
-        return cls(config, image or EfficientNetFamily.default_image)
-
-    @property
-    def device(self) -> torch.device:
-        return self.encoder.stem.weight.device
-
-    def encode(
-        self,
-        source: Real[Tensor, "batch channels height width"],
-        lengths: Int[Tensor, " batch"] | None = None,
-        *,
-        segments: Int[Tensor, "batch time"] | None = None,
-        extra_embeddings: Float[Tensor, "batch time model"] | None = None,
-        documents: Int[Tensor, "batch time"] | None = None,
-    ) -> EncoderOutput:
-        """Return the hidden states of pixels of 0 to 255; the other arguments are for sequences of tokens."""
-        require_pixels(lengths, extra_embeddings, documents)
+    def hidden_states(self, source: Real[Tensor, "batch channels height width"]) -> Float[Tensor, "batch cells model"]:
         features = self.encoder(normalize_pixels(source, self.image, self.encoder.stem.weight.dtype))
-        return EncoderOutput(features.flatten(2).transpose(1, 2), None)
+        return features.flatten(2).transpose(1, 2)
 
 
 class InvertedResidualStack(nn.Module):
@@ -215,13 +194,12 @@ def same_padding(size: int, kernel_size: int, stride: int) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
-class EfficientNetFamily(ImageFamily):
+class EfficientNetFamily(Family):
     """EfficientNet-Lite0."""
 
-    name: ClassVar[str] = "efficientnet"
-    Config: ClassVar[type[ModelConfig]] = EfficientNetConfig
-    Model: ClassVar[type[nn.Module]] = EfficientNet
-    Encoder: ClassVar[Any] = EfficientNet
-    default_image: ClassVar[ImageConfig] = ImageConfig(size=7 * CELL_SIZE, patch_size=CELL_SIZE)
+    name = "efficientnet"
+    Config = EfficientNetConfig
+    Model = EfficientNet
+    default_shape: ClassVar[ImageConfig] = EfficientNet.default_image
     # One architecture, whatever the size of the data.
     presets: ClassVar[Mapping[str, Preset]] = {"efficientnet-lite0": Preset({size: {} for size in SIZES})}

@@ -14,22 +14,24 @@ Dimensions: `batch` subjects, `time` events of each, `features`: kind, gap, time
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from regard.errors import ConfigError
-from regard.models.family import Family, InputKind, ModelConfig, Preset
-from regard.models.protocols import EncoderOutput
-from regard.models.transformer.config import TransformerConfig
+from regard.models.encoders import (
+    ATTENTION,
+    RECURRENT_SIZES,
+    AttentionEncoderConfig,
+    InputEncoder,
+    RecurrentEncoderConfig,
+    RecurrentInputStack,
+)
+from regard.models.family import Family, InputKind, Preset
 from regard.models.transformer.model import TransformerStack, initialize_transformer
-from regard.nn.dropout import Dropout
 from regard.nn.positions import PositionEncoding
-from regard.nn.recurrent import Cell, RecurrentStack
 
 _NUM_WAVES, _SHORTEST, _LONGEST = 8, 2.0, 2_000.0
 """Wavelengths of the time since the start, in mean gaps."""
@@ -55,41 +57,22 @@ class EventShape:
         return _NUM_SHARED + 2 * self.num_values
 
 
-class EventAttentionConfig(TransformerConfig):
+class EventAttentionConfig(AttentionEncoderConfig):
     """The settings of `EventTransformer`: those of a Transformer's encoder, which is causal."""
 
     family: str = "event-attention"
-    can_isolate_documents: ClassVar[bool] = False
-    gains_from_bf16_on_cpu: ClassVar[bool] = False
     input_kind: ClassVar[InputKind] = "events"
-    decoder_layers: int | None = Field(default=0, ge=0, le=0)
-    """Always 0: there is no decoder."""
 
     @property
     def lr_scale(self) -> float:
         return 0.5
 
 
-class EventRecurrenceConfig(ModelConfig):
+class EventRecurrenceConfig(RecurrentEncoderConfig):
     """The settings of `EventRecurrence`."""
 
     family: str = "event-recurrence"
-    can_compile: ClassVar[bool] = False
-    can_use_cuda_graphs: ClassVar[bool] = False
     input_kind: ClassVar[InputKind] = "events"
-    cell: Cell = "lstm"
-    num_layers: int = Field(default=1, ge=1)
-    """Layers of the encoder."""
-    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout on the embedded events and between layers."""
-
-    @property
-    def encoder_depth(self) -> int:
-        return self.num_layers
-
-    @property
-    def lr_scale(self) -> float:
-        return 1.0
 
 
 class EventEmbedding(nn.Module):
@@ -121,38 +104,13 @@ def _geometric(first: float, last: float, count: int, like: Tensor) -> Float[Ten
     return first * (last / first) ** steps
 
 
-class EventEncoder(nn.Module):
-    """What models of events have in common."""
-
-    def __init__(self, shape: EventShape, model_dim: int) -> None:
-        super().__init__()
-        self.shape, self.width = shape, model_dim
-        self.embedding = EventEmbedding(shape, model_dim)
-
-    def encode(
-        self,
-        source: Float[Tensor, "batch time features"],
-        lengths: Any = None,
-        *,
-        segments: Any = None,
-        extra_embeddings: Any = None,
-        documents: Any = None,
-    ) -> EncoderOutput:
-        """Return the hidden state after each event, which depends on no later one; padding is at the end."""
-        if any(part is not None for part in (extra_embeddings, documents)):
-            raise ConfigError("extra_embeddings and documents are for sequences of tokens, this model reads events")
-        return EncoderOutput(self.hidden_states(source), None)
-
-    def hidden_states(self, source: Float[Tensor, "batch time features"]) -> Float[Tensor, "batch time model"]:
-        raise NotImplementedError
-
-
-class EventTransformer(EventEncoder):
-    """Causal attention whose weights decay with the time between events."""
+class EventTransformer(InputEncoder):
+    """Causal attention whose weights decay with the time between events; padding is at the end."""
 
     def __init__(self, config: EventAttentionConfig, shape: EventShape) -> None:
-        super().__init__(shape, config.model_dim)
+        super().__init__()
         self.config = config = config.changed(positions="none")
+        self.embedding = EventEmbedding(shape, config.model_dim)
         self.encoder = TransformerStack(config, config.encoder_depth, is_causal=True)
         self.slopes = nn.Parameter(torch.linspace(-5.0, 2.0, config.num_heads))
         initialize_transformer(self, config)
@@ -167,46 +125,31 @@ class EventTransformer(EventEncoder):
         return x if stack.final_norm is None else stack.final_norm(x)
 
 
-class EventRecurrence(EventEncoder):
+class EventRecurrence(InputEncoder):
     """A recurrent network over the events."""
 
     def __init__(self, config: EventRecurrenceConfig, shape: EventShape) -> None:
-        super().__init__(shape, config.model_dim)
+        super().__init__()
         self.config = config
-        self.dropout = Dropout(config.dropout)
-        widths = [config.model_dim] * config.num_layers
-        self.encoder = RecurrentStack(config.cell, config.model_dim, widths, dropout=Dropout(config.dropout))
+        self.embedding = EventEmbedding(shape, config.model_dim)
+        self.encoder = RecurrentInputStack(config)
 
     def hidden_states(self, source: Float[Tensor, "batch time features"]) -> Float[Tensor, "batch time model"]:
-        return self.encoder(self.dropout(self.embedding(source)))[0]
+        return self.encoder(self.embedding(source))[0]
 
 
 class EventFamily(Family):
     """A family of models that read events."""
 
-    Encoder: ClassVar[Any]
-
-    def build(
-        self,
-        config: Any,
-        *,
-        vocab_size: int = 0,
-        source_vocab_size: int | None = None,
-        image: Any = None,
-        events: EventShape | None = None,
-    ) -> nn.Module:
-        return self.Encoder(config, events or EventShape(2, 0))
-
-    def decoder_only(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        raise ConfigError("a model of events has no decoder")
+    default_shape: ClassVar[EventShape] = EventShape(2, 0)
 
 
 class EventAttentionFamily(EventFamily):
     """Causal Transformers in continuous time."""
 
-    name: ClassVar[str] = "event-attention"
-    Config: ClassVar[type[ModelConfig]] = EventAttentionConfig
-    Encoder: ClassVar[Any] = EventTransformer
+    name = "event-attention"
+    Config = EventAttentionConfig
+    Model = EventTransformer
     presets: ClassVar[Mapping[str, Preset]] = {
         "transformer-events": Preset(
             {
@@ -215,14 +158,7 @@ class EventAttentionFamily(EventFamily):
                 "base": {"num_layers": 6, "model_dim": 256, "num_heads": 8, "feedforward_dim": 1024, "dropout": 0.1},
                 "big": {"num_layers": 8, "model_dim": 512, "num_heads": 16, "feedforward_dim": 2048, "dropout": 0.1},
             },
-            {
-                "decoder_layers": 0,
-                "block": "pre-norm",
-                "activation": "gelu",
-                "scale_embeddings": False,
-                "initialization": "gpt2",
-                "positions": "none",
-            },
+            {**ATTENTION, "positions": "none"},
         )
     }
 
@@ -230,16 +166,9 @@ class EventAttentionFamily(EventFamily):
 class EventRecurrenceFamily(EventFamily):
     """Recurrent networks over events."""
 
-    name: ClassVar[str] = "event-recurrence"
-    Config: ClassVar[type[ModelConfig]] = EventRecurrenceConfig
-    Encoder: ClassVar[Any] = EventRecurrence
+    name = "event-recurrence"
+    Config = EventRecurrenceConfig
+    Model = EventRecurrence
     presets: ClassVar[Mapping[str, Preset]] = {
-        "lstm-events": Preset(
-            {
-                "tiny": {"num_layers": 1, "model_dim": 64, "dropout": 0.0},
-                "small": {"num_layers": 2, "model_dim": 128},
-                "base": {"num_layers": 2, "model_dim": 256},
-                "big": {"num_layers": 3, "model_dim": 512},
-            }
-        )
+        "lstm-events": Preset({**RECURRENT_SIZES, "tiny": {**RECURRENT_SIZES["tiny"], "dropout": 0.0}})
     }

@@ -1,6 +1,6 @@
 """Families of models: what one brings with it, and how a model is built from settings.
 
-A family is a configuration class, presets and a function that builds a model. It is
+A family is a configuration class, a model class and presets. It is
 found by the entry-point group `regard.models`, so that an installed package can
 add one:
 
@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 from pydantic import Field, model_validator
 from torch import nn
 
-from regard.data.formats.images import ImageConfig
 from regard.errors import ConfigError
 from regard.nn.attention import Lookup, Retrieval
 from regard.nn.similarity import Similarity
@@ -158,16 +157,19 @@ class Family:
     name: ClassVar[str]
     Config: ClassVar[type[ModelConfig]]
     Model: ClassVar[type[nn.Module]]
+    """Called with the settings and the number of tokens; of another kind of input, with the settings and its shape."""
     presets: ClassVar[Mapping[str, Preset]] = {}
     """Kinds by name. The first is the default for the family."""
+    default_shape: ClassVar[Any] = None
+    """The shape of a model that is built without one, where it does not read tokens."""
 
     def build(
         self,
         config: Any,
         *,
-        vocab_size: int,
+        vocab_size: int = 0,
         source_vocab_size: int | None = None,
-        image: ImageConfig | None = None,
+        shape: Any = None,
     ) -> nn.Module:
         """Return a new model.
 
@@ -175,8 +177,10 @@ class Family:
             config: Settings of the class `Config`.
             vocab_size: Tokens of the vocabulary; of the decoder's, where the encoder has its own.
             source_vocab_size: Tokens of the encoder's own vocabulary; None to share one.
-            image: Size of the images, for a family that reads pixels.
+            shape: What the model reads where it is not tokens, such as an `ImageConfig` or a `SeriesShape`.
         """
+        if self.Config.input_kind != "tokens":
+            return self.Model(config, self.default_shape if shape is None else shape)
         return self.Model(config, vocab_size, source_vocab_size=source_vocab_size)
 
     def encoder_only(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,7 +191,10 @@ class Family:
 
     def decoder_only(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings `values` without the encoder: a causal language model."""
-        return {**values, "encoder_layers": 0} if issubclass(self.Config, EncoderDecoderConfig) else dict(values)
+        layers = self.Config.model_fields.get("decoder_layers")
+        if layers is None or layers.default == 0:
+            raise ConfigError(f"a model of {self.Config.input_kind} has no decoder")
+        return {**values, "encoder_layers": 0}
 
 
 FAMILIES: Registry[Family] = Registry("regard.models", "model family", members=("name", "Config", "build"))
@@ -212,16 +219,25 @@ def read_model_config(values: Mapping[str, Any]) -> ModelConfig:
     return find_family(name).Config.read({**values, "family": name}, section="model")
 
 
+def build_encoder(config: ModelConfig, shape: Any, *, reads: InputKind, example: str) -> Any:
+    """Return a new `Encoder` of inputs of one kind; the error for a family of another kind names an `example`."""
+    if config.input_kind != reads:
+        raise ConfigError(
+            f"the task needs a model that reads {reads}, such as {example}, got model.family={config.family}"
+        )
+    return find_family(config.family).build(config, shape=shape)
+
+
 def build_model(
     config: ModelConfig,
     vocab_size: int,
     *,
     source_vocab_size: int | None = None,
-    image: ImageConfig | None = None,
+    shape: Any = None,
 ) -> Any:
     """Return a new model with these settings: an `Encoder`, and a `Decoder` if `config.decoder_depth` is not 0.
 
-    With `source_vocab_size` the encoder has its own embedding.
+    With `source_vocab_size` the encoder has its own embedding; `shape` is that of other inputs than tokens.
     """
     family = find_family(config.family)
-    return family.build(config, vocab_size=vocab_size, source_vocab_size=source_vocab_size, image=image)
+    return family.build(config, vocab_size=vocab_size, source_vocab_size=source_vocab_size, shape=shape)

@@ -23,10 +23,8 @@ from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from pydantic import Field
 from torch import Tensor, nn
 
-from regard.errors import ConfigError
+from regard.models.encoders import ATTENTION, AttentionEncoderConfig, InputEncoder
 from regard.models.family import Family, InputKind, ModelConfig, Preset
-from regard.models.protocols import EncoderOutput
-from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.model import TransformerStack, initialize_transformer
 from regard.nn.dropout import Dropout
 from regard.nn.masks import padding_mask
@@ -92,16 +90,12 @@ class GraphInputs:
         )
 
 
-class GraphTransformerConfig(TransformerConfig):
+class GraphTransformerConfig(AttentionEncoderConfig):
     """The settings of `GraphTransformer`: those of a Transformer's encoder, and the ranges of its encodings."""
 
     family: str = "graph-attention"
-    can_isolate_documents: ClassVar[bool] = False
-    gains_from_bf16_on_cpu: ClassVar[bool] = False
     input_kind: ClassVar[InputKind] = "graphs"
     has_class_token: ClassVar[bool] = True
-    decoder_layers: int | None = Field(default=0, ge=0, le=0)
-    """Always 0: there is no decoder."""
     max_distance: int = Field(default=20, ge=1, lt=_UNREACHABLE)
     """Longer shortest paths have the bias of this length."""
     max_degree: int = Field(default=15, ge=1)
@@ -151,28 +145,13 @@ class FeatureEmbedding(nn.Module):
         return found[0] if len(found) == 1 else found[0] + found[1]
 
 
-class GraphEncoder(nn.Module):
-    """What encoders of graphs have in common."""
+class GraphEncoder(InputEncoder):
+    """What encoders of graphs have in common: they return the hidden state of each graph, and of its nodes."""
 
-    def encode(
-        self,
-        source: Any,
-        lengths: Any = None,
-        *,
-        segments: Any = None,
-        extra_embeddings: Any = None,
-        documents: Any = None,
-    ) -> EncoderOutput:
-        """Return the hidden state of each graph and of its nodes; the other arguments are for sequences of tokens."""
-        if not isinstance(source, GraphInputs) or any(part is not None for part in (lengths, extra_embeddings)):
-            raise ConfigError("this model reads graphs, and no sequences of tokens with lengths")
-        mask = padding_mask(source.sizes + 1, source.degrees.size(1) + 1)
-        return EncoderOutput(self.hidden_states(source, mask), mask)
+    Inputs: ClassVar[type] = GraphInputs
 
-    def hidden_states(
-        self, graphs: GraphInputs, mask: Bool[Tensor, "batch 1 1 positions"]
-    ) -> Float[Tensor, "batch positions model"]:
-        raise NotImplementedError
+    def mask(self, graphs: GraphInputs) -> Bool[Tensor, "batch 1 1 positions"]:
+        return padding_mask(graphs.sizes + 1, graphs.degrees.size(1) + 1)
 
 
 class GraphTransformer(GraphEncoder):
@@ -201,10 +180,8 @@ class GraphTransformer(GraphEncoder):
         self.encoder = TransformerStack(config, config.encoder_depth)
         initialize_transformer(self, config)
 
-    def hidden_states(
-        self, graphs: GraphInputs, mask: Bool[Tensor, "batch 1 1 positions"]
-    ) -> Float[Tensor, "batch positions model"]:
-        x = self.nodes(graphs.labels, graphs.numbers)
+    def hidden_states(self, graphs: GraphInputs) -> Float[Tensor, "batch positions model"]:
+        x, mask = self.nodes(graphs.labels, graphs.numbers), self.mask(graphs)
         kinds = self.kinds(graphs)
         x = x + self.degrees(graphs.degrees.clamp(max=self.config.max_degree))
         x = x + self.profile(self.counts(kinds, mask).to(x.dtype))
@@ -297,10 +274,8 @@ class MessagePassing(GraphEncoder):
             elif isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=0.3)
 
-    def hidden_states(
-        self, graphs: GraphInputs, mask: Bool[Tensor, "batch 1 1 positions"]
-    ) -> Float[Tensor, "batch positions model"]:
-        x = self.nodes(graphs.labels, graphs.numbers)
+    def hidden_states(self, graphs: GraphInputs) -> Float[Tensor, "batch positions model"]:
+        x, mask = self.nodes(graphs.labels, graphs.numbers), self.mask(graphs)
         source, target, is_edge = directed_edges(graphs)
         first = take_nodes(x, source)
         if self.edges is not None:
@@ -349,29 +324,15 @@ def sum_at(
 class GraphFamily(Family):
     """A family of models that read graphs."""
 
-    Encoder: ClassVar[Any]
-
-    def build(
-        self,
-        config: Any,
-        *,
-        vocab_size: int = 0,
-        source_vocab_size: int | None = None,
-        image: Any = None,
-        graph: GraphShape | None = None,
-    ) -> nn.Module:
-        return self.Encoder(config, graph or GraphShape(node_sizes=(2,)))
-
-    def decoder_only(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        raise ConfigError("a model of graphs has no decoder")
+    default_shape: ClassVar[GraphShape] = GraphShape(node_sizes=(2,))
 
 
 class GraphTransformerFamily(GraphFamily):
     """Transformers of graphs."""
 
-    name: ClassVar[str] = "graph-attention"
-    Config: ClassVar[type[ModelConfig]] = GraphTransformerConfig
-    Encoder: ClassVar[Any] = GraphTransformer
+    name = "graph-attention"
+    Config = GraphTransformerConfig
+    Model = GraphTransformer
     presets: ClassVar[Mapping[str, Preset]] = {
         "graph-transformer": Preset(
             {
@@ -380,14 +341,7 @@ class GraphTransformerFamily(GraphFamily):
                 "base": {"num_layers": 12, "model_dim": 512, "num_heads": 16, "feedforward_dim": 1024},
                 "big": {"num_layers": 12, "model_dim": 768, "num_heads": 32, "feedforward_dim": 1536},
             },
-            {
-                "decoder_layers": 0,
-                "block": "pre-norm",
-                "activation": "gelu",
-                "scale_embeddings": False,
-                "initialization": "gpt2",
-                "positions": "none",
-            },
+            {**ATTENTION, "positions": "none"},
         )
     }
 
@@ -395,9 +349,9 @@ class GraphTransformerFamily(GraphFamily):
 class MessagePassingFamily(GraphFamily):
     """Directed message passing; `tiny` has the width and the steps of Yang et al. (2019)."""
 
-    name: ClassVar[str] = "message-passing"
-    Config: ClassVar[type[ModelConfig]] = MessagePassingConfig
-    Encoder: ClassVar[Any] = MessagePassing
+    name = "message-passing"
+    Config = MessagePassingConfig
+    Model = MessagePassing
     presets: ClassVar[Mapping[str, Preset]] = {
         "message-passing": Preset(
             {

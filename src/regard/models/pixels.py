@@ -522,25 +522,15 @@ def predict_smooth(
 class PixelFamily(Family):
     """A family of models that generate images."""
 
-    def build(
-        self,
-        config: Any,
-        *,
-        vocab_size: int = 0,
-        source_vocab_size: int | None = None,
-        image: Any = None,
-        shape: PixelShape | None = None,
-    ) -> nn.Module:
-        own: Any = self.Model
-        return own(config, shape or PixelShape(size=8, channels=1))
+    default_shape: ClassVar[PixelShape] = PixelShape(size=8, channels=1)
 
 
 class PixelTransformerFamily(PixelFamily):
     """Transformers over pixels: the block of `gpt`."""
 
-    name: ClassVar[str] = "pixel-transformer"
-    Config: ClassVar[type[ModelConfig]] = PixelTransformerConfig
-    Model: ClassVar[type[nn.Module]] = PixelTransformer
+    name = "pixel-transformer"
+    Config = PixelTransformerConfig
+    Model = PixelTransformer
     presets: ClassVar[Mapping[str, Preset]] = {
         "pixel-gpt": Preset(
             {
@@ -566,9 +556,9 @@ class PixelTransformerFamily(PixelFamily):
 class PixelRecurrenceFamily(PixelFamily):
     """Recurrent networks over pixels."""
 
-    name: ClassVar[str] = "pixel-recurrence"
-    Config: ClassVar[type[ModelConfig]] = PixelRecurrenceConfig
-    Model: ClassVar[type[nn.Module]] = PixelRecurrence
+    name = "pixel-recurrence"
+    Config = PixelRecurrenceConfig
+    Model = PixelRecurrence
     presets: ClassVar[Mapping[str, Preset]] = {
         "pixel-lstm": Preset(
             {

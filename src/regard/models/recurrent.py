@@ -444,9 +444,9 @@ _SIZES: dict[str, dict[str, Any]] = {
 class RecurrentFamily(Family):
     """Recurrent networks with the cells rnn, gru and lstm."""
 
-    name: ClassVar[str] = "recurrent"
-    Config: ClassVar[type[ModelConfig]] = RecurrentConfig
-    Model: ClassVar[type[nn.Module]] = Recurrent
+    name = "recurrent"
+    Config = RecurrentConfig
+    Model = Recurrent
     presets: ClassVar[Mapping[str, Preset]] = {
         "rnn": Preset(_SIZES, {"cell": "rnn"}),
         "gru": Preset(_SIZES, {"cell": "gru"}),

@@ -13,19 +13,18 @@ Dimensions: `batch` images, `channels`, `height` and `width` of an image or feat
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, Real
+from jaxtyping import Float, Real
 from pydantic import Field
 from torch import Tensor, nn
 
 from regard.data.formats.images import ImageConfig
 from regard.errors import ConfigError
-from regard.models.family import InputKind, ModelConfig, Preset
-from regard.models.protocols import EncoderOutput
-from regard.models.vision import ImageFamily, normalize_pixels, require_pixels
+from regard.models.family import Family, InputKind, ModelConfig, Preset
+from regard.models.vision import ImageEncoder, normalize_pixels
 from regard.nn.dropout import StochasticDepth, branch_probabilities
 from regard.nn.norms import BatchNorm
 
@@ -50,14 +49,15 @@ class ResNetConfig(ModelConfig):
         return self.num_layers
 
 
-class ResNet(nn.Module):
-    """An `Encoder` of pixels: the hidden states of the cells of the last feature map, row by row."""
+class ResNet(ImageEncoder):
+    """The hidden states of the cells of the last feature map."""
+
+    Config: ClassVar[type[ModelConfig]] = ResNetConfig
 
     def __init__(self, config: ResNetConfig, image: ImageConfig) -> None:
-        super().__init__()
+        super().__init__(config, image)
         if config.kernel_size % 2 == 0:
             raise ConfigError(f"model.kernel_size must be odd, got {config.kernel_size}")
-        self.config, self.image = config, image
         self.encoder = ResidualStack(config, image)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -66,31 +66,9 @@ class ResNet(nn.Module):
             assert isinstance(block, ResidualBlock)
             nn.init.zeros_(block.second.weight)  # each block is the identity at first
 
-    @classmethod
-    def from_preset(cls, name: str, *, image: ImageConfig | None = None, **settings: Any) -> "ResNet":
-        """Return a new model with the settings of a preset, some of them replaced by `settings`."""
-        from regard.models.presets import find_preset
-
-        return cls(ResNetConfig.read({**find_preset(name, "base")[1], **settings}), image or ImageConfig())
-
-    @property
-    def device(self) -> torch.device:
-        return self.encoder.stem.weight.device
-
-    def encode(
-        self,
-        source: Real[Tensor, "batch channels height width"],
-        lengths: Int[Tensor, " batch"] | None = None,
-        *,
-        segments: Int[Tensor, "batch time"] | None = None,
-        extra_embeddings: Float[Tensor, "batch time model"] | None = None,
-        documents: Int[Tensor, "batch time"] | None = None,
-    ) -> EncoderOutput:
-        """Return the hidden states of pixels of 0 to 255; the other arguments are for sequences of tokens."""
-        require_pixels(lengths, extra_embeddings, documents)
-        x = normalize_pixels(source, self.image, self.encoder.stem.weight.dtype)
-        features = self.encoder(x)
-        return EncoderOutput(features.flatten(2).transpose(1, 2), None)
+    def hidden_states(self, source: Real[Tensor, "batch channels height width"]) -> Float[Tensor, "batch cells model"]:
+        features = self.encoder(normalize_pixels(source, self.image, self.encoder.stem.weight.dtype))
+        return features.flatten(2).transpose(1, 2)
 
 
 class ResidualStack(nn.Module):
@@ -161,13 +139,13 @@ def stage_widths(model_dim: int, patch_size: int) -> list[int]:
     return [model_dim >> (num_halvings - stage) for stage in range(num_halvings + 1)]
 
 
-class ResNetFamily(ImageFamily):
+class ResNetFamily(Family):
     """Residual convolutional networks. `small` has the blocks and widths of WRN-16-4 (Zagoruyko & Komodakis, 2016)."""
 
-    name: ClassVar[str] = "cnn"
-    Config: ClassVar[type[ModelConfig]] = ResNetConfig
-    Model: ClassVar[type[nn.Module]] = ResNet
-    Encoder: ClassVar[Any] = ResNet
+    name = "cnn"
+    Config = ResNetConfig
+    Model = ResNet
+    default_shape: ClassVar[ImageConfig] = ResNet.default_image
     presets: ClassVar[Mapping[str, Preset]] = {
         "cnn": Preset(
             {

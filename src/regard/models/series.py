@@ -27,13 +27,18 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from regard.errors import ConfigError
+from regard.models.encoders import (
+    ATTENTION,
+    RECURRENT_SIZES,
+    AttentionEncoderConfig,
+    InputEncoder,
+    RecurrentEncoderConfig,
+    RecurrentInputStack,
+)
 from regard.models.family import Family, InputKind, ModelConfig, Preset
+from regard.models.presets import SIZES
 from regard.models.protocols import EncoderOutput
-from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.model import TransformerStack, initialize_transformer
-from regard.nn.dropout import Dropout
-from regard.nn.recurrent import Cell, RecurrentStack
 
 _FEWEST_PATCHES = 4
 """A short input is cut into shorter patches, so that there are at least so many."""
@@ -51,14 +56,10 @@ class SeriesShape:
     """Features of steps that are known in advance."""
 
 
-class SeriesTransformerConfig(TransformerConfig):
+class SeriesTransformerConfig(AttentionEncoderConfig):
     """The settings that encoders of series with attention have in common: those of a Transformer's encoder."""
 
-    can_isolate_documents: ClassVar[bool] = False
-    gains_from_bf16_on_cpu: ClassVar[bool] = False
     input_kind: ClassVar[InputKind] = "series"
-    decoder_layers: int | None = Field(default=0, ge=0, le=0)
-    """Always 0: there is no decoder of tokens."""
 
     @property
     def lr_scale(self) -> float:
@@ -93,24 +94,13 @@ class PatchSeq2SeqConfig(PatchConfig):
         return self.num_layers if self.forecast_layers is None else self.forecast_layers
 
 
-class PatchRecurrenceConfig(ModelConfig):
+class PatchRecurrenceConfig(RecurrentEncoderConfig):
     """The settings of `PatchRecurrence`."""
 
     family: str = "patch-recurrence"
-    can_compile: ClassVar[bool] = False
-    can_use_cuda_graphs: ClassVar[bool] = False
     input_kind: ClassVar[InputKind] = "series"
-    cell: Cell = "lstm"
-    num_layers: int = Field(default=1, ge=1)
-    """Layers of the encoder."""
-    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-    """Dropout on the embedded patches and between layers."""
     patch_length: int = Field(default=16, ge=1)
     """Steps of a patch, which do not overlap; at most a quarter of the input."""
-
-    @property
-    def encoder_depth(self) -> int:
-        return self.num_layers
 
     @property
     def lr_scale(self) -> float:
@@ -130,7 +120,7 @@ class DecompositionConfig(ModelConfig):
         return 1
 
 
-class SeriesEncoder(nn.Module):
+class SeriesEncoder(InputEncoder):
     """What encoders of series have in common."""
 
     def __init__(
@@ -158,10 +148,7 @@ class SeriesEncoder(nn.Module):
 
         The other arguments are for sequences of tokens.
         """
-        if any(part is not None for part in (lengths, extra_embeddings, documents)):
-            raise ConfigError(
-                "lengths, extra_embeddings and documents are for sequences of tokens, this model reads series"
-            )
+        self.require_inputs(source, lengths, extra_embeddings, documents)
         return EncoderOutput(self.hidden_states(source, features), None)
 
     def hidden_states(
@@ -249,9 +236,7 @@ class PatchRecurrence(SeriesEncoder):
         self.config = config
         self.patch_length = patch_length_of(config.patch_length, shape)
         self.embedding = nn.Linear(self.patch_length, config.model_dim)
-        self.dropout = Dropout(config.dropout)
-        widths = [config.model_dim] * config.num_layers
-        self.encoder = RecurrentStack(config.cell, config.model_dim, widths, dropout=Dropout(config.dropout))
+        self.encoder = RecurrentInputStack(config)
 
     def hidden_states(
         self, values: Float[Tensor, "batch time columns"], features: Float[Tensor, "batch steps features"] | None = None
@@ -260,7 +245,7 @@ class PatchRecurrence(SeriesEncoder):
         # Patches end with the last value; a first one that is incomplete repeats the first value.
         x = F.pad(x, (-x.size(2) % self.patch_length, 0), mode="replicate")
         patches = x.unflatten(2, (-1, self.patch_length))
-        found, _ = self.encoder(self.dropout(self.embedding(patches)).flatten(0, 1))
+        found, _ = self.encoder(self.embedding(patches).flatten(0, 1))
         return found[:, -1].unflatten(0, (values.size(0), -1))
 
 
@@ -300,38 +285,15 @@ def patch_length_of(wanted: int, shape: SeriesShape) -> int:
 class SeriesFamily(Family):
     """A family of models that read series."""
 
-    Encoder: ClassVar[Any]
-
-    def build(
-        self,
-        config: Any,
-        *,
-        vocab_size: int = 0,
-        source_vocab_size: int | None = None,
-        image: Any = None,
-        series: SeriesShape | None = None,
-    ) -> nn.Module:
-        return self.Encoder(config, series or SeriesShape(96, 1))
-
-    def decoder_only(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        raise ConfigError("a model of series has no decoder")
-
-
-_ATTENTION = {
-    "decoder_layers": 0,
-    "block": "pre-norm",
-    "activation": "gelu",
-    "scale_embeddings": False,
-    "initialization": "gpt2",
-}
+    default_shape: ClassVar[SeriesShape] = SeriesShape(96, 1)
 
 
 class PatchFamily(SeriesFamily):
     """PatchTST; `tiny` and `small` are the sizes for small and large data of Nie et al. (2023), A.1.4."""
 
-    name: ClassVar[str] = "patches"
-    Config: ClassVar[type[ModelConfig]] = PatchConfig
-    Encoder: ClassVar[Any] = PatchEncoder
+    name = "patches"
+    Config = PatchConfig
+    Model = PatchEncoder
     presets: ClassVar[Mapping[str, Preset]] = {
         "patchtst": Preset(
             {
@@ -340,7 +302,7 @@ class PatchFamily(SeriesFamily):
                 "base": {"num_layers": 6, "model_dim": 256, "num_heads": 16, "feedforward_dim": 1024, "dropout": 0.2},
                 "big": {"num_layers": 8, "model_dim": 512, "num_heads": 16, "feedforward_dim": 2048, "dropout": 0.2},
             },
-            {**_ATTENTION, "positions": "learned"},
+            {**ATTENTION, "positions": "learned"},
         )
     }
 
@@ -348,9 +310,9 @@ class PatchFamily(SeriesFamily):
 class PatchSeq2SeqFamily(SeriesFamily):
     """Encoder-decoders over patches."""
 
-    name: ClassVar[str] = "patch-seq2seq"
-    Config: ClassVar[type[ModelConfig]] = PatchSeq2SeqConfig
-    Encoder: ClassVar[Any] = PatchSeq2Seq
+    name = "patch-seq2seq"
+    Config = PatchSeq2SeqConfig
+    Model = PatchSeq2Seq
     presets: ClassVar[Mapping[str, Preset]] = {
         "series-seq2seq": Preset(
             {
@@ -359,7 +321,7 @@ class PatchSeq2SeqFamily(SeriesFamily):
                 "base": {"num_layers": 3, "model_dim": 256, "num_heads": 8, "feedforward_dim": 1024, "dropout": 0.2},
                 "big": {"num_layers": 4, "model_dim": 512, "num_heads": 16, "feedforward_dim": 2048, "dropout": 0.2},
             },
-            {**_ATTENTION, "positions": "learned"},
+            {**ATTENTION, "positions": "learned"},
         )
     }
 
@@ -367,9 +329,9 @@ class PatchSeq2SeqFamily(SeriesFamily):
 class VariableFamily(SeriesFamily):
     """Inverted Transformers: `small` and `base` are sizes of Liu et al. (2024)."""
 
-    name: ClassVar[str] = "variables"
-    Config: ClassVar[type[ModelConfig]] = VariableConfig
-    Encoder: ClassVar[Any] = VariableEncoder
+    name = "variables"
+    Config = VariableConfig
+    Model = VariableEncoder
     presets: ClassVar[Mapping[str, Preset]] = {
         "itransformer": Preset(
             {
@@ -378,7 +340,7 @@ class VariableFamily(SeriesFamily):
                 "base": {"num_layers": 3, "model_dim": 512, "num_heads": 8, "feedforward_dim": 512},
                 "big": {"num_layers": 4, "model_dim": 1024, "num_heads": 16, "feedforward_dim": 2048},
             },
-            {**_ATTENTION, "positions": "none"},
+            {**ATTENTION, "positions": "none"},
         )
     }
 
@@ -386,27 +348,16 @@ class VariableFamily(SeriesFamily):
 class PatchRecurrenceFamily(SeriesFamily):
     """Recurrent networks over patches."""
 
-    name: ClassVar[str] = "patch-recurrence"
-    Config: ClassVar[type[ModelConfig]] = PatchRecurrenceConfig
-    Encoder: ClassVar[Any] = PatchRecurrence
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "lstm-series": Preset(
-            {
-                "tiny": {"num_layers": 1, "model_dim": 64},
-                "small": {"num_layers": 2, "model_dim": 128},
-                "base": {"num_layers": 2, "model_dim": 256},
-                "big": {"num_layers": 3, "model_dim": 512},
-            }
-        )
-    }
+    name = "patch-recurrence"
+    Config = PatchRecurrenceConfig
+    Model = PatchRecurrence
+    presets: ClassVar[Mapping[str, Preset]] = {"lstm-series": Preset(RECURRENT_SIZES)}
 
 
 class DecompositionFamily(SeriesFamily):
     """Linear models of a moving average and the rest."""
 
-    name: ClassVar[str] = "decomposition"
-    Config: ClassVar[type[ModelConfig]] = DecompositionConfig
-    Encoder: ClassVar[Any] = Decomposition
-    presets: ClassVar[Mapping[str, Preset]] = {
-        "linear": Preset({size: {"kernel_size": 25} for size in ("tiny", "small", "base", "big")})
-    }
+    name = "decomposition"
+    Config = DecompositionConfig
+    Model = Decomposition
+    presets: ClassVar[Mapping[str, Preset]] = {"linear": Preset({size: {"kernel_size": 25} for size in SIZES})}

@@ -15,79 +15,73 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int, Real
-from pydantic import Field
+from jaxtyping import Float, Real
 from torch import Tensor, nn
 
 from regard.data.formats.images import ImageConfig
-from regard.errors import ConfigError
+from regard.models.base import ModelT
+from regard.models.encoders import ATTENTION, AttentionEncoderConfig, InputEncoder
 from regard.models.family import Family, InputKind, ModelConfig, Preset
-from regard.models.protocols import EncoderOutput
 from regard.models.transformer.config import TransformerConfig
 from regard.models.transformer.model import TransformerStack, initialize_transformer
 
 _LARGEST_PIXEL = 255
 
 
-class VisionTransformerConfig(TransformerConfig):
+class VisionTransformerConfig(AttentionEncoderConfig):
     """The settings of a Vision Transformer: those of a Transformer's encoder."""
 
     family: str = "vision"
-    can_isolate_documents: ClassVar[bool] = False
+    gains_from_bf16_on_cpu: ClassVar[bool] = True
     input_kind: ClassVar[InputKind] = "pixels"
     has_class_token: ClassVar[bool] = True
-    decoder_layers: int | None = Field(default=0, ge=0, le=0)
-    """Always 0: there is no decoder."""
 
 
-class VisionTransformer(nn.Module):
-    """An `Encoder` of pixels: the hidden states of the whole image and of each of its patches."""
+class ImageEncoder(InputEncoder):
+    """An `Encoder` of pixels of 0 to 255: the hidden states of the squares of an image, row by row."""
+
+    Config: ClassVar[type[ModelConfig]]
+    default_image: ClassVar[ImageConfig] = ImageConfig()
+    """The images of a model that is built without saying which."""
+
+    def __init__(self, config: ModelConfig, image: ImageConfig) -> None:
+        super().__init__()
+        self.config, self.image = config, image
+
+    @classmethod
+    def from_preset(cls: type[ModelT], name: str, *, image: ImageConfig | None = None, **settings: Any) -> ModelT:
+        """Return a new model with the settings of a preset, some of them replaced by `settings`."""
+        from regard.models.presets import find_preset
+
+        own: Any = cls  # its type is known to be more than a module: TypeVar bounds cannot name this class
+        return own(own.Config.read({**find_preset(name, "base")[1], **settings}), image or own.default_image)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+
+class VisionTransformer(ImageEncoder):
+    """The hidden states of the whole image and of each of its patches."""
+
+    Config: ClassVar[type[ModelConfig]] = VisionTransformerConfig
 
     def __init__(self, config: TransformerConfig, image: ImageConfig) -> None:
-        super().__init__()
         # All images have the same size, which is the number of learned positions.
         config = config.changed(context_length=image.num_positions)
-        self.config, self.image = config, image
+        super().__init__(config, image)
         self.embedding = nn.Linear(image.patch_dim, config.model_dim)
         self.start = nn.Parameter(torch.zeros(config.model_dim))
         self.encoder = TransformerStack(config, config.encoder_depth)
         initialize_transformer(self, config)
 
-    @classmethod
-    def from_preset(cls, name: str, *, image: ImageConfig | None = None, **settings: Any) -> "VisionTransformer":
-        """Return a new model with the settings of a preset, some of them replaced by `settings`."""
-        from regard.models.presets import find_preset
-
-        config = VisionTransformerConfig.read({**find_preset(name, "base")[1], **settings})
-        return cls(config, image or ImageConfig())
-
-    @property
-    def device(self) -> torch.device:
-        return self.embedding.weight.device
-
-    def encode(
-        self,
-        source: Real[Tensor, "batch channels height width"],
-        lengths: Int[Tensor, " batch"] | None = None,
-        *,
-        segments: Int[Tensor, "batch time"] | None = None,
-        extra_embeddings: Float[Tensor, "batch time model"] | None = None,
-        documents: Int[Tensor, "batch time"] | None = None,
-    ) -> EncoderOutput:
-        """Return the hidden states of pixels of 0 to 255; the other arguments are for sequences of tokens."""
-        require_pixels(lengths, extra_embeddings, documents)
+    def hidden_states(
+        self, source: Real[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch positions model"]:
         pixels = normalize_pixels(source, self.image, self.embedding.weight.dtype)
         x = self.embedding(patches(pixels, self.image.patch_size))
         start = self.start.to(x.dtype).expand(x.size(0), 1, -1)
-        return EncoderOutput(self.encoder(torch.cat([start, x], dim=1)), None)
-
-
-def require_pixels(*parts: Tensor | None) -> None:
-    """Raise a `ConfigError` if arguments of `encode` are given that only sequences of tokens have."""
-    if any(part is not None for part in parts):
-        raise ConfigError(
-            "lengths, extra_embeddings and documents are for sequences of tokens, this model reads pixels"
-        )
+        return self.encoder(torch.cat([start, x], dim=1))
 
 
 def normalize_pixels(
@@ -114,34 +108,13 @@ def patches(x: Float[Tensor, "batch channels height width"], patch_size: int) ->
     return squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
-class ImageFamily(Family):
-    """A family of models that read images."""
-
-    Encoder: ClassVar[Any]
-    default_image: ClassVar[ImageConfig] = ImageConfig()
-    """The images of a model that is built without saying which."""
-
-    def build(
-        self,
-        config: Any,
-        *,
-        vocab_size: int,
-        source_vocab_size: int | None = None,
-        image: ImageConfig | None = None,
-    ) -> nn.Module:
-        return self.Encoder(config, image or self.default_image)
-
-    def decoder_only(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        raise ConfigError("a model of images has no decoder")
-
-
-class VisionFamily(ImageFamily):
+class VisionFamily(Family):
     """Vision Transformers. `base` and `big` are ViT-Base and ViT-Large of Dosovitskiy et al. (2020), table 1."""
 
-    name: ClassVar[str] = "vision"
-    Config: ClassVar[type[ModelConfig]] = VisionTransformerConfig
-    Model: ClassVar[type[nn.Module]] = VisionTransformer
-    Encoder: ClassVar[Any] = VisionTransformer
+    name = "vision"
+    Config = VisionTransformerConfig
+    Model = VisionTransformer
+    default_shape: ClassVar[ImageConfig] = VisionTransformer.default_image
     presets: ClassVar[Mapping[str, Preset]] = {
         "vit": Preset(
             {
@@ -168,13 +141,6 @@ class VisionFamily(ImageFamily):
                     "stochastic_depth": 0.2,
                 },
             },
-            {
-                "decoder_layers": 0,
-                "block": "pre-norm",
-                "positions": "learned",
-                "activation": "gelu",
-                "scale_embeddings": False,
-                "initialization": "gpt2",
-            },
+            {**ATTENTION, "positions": "learned"},
         )
     }

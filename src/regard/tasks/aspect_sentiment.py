@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.linear import fit_classifier
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.labels import LabelCodec, format_frequencies
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.layouts import Record
@@ -174,15 +174,11 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
 
     @property
     def label_codec(self) -> LabelCodec:
-        codec = self.codecs["label"]
-        assert isinstance(codec, LabelCodec)
-        return codec
+        return codec_of(self.codecs, "label", LabelCodec)
 
     @property
     def aspect_codec(self) -> LabelCodec:
-        codec = self.codecs["aspect"]
-        assert isinstance(codec, LabelCodec)
-        return codec
+        return codec_of(self.codecs, "aspect", LabelCodec)
 
     def cache_key(self) -> dict[str, Any]:
         return {**super().cache_key(), "ignored_labels": self.settings.ignored_labels}

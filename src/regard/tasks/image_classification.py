@@ -22,26 +22,25 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regard.baselines.baseline import Baseline
-from regard.baselines.linear import check_flips, draw_images, fit_pixels
+from regard.baselines.linear import draw_images, fit_pixels
+from regard.data.batches import TensorBatch
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.labels import LabelCodec
 from regard.data.codecs.pixels import PixelCodec
 from regard.data.formats.images import ImageConfig
 from regard.data.image_sources import ImageSource, open_images
-from regard.data.permutation import mix, permute
 from regard.data.prepare import FitData, Prepared, prepare_images
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows
 from regard.data.stores.images import ImageStore
-from regard.errors import ConfigError, RunError
+from regard.errors import RunError
 from regard.evaluation.examples import Examples
-from regard.logging import log_info
-from regard.models.family import ModelConfig, find_family
+from regard.models.family import ModelConfig, build_encoder
 from regard.models.heads import HeadConfig, Pool, PredictionHead, pooled
 from regard.nn.augmentation import crop_and_flip, mix_images
 from regard.tasks.detection import DetectionSummary
+from regard.tasks.images import ImageTask, ShuffledImages, choose_flips, draw_offsets
 from regard.tasks.task import (
-    EVALUATION_TOKENS,
     MUON_REASON,
     PLAIN,
     Defaults,
@@ -56,12 +55,10 @@ from regard.tasks.task import (
     Prediction,
     ReportContent,
     ServerSchema,
-    Task,
     TaskSettings,
     repeat_batch,
     to_device,
 )
-from regard.tasks.text import pad_rows
 from regard.tasks.text_classification import (
     balanced_weights,
     class_examples,
@@ -75,15 +72,12 @@ from regard.tasks.text_classification import (
 
 _IMAGES_AT_ONCE = {"cpu": 32, "cuda": 512}
 _FEWEST_AT_ONCE = 16
-_IMAGES_FOR_FLIPS = 4_000
 _ROWS_FOR_SMOOTHING = 10_000
 """With fewer images training has few steps, which label smoothing makes slower to learn from."""
 _FEWEST_PIXELS = 16
 """In smaller images, a shift by a pixel may remove what an image shows."""
 _MOST_BYTES = 1 << 31
 """A GPU keeps the pixels of all training images up to this size: CIFAR-10 has less than a tenth of it."""
-_AUGMENTATION = 1
-"""Augmentation has random numbers of its own, beside those of the order of the images."""
 
 
 class ImageClassificationSettings(TaskSettings):
@@ -107,7 +101,7 @@ class ImageClassificationSettings(TaskSettings):
     image: ImageConfig = Field(default_factory=ImageConfig)
 
 
-class ImageClassification(Task[ImageClassificationSettings]):
+class ImageClassification(ImageTask[ImageClassificationSettings]):
     """Images and their labels, by an encoder of images."""
 
     name = "image-classification"
@@ -121,7 +115,6 @@ class ImageClassification(Task[ImageClassificationSettings]):
     input_kind = "pixels"
     default_preset = "vit"
     has_labels = True
-    unit = "image"
     head_kind = "image-labels"
     attention_kind = "image"
 
@@ -134,35 +127,20 @@ class ImageClassification(Task[ImageClassificationSettings]):
         return None
 
     @property
-    def image(self) -> ImageConfig:
-        codec = self.codecs.get("image")
-        return codec.image if isinstance(codec, PixelCodec) else self.settings.image
+    def set_image(self) -> ImageConfig:
+        return self.settings.image
 
-    @property
-    def label_codec(self) -> LabelCodec:
-        codec = self.codecs.get("label")
-        return codec if isinstance(codec, LabelCodec) else LabelCodec({})
-
-    def open(self, config: DataConfig, rows: Rows | None = None) -> ImageSource:  # pyright: ignore[reportIncompatibleMethodOverride]  images are not rows of a table
+    def open(self, config: DataConfig, rows: Rows | None = None) -> ImageSource:
         return open_images(config, rows)
 
     def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared[ImageStore]:
         return prepare_images(self.open(config, rows), config, self)
-
-    def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
-        source = self.open(config, rows)
-        for inferred in source.inferred:
-            log_info(inferred)
-        return list(source.train.rows), source.content_hash()
 
     def cache_key(self) -> Mapping[str, Any]:
         return {"task": self.name, "image": self.settings.image.model_dump()}
 
     def fit_codecs(self, data: FitData) -> dict[str, Codec]:
         return {"image": PixelCodec(self.settings.image), "label": LabelCodec.fit(row[-1] for row in data.rows())}
-
-    def target_of(self, row: Sequence[str]) -> str:
-        return row[-1].strip()
 
     def notes(self) -> list[str]:
         image = self.image
@@ -189,7 +167,7 @@ class ImageClassification(Task[ImageClassificationSettings]):
         if is_gpu and context.model.can_use_muon and not context.is_finetuned:
             own["optimizer"] = "muon"
             reasons["train.optimizer"] = MUON_REASON
-        flips = self._default_flips(context)
+        flips = choose_flips(self.settings.flips, context.data.train)
         is_mixed = flips and is_gpu and context.model.has_class_token and not context.is_finetuned
         augmentation = {
             "crop_padding": self.settings.image.size // 8 if self.settings.image.size >= _FEWEST_PIXELS else 0,
@@ -200,24 +178,8 @@ class ImageClassification(Task[ImageClassificationSettings]):
         pooling = "first" if context.model.has_class_token else "mean"
         return Defaults({**train, **own}, task=augmentation, head={"pooling": pooling}, reasons=reasons)
 
-    def _default_flips(self, context: DefaultsContext) -> bool:
-        """The setting, or whether the data allows flips, for which the reason is logged."""
-        if self.settings.flips is not None:
-            return self.settings.flips
-        store = context.data.train
-        assert isinstance(store, ImageStore)
-        drawn = permute(np.arange(min(len(store), _IMAGES_FOR_FLIPS)), len(store), 0)
-        flips, reason = check_flips(store.pixels(drawn), store.labels(drawn))
-        log_info(f"images are {'' if flips else 'not '}mirrored in training: {reason}")
-        return flips
-
     def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Mapping[str, Sequence[Sequence[str]]]) -> None:
-        padding, size = self.settings.crop_padding or 0, self.image.size
-        if padding >= size:
-            raise ConfigError(f"task.crop_padding must be less than the size of images, got {padding} and {size}")
-
-    def num_positions(self, data: Prepared) -> int:
-        return 0  # positions are those of the patches
+        self.check_crop_padding(self.settings.crop_padding)
 
     def build(self, model: ModelConfig, head: HeadConfig) -> "ImageClassifier":
         averages_flips = bool(self.settings.average_flips)
@@ -231,13 +193,13 @@ class ImageClassification(Task[ImageClassificationSettings]):
 
     def validation_batches(self, data: Prepared) -> Iterator["ImageBatch"]:
         assert isinstance(data.valid, ImageStore)
-        for some in self._ranges(len(data.valid)):
+        for some in self.ranges(len(data.valid)):
             rows = np.array(some)
             yield self.make_batch(data.valid.labels(rows), pixels=data.valid.pixels(rows))
 
     def row_batches(self, rows: Sequence[Sequence[str]]) -> Iterator["ImageBatch"]:
         codec = PixelCodec(self.image)
-        for chosen in self._ranges(len(rows)):
+        for chosen in self.ranges(len(rows)):
             labels = [numbers[0] for numbers in self.label_codec.encode([rows[row][-1] for row in chosen])]
             pixels = codec.pixels([rows[row][0] for row in chosen])
             yield self.make_batch(np.array(labels, np.int64), pixels=pixels)
@@ -269,8 +231,7 @@ class ImageClassification(Task[ImageClassificationSettings]):
         settings, count = self.settings, len(batch.targets)
         padding, mixup = settings.crop_padding or 0, settings.mixup or 0.0
         if padding or settings.flips:
-            offsets = torch.from_numpy(rng.integers(-padding, padding, (count, 2), endpoint=True))
-            is_mirrored = torch.from_numpy(rng.random(count) < (0.5 if settings.flips else 0.0))
+            offsets, is_mirrored = draw_offsets(count, rng, padding=padding, flips=settings.flips)
             batch = replace(batch, offsets=offsets, is_mirrored=is_mirrored)
         if mixup:
             shares = rng.beta(mixup, mixup, count).astype(np.float32)
@@ -312,9 +273,6 @@ class ImageClassification(Task[ImageClassificationSettings]):
             raise RunError("this model has no labels: fine-tune it on labeled images")
         return ImagePredictor(self, model)
 
-    def sources(self, rows: Sequence[Sequence[str]]) -> list[str]:
-        return []
-
     def baseline(self, data: Prepared) -> Baseline:
         assert isinstance(data.train, ImageStore)
         drawn, names = draw_images(len(data.train)), self.label_codec.labels
@@ -345,20 +303,8 @@ class ImageClassification(Task[ImageClassificationSettings]):
     @torch.inference_mode()
     def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
         """Inputs are paths of images."""
-        found = [model.embed(pixels).float() for pixels in self.read_pixels(inputs, model)]
+        found = [model.embed(pixels).float() for pixels in self.pixel_batches(inputs, next(model.parameters()).device)]
         return F.normalize(torch.cat(found), dim=-1).cpu().numpy()
-
-    def read_pixels(
-        self, paths: Sequence[str], model: nn.Module
-    ) -> Iterator[UInt8[Tensor, "batch channels height width"]]:
-        """The pixels of images on the device of the model, in batches."""
-        device, codec = next(model.parameters()).device, PixelCodec(self.image)
-        for rows in self._ranges(len(paths)):
-            yield torch.from_numpy(codec.pixels([paths[row] for row in rows])).to(device)
-
-    def _ranges(self, num_images: int) -> list[range]:
-        at_once = max(1, EVALUATION_TOKENS // self.image.num_positions)
-        return [range(start, min(start + at_once, num_images)) for start in range(0, num_images, at_once)]
 
 
 class ResidentImages:
@@ -379,9 +325,10 @@ class ResidentImages:
 
 
 @dataclass(frozen=True)
-class ImageBatch:
+class ImageBatch(TensorBatch):
     """Images, and the label of each."""
 
+    tensor_names = ("pixels", "targets", "weights", "offsets", "is_mirrored", "shares", "rows")
     pixels: UInt8[Tensor, "batch channels height width"] | None
     """None where the images are `resident`."""
     targets: Int[Tensor, " batch"]
@@ -406,46 +353,30 @@ class ImageBatch:
         assert self.rows is not None, "without pixels, rows are given"
         return self.resident.pixels(self.rows)
 
-    def tensors(self) -> list[Tensor | None]:
-        return [self.pixels, self.targets, self.weights, self.offsets, self.is_mirrored, self.shares, self.rows]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "ImageBatch":
-        names = ("pixels", "targets", "weights", "offsets", "is_mirrored", "shares", "rows")
-        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
-
 
 class ImageBatches:
-    """Images of a store in shuffled order.
-
-    With `has_fixed_shapes`, as a GPU needs them, all batches have one shape, and the pixels of a store that is not too
-    large stay on the device.
-    """
+    """Images of a store in shuffled order; with `has_fixed_shapes`, those that are not too large stay on the device."""
 
     def __init__(
         self, task: ImageClassification, store: ImageStore, *, batch_tokens: int, seed: int, has_fixed_shapes: bool
     ) -> None:
-        self._task, self._store, self._seed = task, store, seed
-        at_once = max(1, batch_tokens // task.image.num_positions)
-        self.per_epoch = -(-len(store) // at_once)
-        self._num_rows = -(-len(store) // self.per_epoch) if has_fixed_shapes else 0
+        self._task, self._store = task, store
+        at_once = batch_tokens // task.image.num_positions
+        self._order = ShuffledImages(len(store), at_once=at_once, seed=seed, has_fixed_shapes=has_fixed_shapes)
+        self.per_epoch = self._order.per_epoch
         self._resident = ResidentImages(store) if has_fixed_shapes and store.num_bytes <= _MOST_BYTES else None
 
     def batch(self, number: int) -> ImageBatch:
         """Batch `number`, counted from 0 through all epochs."""
-        epoch, place = divmod(number, self.per_epoch)
-        start, end = (len(self._store) * each // self.per_epoch for each in (place, place + 1))
-        rows = permute(np.arange(start, end), len(self._store), mix(self._seed, epoch))
+        rows = self._order.rows(number)
         labels = self._store.labels(rows)
         if self._resident is None:
             batch = self._task.make_batch(labels, pixels=self._store.pixels(rows), is_training=True)
         else:
             batch = self._task.make_batch(labels, rows=rows, resident=self._resident, is_training=True)
-        batch = self._task.augmented(batch, np.random.default_rng([mix(self._seed, number), _AUGMENTATION]))
-        more = max(0, self._num_rows - len(rows))
-        if not more:
-            return batch
-        padded = [None if x is None else pad_rows(x, self._num_rows) for x in batch.tensors()]
-        return replace(batch.with_tensors(padded), weights=F.pad(batch.weights, (0, more)))
+        batch = self._task.augmented(batch, self._order.generator(number))
+        padded, more = self._order.padded(batch, len(rows))
+        return replace(padded, weights=F.pad(batch.weights, (0, more))) if more else batch
 
 
 class ImagePredictor:
@@ -456,7 +387,7 @@ class ImagePredictor:
 
     def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
         found: list[list[float]] = []
-        for pixels in self._task.read_pixels(inputs, self._model):
+        for pixels in self._task.pixel_batches(inputs, next(self._model.parameters()).device):
             with torch.inference_mode():
                 found += self._model(pixels).double().softmax(dim=-1).tolist()
         tables = (dict(zip(self._task.label_codec.labels, some, strict=True)) for some in found)
@@ -480,11 +411,7 @@ class ImageClassifier(nn.Module):
     ) -> None:
         super().__init__()
         self.averages_flips = averages_flips
-        if config.input_kind != "pixels":
-            raise ConfigError(
-                f"images need a model that reads pixels, such as vit-tiny, got model.family={config.family}"
-            )
-        self.body: Any = find_family(config.family).build(config, vocab_size=0, image=image)
+        self.body: Any = build_encoder(config, image, reads="pixels", example="vit-tiny")
         self.pooling = Pool(config.model_dim, head.pooling)
         self.head = (
             PredictionHead(config.model_dim, num_outputs, dropout=head.dropout, has_hidden_layer=head.hidden_layer)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.linear import fit_number
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.numbers import NumberCodec, parse_number
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.columns import is_identifier
@@ -97,9 +97,7 @@ class Regression(LabeledTextTask[RegressionSettings]):
 
     @property
     def number_codec(self) -> NumberCodec:
-        codec = self.codecs["label"]
-        assert isinstance(codec, NumberCodec)
-        return codec
+        return codec_of(self.codecs, "label", NumberCodec)
 
     def fit_codecs(self, data: FitData) -> dict[str, Codec]:
         return {**super().fit_codecs(data), "label": NumberCodec.fit(row[-1] for row in data.rows())}

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.pairs import fit_pairs
-from regard.data.batches import pad
+from regard.data.batches import TensorBatch, pad
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.text import TextCodec
 from regard.data.permutation import mix
@@ -98,9 +98,10 @@ class Seq2SeqSettings(TextSettings):
 
 
 @dataclass(frozen=True)
-class PairBatch:
+class PairBatch(TensorBatch):
     """Sources, and targets shifted by one: from `target_in[t]` and what precedes it, `target_out[t]` is predicted."""
 
+    tensor_names = ("source", "lengths", "target_in", "target_out")
     source: Int[Tensor, "batch source"]
     lengths: Int[Tensor, " batch"] | None
     """Of the sources; None where none is padded."""
@@ -109,13 +110,6 @@ class PairBatch:
     """Padded with `IGNORED`."""
     num_targets: int
     num_tokens: int
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.source, self.lengths, self.target_in, self.target_out]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "PairBatch":
-        names = ("source", "lengths", "target_in", "target_out")
-        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
 
 _TWO_TOKENIZERS: Mapping[str, type[Codec]] = {"source": TextCodec, "target": TextCodec}

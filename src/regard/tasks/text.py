@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from regard.data.batches import pad
-from regard.data.codecs.codec import Codec
+from regard.data.batches import TensorBatch, pad
+from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.text import FEWEST_TOKENS, TextCodec
 from regard.data.prepare import FitData
 from regard.models.protocols import Decoder
@@ -87,9 +87,7 @@ class TextTask(Task[TextSettingsT], ABC):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        codec = self.codecs["text"]
-        assert isinstance(codec, TextCodec)
-        return codec.tokenizer
+        return codec_of(self.codecs, "text", TextCodec).tokenizer
 
     @property
     def tokenizer_kind(self) -> str:
@@ -201,9 +199,10 @@ def fit_tokenizer(texts: Any, settings: TextSettings, data: FitData, *, kind: st
 
 
 @dataclass(frozen=True)
-class TextBatch:
+class TextBatch(TensorBatch):
     """Texts, and a target for each."""
 
+    tensor_names = ("source", "lengths", "segments", "targets", "weights")
     source: Int[Tensor, "batch time"]
     lengths: Int[Tensor, " batch"] | None
     """None where nothing is padded."""
@@ -214,13 +213,6 @@ class TextBatch:
     """The weight of each row in the loss: 0 for one that only pads the batch."""
     num_targets: int
     num_tokens: int
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.source, self.lengths, self.segments, self.targets, self.weights]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "TextBatch":
-        names = ("source", "lengths", "segments", "targets", "weights")
-        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
 
 def make_text_batch(

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.linear import fit_classifier, fit_multi_label
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.labels import LabelCodec, split_labels
 from regard.data.codecs.text import FEWEST_TOKENS, MOST_TOKENS, TextCodec
 from regard.data.formats.messages import format_names
@@ -259,9 +259,7 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     @property
     def label_codec(self) -> LabelCodec:
-        codec = self.codecs["label"]
-        assert isinstance(codec, LabelCodec)
-        return codec
+        return codec_of(self.codecs, "label", LabelCodec)
 
     @property
     def is_multi_label(self) -> bool:

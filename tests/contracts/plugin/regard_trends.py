@@ -8,7 +8,7 @@ Dimensions: `batch` series, `time` positions, `model` width, `labels` classes.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.data.batches import TensorBatch
 from regard.data.codecs import Codec, LabelCodec
 from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
@@ -27,7 +28,7 @@ from regard.evaluation.examples import Examples
 from regard.evaluation.registry import Metric
 from regard.interop.model import ExportableModel, Exporter, ImportedModel, token_names
 from regard.lab.study import Study, StudyEntry, StudyTable
-from regard.models.family import Family, ModelConfig, Preset, find_family
+from regard.models.family import Family, ModelConfig, Preset, build_encoder
 from regard.models.heads import HeadConfig
 from regard.models.protocols import EncoderOutput
 from regard.tasks.task import (
@@ -92,19 +93,17 @@ class PooledSeriesConfig(ModelConfig):
     weighting: Literal["mean", "last"] = "mean"
     """Which positions count: all of them, or the last one."""
 
+    input_kind: ClassVar[str] = "numbers"
+
     @property
     def encoder_depth(self) -> int:
         return 1
-
-    @property
-    def input_kind(self) -> Any:
-        return "numbers"
 
 
 class PooledSeries(nn.Module):
     """An `Encoder` of series: a hidden layer at each position, of its level and of its change."""
 
-    def __init__(self, config: PooledSeriesConfig) -> None:
+    def __init__(self, config: PooledSeriesConfig, shape: None = None) -> None:
         super().__init__()
         self.config = config
         self.hidden = nn.Linear(2, config.model_dim)
@@ -127,21 +126,17 @@ class PooledSeriesFamily(Family):
 
     name = "pooled-series"
     Config = PooledSeriesConfig
+    Model = PooledSeries
     presets: ClassVar[Mapping[str, Preset]] = {
         "pooled": Preset({size: {"model_dim": width} for size, width in _WIDTHS.items()}),
         "last": Preset({size: {"model_dim": 8} for size in _WIDTHS}, {"weighting": "last"}),
     }
 
-    def build(
-        self, config: Any, *, vocab_size: int = 0, source_vocab_size: int | None = None, image: Any = None
-    ) -> nn.Module:
-        return PooledSeries(config)
-
 
 class TrendClassifier(nn.Module):
     def __init__(self, config: ModelConfig, num_labels: int) -> None:
         super().__init__()
-        self.body: Any = find_family(config.family).build(config, vocab_size=0)
+        self.body: Any = build_encoder(config, None, reads="numbers", example="pooled")
         self.head = nn.Linear(config.model_dim, num_labels)
 
     def forward(self, source: Tensor, lengths: Tensor) -> Tensor:
@@ -162,19 +157,14 @@ class TrendSettings(TaskSettings):
 
 
 @dataclass(frozen=True)
-class SeriesBatch:
+class SeriesBatch(TensorBatch):
+    tensor_names = ("source", "lengths", "targets", "weights")
     source: Tensor
     lengths: Tensor
     targets: Tensor
     weights: Tensor
     num_targets: int
     num_tokens: int
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.source, self.lengths, self.targets, self.weights]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "SeriesBatch":
-        return replace(self, **dict(zip(("source", "lengths", "targets", "weights"), tensors, strict=True)))
 
 
 class Trend(Task[TrendSettings]):

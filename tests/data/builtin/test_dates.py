@@ -21,15 +21,17 @@ from regard.data.builtin.dates import (
     YEAR,
     YEARS,
     DrawnDate,
+    NameIndex,
     date_writer,
     draw_dates,
+    edit_distance,
     generate_dates,
     load_locale,
+    normalize_name,
     parse_pattern,
     units_of,
     word_tables,
 )
-from regard.data.builtin.misspellings import NameIndex, edit_distance, normalize_name
 from regard.errors import ConfigError, DataError
 
 TAG = re.compile(r" \[([\w-]+)\]$")

@@ -15,8 +15,7 @@ from regard.data.codecs.codec import read_codecs, write_codecs
 from regard.data.codecs.episodes import EpisodeCodec
 from regard.data.codecs.events import EventCodec
 from regard.data.codecs.graphs import GraphCodec
-from regard.data.codecs.molecules import MoleculeCodec
-from regard.data.codecs.properties import PropertyCodec
+from regard.data.codecs.properties import MoleculeCodec, PropertyCodec
 from regard.data.codecs.series import SeriesCodec
 from regard.errors import CheckpointError
 from regard.tasks import TASKS

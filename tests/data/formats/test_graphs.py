@@ -9,10 +9,10 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 
 from regard.data.formats.graphs import ATOM_PARTS, BOND_PARTS, UNREACHABLE, Graph, parse_graph
-from regard.data.graph_sources import open_graphs
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows
 from regard.errors import DataError
+from regard.tasks.graphs.task import open_graphs
 
 
 def random_graph(num_nodes: int, num_edges: int, seed: int) -> Graph:

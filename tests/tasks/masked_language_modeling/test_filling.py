@@ -10,7 +10,7 @@ from tests.tiny import BODIES
 from regard.errors import DataError
 from regard.nn.inference import prepare_for_inference
 from regard.tasks.masked_language_modeling import MaskedLanguageModel
-from regard.tasks.masked_language_modeling.filling import FillingPredictor, filled_samples, with_mask
+from regard.tasks.masked_language_modeling.task import FillingPredictor, filled_samples, with_mask
 from regard.text.tokenizer import Tokenizer, TokenizerKind, train_tokenizer
 
 SENTENCES = ["the cat sat on the mat.", "the dog sat on the log.", "a cat and a dog sat (on it)."]

@@ -7,7 +7,6 @@ import pytest
 from scipy.stats import binom
 
 from regard.errors import DataError
-from regard.tasks.masked_language_modeling.filling import with_mask
 from regard.tasks.masked_language_modeling.masking import (
     _SPAN_LENGTHS,
     _SPAN_SHARES,
@@ -19,6 +18,7 @@ from regard.tasks.masked_language_modeling.masking import (
     number_words,
     vocabulary_of,
 )
+from regard.tasks.masked_language_modeling.task import with_mask
 from regard.text.tokenizer import Tokenizer, TokenizerKind, train_tokenizer
 
 TEXT = "Tokenization (of 1997) isn't un-believable: naïve, slow; and Unbelievably tokenized tokens, 2024!"

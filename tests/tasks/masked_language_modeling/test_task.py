@@ -13,9 +13,13 @@ from tests.tiny import BODIES, CPU, Tiny, tiny
 from regard.errors import ConfigError, DataError
 from regard.models.heads import HeadConfig
 from regard.nn.losses import IGNORED
-from regard.tasks.masked_language_modeling.filling import FillingPredictor
 from regard.tasks.masked_language_modeling.masking import Masking
-from regard.tasks.masked_language_modeling.task import MaskedBatch, MaskedLanguageModel, make_masked_batch
+from regard.tasks.masked_language_modeling.task import (
+    FillingPredictor,
+    MaskedBatch,
+    MaskedLanguageModel,
+    make_masked_batch,
+)
 from regard.tasks.task import EvaluationData, Objective
 
 LINES = [("eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn",)] * 60

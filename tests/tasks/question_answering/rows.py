@@ -3,7 +3,7 @@
 from typing import Any
 
 from regard.data.formats.squad import Answer
-from regard.tasks.question_answering.questions import write_answers
+from regard.tasks.question_answering.task import write_answers
 
 COLORS = ["red", "green", "dark blue", "grey"]
 THINGS = ["cat", "dog", "owl", "hen", "fox"]

@@ -12,7 +12,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from regard.data.formats.squad import Answer
 from regard.data.settings import DataConfig
 from regard.errors import BadRowsError, ConfigError
-from regard.tasks.question_answering.questions import (
+from regard.tasks.question_answering.task import (
     encode_questions,
     most_windows,
     open_question_source,

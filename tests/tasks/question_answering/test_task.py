@@ -9,8 +9,7 @@ from tests.tiny import Tiny, tiny
 
 from regard.data.formats.squad import Answer
 from regard.errors import DataError
-from regard.tasks.question_answering.questions import write_answers
-from regard.tasks.question_answering.task import LONGEST_ANSWER, best_spans
+from regard.tasks.question_answering.task import LONGEST_ANSWER, best_spans, write_answers
 
 
 def prepared(rows: Any, **sections: Any) -> Tiny:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from regard.errors import CheckpointError
 from regard.files import write_atomically
@@ -33,6 +33,16 @@ class Codec(ABC):
     @abstractmethod
     def from_json(cls, text: str) -> Self:
         """Restore a codec from `to_json`."""
+
+
+CodecT = TypeVar("CodecT", bound=Codec)
+
+
+def codec_of(codecs: Mapping[str, Codec], name: str, kind: type[CodecT]) -> CodecT:
+    """Return a codec whose class is known."""
+    codec = codecs[name]
+    assert isinstance(codec, kind), f"{name} must be encoded by a {kind.__name__}, got {type(codec).__name__}"
+    return codec
 
 
 def write_codecs(folder: Path, codecs: Mapping[str, Codec]) -> None:

@@ -1,4 +1,7 @@
-"""Properties of an object: several numbers, or several binary labels, any of which may be missing."""
+"""Properties of an object: several numbers, or several binary labels, any of which may be missing; and molecules.
+
+A molecule is encoded as fingerprints and descriptors.
+"""
 
 import json
 import math
@@ -7,9 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
+from regard.data.chemistry import descriptor_names, descriptor_values, fingerprint_bits
 from regard.data.codecs.codec import Codec
 from regard.data.formats.cells import is_number
 from regard.data.formats.messages import format_count
@@ -177,3 +181,37 @@ def _in_order(labels: Iterable[str]) -> tuple[str, str]:
     labels |= set(_BINARY) if len(labels) < 2 else set()
     first, last = sorted(labels, key=lambda label: (float(label) if is_number(label) else 0.0, label))
     return first, last
+
+
+@dataclass(frozen=True)
+class MoleculeCodec(Codec):
+    """The bytes of three fingerprints and of the descriptors, each a float32; nothing without descriptors."""
+
+    descriptors: tuple[str, ...] = ()
+    """Their names, since another version of rdkit may have others."""
+
+    @classmethod
+    def fit(cls) -> Self:
+        """The codec with the descriptors of the installed rdkit."""
+        return cls(descriptor_names())
+
+    def features(self, values: Sequence[str]) -> UInt8[np.ndarray, "molecules bytes"]:
+        """The bytes of each molecule."""
+        if not self.descriptors:
+            return np.zeros((len(values), 0), np.uint8)
+        numbers = descriptor_values(values, self.descriptors)
+        return np.concatenate([fingerprint_bits(values), np.ascontiguousarray(numbers).view(np.uint8)], axis=1)
+
+    def encode(self, values: Sequence[str]) -> list[list[int]]:
+        return self.features(values).tolist()
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """The bytes as hexadecimal digits, since a molecule cannot be restored from them."""
+        return [bytes(some).hex() for some in ids]
+
+    def to_json(self) -> str:
+        return json.dumps({"descriptors": self.descriptors})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return cls(tuple(json.loads(text)["descriptors"]))

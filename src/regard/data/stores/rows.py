@@ -132,3 +132,12 @@ class _ColumnWriter:
     def flush(self) -> None:
         flush_to_disk(self._ids)
         flush_to_disk(self._offsets)
+
+
+class GraphStore(TokenStore):
+    """Encoded graphs; the first column has a number for each node."""
+
+    def lengths(self, start: int = 0, end: int | None = None) -> NDArray[np.int64]:
+        """The number of nodes of each graph."""
+        _, offsets = self.column(0)
+        return np.diff(offsets[start : (self.num_rows if end is None else end) + 1])

@@ -1,11 +1,10 @@
 """Sweep: many trials with different settings under one budget, and the best settings trained again with other seeds.
 
     plan.py          what is searched; everything that is wrong with it is an error before anything is written
-    run.py           `sweep`: start workers, follow their trials, train the winner's settings again, write the page
+    run.py           `sweep`: start workers, follow their trials, train the winner's settings again; the results
     worker.py        a process that trains trial after trial
     study.py         trials in Optuna's storage: samplers, pruner, heartbeat, retries
     objectives.py    what trials are ranked by, read from their run folders
-    results.py       trials in order, the winner, its other seeds, and the bound
 
 The folder of a sweep:
 

@@ -8,5 +8,5 @@ BIAS_VARIANCE = StudyEntry(
     name="bias-variance",
     title="Bias, variance, and selection among functions",
     question="How do bias and variance depend on capacity, and what does selection among K functions cost?",
-    function="regard.lab.bias_variance.report:study_bias_variance",
+    function="regard.lab.bias_variance.risks:study_bias_variance",
 )

@@ -8,5 +8,5 @@ DOUBLE_DESCENT = StudyEntry(
     name="double-descent",
     title="Double descent",
     question="Does the risk fall a second time when a model grows beyond the size that interpolates its labels?",
-    function="regard.lab.double_descent.report:study_double_descent",
+    function="regard.lab.double_descent.risks:study_double_descent",
 )

@@ -8,5 +8,5 @@ SCALING = StudyEntry(
     name="scaling",
     title="Scaling laws: loss against parameters, data and compute",
     question="How does the loss fall with parameters, data and compute, and how far can it be extrapolated?",
-    function="regard.lab.scaling.report:study_scaling",
+    function="regard.lab.scaling.laws:study_scaling",
 )

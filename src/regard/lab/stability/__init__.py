@@ -8,5 +8,5 @@ STABILITY = StudyEntry(
     name="stability",
     title="Stability of stochastic gradient descent",
     question="How far does one replaced training example move the weights, and what do stability bounds allow?",
-    function="regard.lab.stability.report:study_stability",
+    function="regard.lab.stability.pairs:study_stability",
 )

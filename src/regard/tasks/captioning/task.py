@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from regard.baselines.baseline import Baseline
-from regard.baselines.pictures import fit_nearest_picture
+from regard.baselines.images import fit_nearest_picture
 from regard.data.caption_sources import CAPTION_ROLES, Caption, open_captions, read_captions
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.pixels import PixelCodec
@@ -43,22 +43,23 @@ from regard.evaluation.scores import Score
 from regard.generation.beam import BeamSearch
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
-from regard.logging import log_info
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.models.protocols import EncoderOutput
 from regard.nn.augmentation import crop_and_flip
-from regard.tasks.captioning.batches import (
+from regard.tasks.captioning.model import (
     CaptionBatch,
     CaptionBatches,
+    Captioner,
     CaptionLikelihoods,
+    Memory,
+    decoder_config,
     make_caption_batch,
     pointing_of,
 )
-from regard.tasks.captioning.model import Captioner, Memory, decoder_config
 from regard.tasks.detection import DetectionSummary
+from regard.tasks.images import ImageTask, draw_offsets
 from regard.tasks.task import (
-    EVALUATION_TOKENS,
     PLAIN,
     Defaults,
     DefaultsContext,
@@ -127,7 +128,7 @@ class CaptioningSettings(TaskSettings):
     image: ImageConfig = Field(default_factory=ImageConfig)
 
 
-class Captioning(Task[CaptioningSettings]):
+class Captioning(ImageTask[CaptioningSettings]):
     """Images and their captions, by an encoder of images and a decoder."""
 
     name = "captioning"
@@ -141,7 +142,6 @@ class Captioning(Task[CaptioningSettings]):
     architecture = "encoder-decoder"
     input_kind = "pixels"
     default_preset = "cnn"
-    unit = "image"
     attention_kind = "picture"
     objectives = frozenset({"label_smoothing"})
     selection_rows = 200  # generation takes far longer than a forward pass
@@ -159,9 +159,8 @@ class Captioning(Task[CaptioningSettings]):
         return Detection("images and a text about each", confidence=0.85)
 
     @property
-    def image(self) -> ImageConfig:
-        codec = self.codecs.get("image")
-        return codec.image if isinstance(codec, PixelCodec) else self.settings.image
+    def set_image(self) -> ImageConfig:
+        return self.settings.image
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -173,19 +172,13 @@ class Captioning(Task[CaptioningSettings]):
 
     # Data
 
-    def open(self, config: DataConfig, rows: Rows | None = None) -> ImageSource:  # pyright: ignore[reportIncompatibleMethodOverride]  images are not rows of a table
+    def open(self, config: DataConfig, rows: Rows | None = None) -> ImageSource:
         return open_captions(config, rows, folder=self.settings.images)
 
     def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared[CaptionStore]:
         if config.shots is not None:
             raise ConfigError(f"data.shots is for rows with labels, and captions have none, got {config.shots}")
         return prepare_captions(self.open(config, rows), config, self)
-
-    def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
-        source = self.open(config, rows)
-        for inferred in source.inferred:
-            log_info(inferred)
-        return list(source.train.rows), source.content_hash()
 
     def cache_key(self) -> Mapping[str, Any]:
         names = ("tokenizer", "vocab_size", "lowercase")
@@ -252,9 +245,7 @@ class Captioning(Task[CaptioningSettings]):
         return count < _MANY_SIDES * len(store.captions), share
 
     def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Mapping[str, Sequence[Sequence[str]]]) -> None:
-        padding, size = self.settings.crop_padding or 0, self.image.size
-        if padding >= size:
-            raise ConfigError(f"task.crop_padding must be less than the size of images, got {padding} and {size}")
+        self.check_crop_padding(self.settings.crop_padding)
 
     @classmethod
     def check_base(cls, base: Task[Any], model: ModelConfig, where: str) -> None:
@@ -262,9 +253,6 @@ class Captioning(Task[CaptioningSettings]):
             raise ConfigError(
                 f"{cls.description} needs a model that reads {cls.input_kind}, and {where} reads {model.input_kind}"
             )
-
-    def num_positions(self, data: Prepared) -> int:
-        return 0  # those of the encoder are its patches, and decoders have positions for any caption
 
     # Model and training
 
@@ -309,19 +297,18 @@ class Captioning(Task[CaptioningSettings]):
         padding = settings.crop_padding or 0
         if not (padding or settings.flips):
             return batch
-        offsets = torch.from_numpy(rng.integers(-padding, padding, (count, 2), endpoint=True))
-        is_mirrored = torch.from_numpy(rng.random(count) < (0.5 if settings.flips else 0.0))
+        offsets, is_mirrored = draw_offsets(count, rng, padding=padding, flips=settings.flips)
         return replace(batch, offsets=offsets, is_mirrored=is_mirrored)
 
     def validation_batches(self, data: Prepared) -> Iterator[CaptionBatch]:
         assert isinstance(data.valid, CaptionStore)
-        for some in self._ranges(len(data.valid)):
+        for some in self.ranges(len(data.valid)):
             rows = np.array(some)
             yield self._batch(data.valid.pixels(rows), data.valid.captions_of(rows))
 
     def row_batches(self, rows: Sequence[Sequence[str]]) -> Iterator[CaptionBatch]:
         codec = PixelCodec(self.image)
-        for chosen in self._ranges(len(rows)):
+        for chosen in self.ranges(len(rows)):
             captions = [tuple(read_captions(rows[row][-1])) for row in chosen]
             encoded = [[np.array(ids, np.int64) for ids in self._encode(some)] for some in captions]
             batch = self._batch(codec.pixels([rows[row][0] for row in chosen]), encoded)
@@ -367,16 +354,6 @@ class Captioning(Task[CaptioningSettings]):
 
     def predictor(self, model: Captioner, config: GenerationConfig) -> "CaptionPredictor":
         return CaptionPredictor(self, model, config)
-
-    def read_pixels(self, images: Sequence[str], device: torch.device) -> Iterator[UInt8[Tensor, "batch ..."]]:
-        """The pixels of images on a device, in batches."""
-        codec = PixelCodec(self.image)
-        for rows in self._ranges(len(images)):
-            yield torch.from_numpy(codec.pixels([images[row] for row in rows])).to(device)
-
-    def _ranges(self, num_images: int) -> list[range]:
-        at_once = max(1, EVALUATION_TOKENS // self.image.num_positions)
-        return [range(start, min(start + at_once, num_images)) for start in range(0, num_images, at_once)]
 
     def headline(self, rows: Sequence[Sequence[str]]) -> str:
         """Exact match where captions have few words, which are written by a rule; otherwise BLEU."""
@@ -461,7 +438,7 @@ class Captioning(Task[CaptioningSettings]):
         ids = tokenizer.encode([caption])[0]
         device = next(model.parameters()).device
         tokens = torch.tensor([[[tokenizer.start, *ids]]], device=device)
-        (pixels,) = self.read_pixels([image], device)
+        (pixels,) = self.pixel_batches([image], device)
         layers = model.attention(model.encode(pixels), tokens)
         return tokenizer.pieces([*ids, tokenizer.end]), [layer[0].float().cpu().numpy() for layer in layers]
 
@@ -482,7 +459,7 @@ class CaptionPredictor:
 
     def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
         with torch.inference_mode():
-            pixels = self._task.read_pixels(inputs, self._device)
+            pixels = self._task.pixel_batches(inputs, self._device)
             cells = torch.cat([self._model.encode(some).hidden_states for some in pixels])
         found = self._beam_search(cells) if self._config.beam_size > 1 else self._generate(inputs, cells)
         texts = self._task.tokenizer.decode(tokens for tokens, _ in found)

@@ -1,6 +1,6 @@
 """Control: the next action of an agent, learned from recorded episodes.
 
-`model` has the network, `windows` its batches, `policy` how it acts in an environment, `task` the task itself.
+`model` has the network, `policy` how it acts in an environment, `task` the task and its batches.
 """
 
 from regard.tasks.control.model import ActionModel

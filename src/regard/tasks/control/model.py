@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from regard.errors import ConfigError
-from regard.models.family import ModelConfig, find_family
+from regard.models.family import ModelConfig, build_encoder
 from regard.models.heads import HeadConfig
 from regard.models.trajectories import TrajectoryShape
 from regard.nn.dropout import Dropout
@@ -28,13 +27,8 @@ class ActionModel(nn.Module):
 
     def __init__(self, config: ModelConfig, shape: TrajectoryShape, head: HeadConfig, *, is_discrete: bool) -> None:
         super().__init__()
-        if config.input_kind != "trajectories":
-            raise ConfigError(
-                f"episodes need a model that reads them, such as decision-transformer, got model.family={config.family}"
-            )
-        family: Any = find_family(config.family)
         self.config, self.shape = config, shape
-        self.body: Any = family.build(config, vocab_size=0, trajectory=shape)
+        self.body: Any = build_encoder(config, shape, reads="trajectories", example="decision-transformer")
         self.dropout = Dropout(head.dropout)
         self.head = nn.Linear(config.model_dim, shape.action_width)
         self.log_std = None if is_discrete else nn.Parameter(torch.zeros(shape.action_width))

@@ -22,12 +22,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from regard.baselines.baseline import Baseline, BaselinePredictions
-from regard.baselines.events import EventBaseline, count_transitions, markov_rates, poisson_rates
+from regard.baselines.sequences import EventBaseline, count_transitions, markov_rates, poisson_rates
 from regard.data.builtin import find_builtin
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.events import EventCodec
 from regard.data.codecs.labels import format_frequencies
-from regard.data.event_sources import ROLES, open_events
 from regard.data.formats.cells import Timestamp
 from regard.data.formats.events import (
     EVENT_COLUMNS,
@@ -42,6 +41,7 @@ from regard.data.formats.events import (
 )
 from regard.data.formats.messages import format_count, format_names
 from regard.data.prepare import FitData, Prepared, prepare_rows
+from regard.data.series_sources import EVENT_ROLES, open_events
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows, Source, is_builtin
 from regard.errors import ConfigError, DataError
@@ -51,16 +51,17 @@ from regard.logging import log_info, log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.tasks.detection import DetectionSummary
-from regard.tasks.event_prediction.batches import (
+from regard.tasks.event_prediction.model import (
+    ConstantRates,
     EventBatch,
     EventLikelihoods,
+    EventPredictor,
     find_landmarks,
     judge_landmarks,
     log_likelihoods,
     make_event_batch,
     pad_event_batch,
 )
-from regard.tasks.event_prediction.model import ConstantRates, EventPredictor
 from regard.tasks.event_prediction.process import EventMixture
 from regard.tasks.task import (
     PLAIN,
@@ -141,7 +142,7 @@ class EventPrediction(Task[EventPredictionSettings]):
     description = "event prediction"
     other_names = ("events", "survival", "survival-analysis", "point-process", "next-event", "risk")
     Settings = EventPredictionSettings
-    roles = ROLES
+    roles = EVENT_ROLES
     codec_types: Mapping[str, type[Codec]] = {"events": EventCodec}
     metrics = ("event_log_likelihood", "next_event_accuracy", "integrated_brier_score", "risk_auroc")
     input_kind = "events"

@@ -1,6 +1,6 @@
 """Forecasting: the next steps of series of numbers.
 
-`model` has the forecaster and its intervals, `windows` the batches and sums of errors, `task` the task itself.
+`model` has the forecaster, its intervals and its batches, `linear` the linear forecast, `task` the task itself.
 """
 
 from regard.tasks.forecasting.model import SeriesForecaster

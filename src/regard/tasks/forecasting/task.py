@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from regard.baselines.baseline import Baseline, BaselinePredictions
-from regard.baselines.series import (
+from regard.baselines.sequences import (
     Forecaster,
     SeriesBaseline,
     choose_weights,
@@ -45,13 +45,16 @@ from regard.models.heads import HeadConfig
 from regard.models.series import SeriesShape
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.forecasting.linear import LinearForecast
-from regard.tasks.forecasting.model import ForecastOutput, SeriesForecaster, conformal_margins, quantile_losses
-from regard.tasks.forecasting.windows import (
+from regard.tasks.forecasting.model import (
     ForecastBatch,
     ForecastBatches,
     ForecastLikelihoods,
+    ForecastOutput,
     ForecastSums,
+    SeriesForecaster,
+    conformal_margins,
     evaluation_batches,
+    quantile_losses,
 )
 from regard.tasks.task import (
     PLAIN,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.graphs import fit_graph_classifier
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.graphs import GraphCodec
 from regard.data.codecs.labels import LabelCodec
 from regard.data.prepare import FitData, Prepared
@@ -80,9 +80,7 @@ class GraphClassification(GraphTask[GraphClassificationSettings]):
 
     @property
     def label_codec(self) -> LabelCodec:
-        codec = self.codecs["label"]
-        assert isinstance(codec, LabelCodec)
-        return codec
+        return codec_of(self.codecs, "label", LabelCodec)
 
     @property
     def num_outputs(self) -> int:

@@ -8,8 +8,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import ConfigError
-from regard.models.family import ModelConfig, find_family
+from regard.models.family import ModelConfig, build_encoder
 from regard.models.graphs import GraphInputs, GraphShape
 from regard.models.heads import HeadConfig, Pool, PredictionHead, pooled
 
@@ -21,12 +20,7 @@ class GraphPredictor(nn.Module):
         self, config: ModelConfig, shape: GraphShape, head: HeadConfig, num_outputs: int, *, of_nodes: bool = False
     ) -> None:
         super().__init__()
-        if config.input_kind != "graphs":
-            raise ConfigError(
-                f"graphs need a model that reads them, such as graph-transformer, got model.family={config.family}"
-            )
-        family: Any = find_family(config.family)
-        self.body: Any = family.build(config, vocab_size=0, graph=shape)
+        self.body: Any = build_encoder(config, shape, reads="graphs", example="graph-transformer")
         self.pooling = None if of_nodes else Pool(config.model_dim, head.pooling)
         self.head = PredictionHead(
             config.model_dim, num_outputs, dropout=head.dropout, has_hidden_layer=head.hidden_layer

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.graphs import fit_node_classifier
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.graphs import GraphCodec
 from regard.data.codecs.labels import LabelCodec
 from regard.data.formats.cells import as_text
@@ -90,9 +90,7 @@ class NodeClassification(GraphTask[NodeClassificationSettings]):
 
     @property
     def label_codec(self) -> LabelCodec:
-        codec = self.codecs["label"]
-        assert isinstance(codec, LabelCodec)
-        return codec
+        return codec_of(self.codecs, "label", LabelCodec)
 
     @property
     def num_outputs(self) -> int:

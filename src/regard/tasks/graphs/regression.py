@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.graphs import fit_graph_number
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.graphs import GraphCodec
 from regard.data.codecs.numbers import NumberCodec, parse_number
 from regard.data.formats.decimals import with_numbers
@@ -76,9 +76,7 @@ class GraphRegression(GraphTask[GraphRegressionSettings]):
 
     @property
     def number_codec(self) -> NumberCodec:
-        codec = self.codecs["label"]
-        assert isinstance(codec, NumberCodec)
-        return codec
+        return codec_of(self.codecs, "label", NumberCodec)
 
     @property
     def num_outputs(self) -> int:

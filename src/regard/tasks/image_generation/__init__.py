@@ -1,7 +1,4 @@
-"""Image generation: pixels one after the other.
-
-`task` has the task itself, `drawing` the generated images and the training images that are nearest to them.
-"""
+"""Image generation: pixels one after the other."""
 
 from regard.tasks.image_generation.task import ImageGeneration
 

@@ -7,9 +7,13 @@ Where images have labels, the model is trained with the label of most of them an
 generates images of a class, and images of all of them. Likelihoods, and with them bits per dimension, are those without
 labels, of values of 8 bits: a model of fewer levels is charged for the values that a level stands for.
 
+Beside generated images are the training images that differ least from each: a model that memorizes draws these.
+
 Dimensions: `batch` images, `channels`, `height` and `width` of each, `pixels` of each.
 """
 
+import base64
+import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,15 +30,14 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.baselines.baseline import Baseline
-from regard.baselines.linear import check_flips
-from regard.baselines.pixels import fit_pixel_density
+from regard.baselines.images import fit_pixel_density
+from regard.data.batches import TensorBatch
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.labels import LabelCodec
 from regard.data.codecs.pixels import PixelCodec
 from regard.data.formats.images import ImageConfig, LabeledImages, is_image
 from regard.data.formats.messages import format_count
 from regard.data.image_sources import ImageSource, open_images
-from regard.data.permutation import mix, permute
 from regard.data.prepare import FitData, Prepared, prepare_images
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows
@@ -42,12 +45,13 @@ from regard.data.stores.images import ImageStore
 from regard.errors import ConfigError, DataError
 from regard.evaluation.examples import Examples
 from regard.generation.config import GenerationConfig
+from regard.generation.engine import Engine, Request
 from regard.logging import log_info
 from regard.models.family import ModelConfig, find_family
 from regard.models.heads import HeadConfig
-from regard.models.pixels import PixelFamily, PixelModel, PixelShape
+from regard.models.pixels import PixelModel, PixelShape
 from regard.settings import nearest
-from regard.tasks.image_generation.drawing import drawn_images, generate_images, nearest_images, with_nearest
+from regard.tasks.images import ImageTask, ShuffledImages, choose_flips, draw_for_flips
 from regard.tasks.task import (
     PLAIN,
     Defaults,
@@ -59,11 +63,9 @@ from regard.tasks.task import (
     Prediction,
     ReportContent,
     ServerSchema,
-    Task,
     TaskSettings,
     to_device,
 )
-from regard.tasks.text import pad_rows
 
 _BITS = 8
 _LARGEST_SIZE, _REDUCED_SIZE = 64, 32
@@ -75,9 +77,6 @@ _EVALUATION_PIXELS = 16_384
 _VALIDATION_IMAGES = 1_000
 """Images on which the loss is computed in training: checkpoints are compared on the same ones."""
 _FEWEST_AT_ONCE = 4
-_IMAGES_FOR_FLIPS = 4_000
-_AUGMENTATION = 1
-"""Augmentation has random numbers of its own, beside those of the order of the images."""
 _COMPILED_MINUTES = 4.0
 """A run of this length on a GPU gains more from torch.compile than the compilation takes."""
 _FEW_LEVELS, _BLACK_OR_WHITE = 32, 1 / 3
@@ -98,6 +97,12 @@ _NUM_COMPARED = 200
 _NO_LABEL = "image"
 """The label of images without labels."""
 _GRAY_MODES = ("1", "L", "LA", "I;16")
+_SLOTS = {"cpu": 16, "cuda": 128}
+"""Images that are generated side by side."""
+_AT_ONCE = 4_096
+"""Training images that are compared at once."""
+_NUM_NEAREST = 3
+_Images = UInt8[np.ndarray, "batch channels height width"]
 
 
 class ImageGenerationSettings(TaskSettings):
@@ -118,7 +123,7 @@ class ImageGenerationSettings(TaskSettings):
     of letters and digits are."""
 
 
-class ImageGeneration(Task[ImageGenerationSettings]):
+class ImageGeneration(ImageTask[ImageGenerationSettings]):
     """Images, by a decoder of pixels."""
 
     name = "image-generation"
@@ -136,22 +141,13 @@ class ImageGeneration(Task[ImageGenerationSettings]):
     has_targets = False
     has_labels = True
     draws_images = True
-    unit = "image"
     attention_kind = None
     objectives = frozenset()
 
     @property
-    def image(self) -> ImageConfig:
-        codec = self.codecs.get("image")
-        if isinstance(codec, PixelCodec):
-            return codec.image
+    def set_image(self) -> ImageConfig:
         settings = self.settings
         return ImageConfig(size=settings.size or _REDUCED_SIZE, patch_size=1, channels=settings.channels or 3)
-
-    @property
-    def label_codec(self) -> LabelCodec:
-        codec = self.codecs.get("label")
-        return codec if isinstance(codec, LabelCodec) else LabelCodec({})
 
     @property
     def shape(self) -> PixelShape:
@@ -162,7 +158,7 @@ class ImageGeneration(Task[ImageGenerationSettings]):
 
     # Data
 
-    def open(self, config: DataConfig, rows: Rows | None = None) -> ImageSource:  # pyright: ignore[reportIncompatibleMethodOverride]  images are not rows of a table
+    def open(self, config: DataConfig, rows: Rows | None = None) -> ImageSource:
         """Open images with labels, or a folder of images without."""
         folder = Path(config.train[0]) if rows is None and len(config.train) == 1 else None
         if folder is not None and (images := _images_without_labels(folder)):
@@ -179,12 +175,6 @@ class ImageGeneration(Task[ImageGenerationSettings]):
         found = self._found_image([path for rows in sets for path, _ in rows])
         own = type(self)(self.settings.changed(size=found.size, channels=found.channels))
         return prepare_images(source, config, own)
-
-    def read(self, config: DataConfig, rows: Rows | None = None) -> tuple[list[tuple[str, ...]], str]:
-        source = self.open(config, rows)
-        for inferred in source.inferred:
-            log_info(inferred)
-        return list(source.train.rows), source.content_hash()
 
     def cache_key(self) -> Mapping[str, Any]:
         """Images are stored with all of their levels, and with their labels."""
@@ -218,9 +208,6 @@ class ImageGeneration(Task[ImageGenerationSettings]):
         is_gray = bool(shapes) and all(is_gray for _, is_gray in shapes.values())
         return image.changed(size=settings.size or own, channels=settings.channels or (1 if is_gray else 3))
 
-    def target_of(self, row: Sequence[str]) -> str:
-        return row[-1].strip()
-
     def notes(self) -> list[str]:
         shape = self.shape
         colors, side = "gray" if shape.channels == 1 else "color", shape.size
@@ -251,7 +238,7 @@ class ImageGeneration(Task[ImageGenerationSettings]):
         }
         label = context.data.codecs["label"]
         task = {
-            "flips": self._default_flips(context),
+            "flips": choose_flips(self.settings.flips, context.data.train),
             "by_class": isinstance(label, LabelCodec) and len(label) > 1,
         }
         components, reason = self._default_components(context)
@@ -265,38 +252,24 @@ class ImageGeneration(Task[ImageGenerationSettings]):
         if levels <= _FEW_LEVELS:
             return 0, f"a softmax, of {levels} levels"
         assert isinstance(store, ImageStore)
-        drawn = store.pixels(permute(np.arange(min(len(store), _IMAGES_FOR_FLIPS)), len(store), 0))
+        drawn = store.pixels(draw_for_flips(store))
         share = float(np.isin(drawn, (0, 255)).mean())
         if share >= _BLACK_OR_WHITE:
             return 0, f"a softmax, since {100 * share:.0f} % of the values are black or white"
         return _COMPONENTS, "a mixture, which knows that levels are ordered"
 
-    def _default_flips(self, context: DefaultsContext) -> bool:
-        if self.settings.flips is not None:
-            return self.settings.flips
-        store = context.data.train
-        assert isinstance(store, ImageStore)
-        drawn = permute(np.arange(min(len(store), _IMAGES_FOR_FLIPS)), len(store), 0)
-        flips, reason = check_flips(store.pixels(drawn), store.labels(drawn))
-        log_info(f"images are {'' if flips else 'not '}mirrored in training: {reason}")
-        return flips
-
     def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Mapping[str, Sequence[Sequence[str]]]) -> None:
         if self.settings.by_class and len(self.label_codec) < 2:
             raise ConfigError(f"task.by_class needs at least two labels, got {len(self.label_codec)}")
 
-    def num_positions(self, data: Prepared) -> int:
-        return 0  # positions are those of the pixels
-
     # Model and training
 
     def build(self, model: ModelConfig, head: HeadConfig) -> PixelModel:
-        family = find_family(model.family)
-        if not isinstance(family, PixelFamily):
+        if model.input_kind != "pixel-sequence":
             raise ConfigError(
                 f"images are generated by a model of pixels, such as pixel-gpt-tiny, got model.family={model.family}"
             )
-        built = family.build(model, shape=self.shape)
+        built = find_family(model.family).build(model, shape=self.shape)
         assert isinstance(built, PixelModel)
         return built
 
@@ -309,11 +282,11 @@ class ImageGeneration(Task[ImageGenerationSettings]):
     def validation_batches(self, data: Prepared) -> Iterator["PixelBatch"]:
         """Of many images, the first ones: rows are in the order of a hash."""
         assert isinstance(data.valid, ImageStore)
-        for some in self._ranges(min(len(data.valid), _VALIDATION_IMAGES)):
+        for some in self.ranges(min(len(data.valid), _VALIDATION_IMAGES)):
             yield self.make_batch(data.valid.pixels(np.array(some)))
 
     def row_batches(self, rows: Sequence[Sequence[str]]) -> Iterator["PixelBatch"]:
-        for some in self._ranges(len(rows)):
+        for some in self.ranges(len(rows)):
             yield self.make_batch(self.read_pixels([rows[row][0] for row in some]))
 
     def read_pixels(self, paths: Sequence[str]) -> UInt8[np.ndarray, "batch channels height width"]:
@@ -378,7 +351,7 @@ class ImageGeneration(Task[ImageGenerationSettings]):
         shift = _BITS - self.settings.levels.bit_length() + 1
         return (pixels.long() >> shift).permute(0, 2, 3, 1).flatten(1, 2)
 
-    def _ranges(self, num_images: int) -> list[range]:
+    def ranges(self, num_images: int) -> list[range]:
         at_once = max(1, _EVALUATION_PIXELS // self.shape.num_pixels)
         return [range(start, min(start + at_once, num_images)) for start in range(0, num_images, at_once)]
 
@@ -386,9 +359,6 @@ class ImageGeneration(Task[ImageGenerationSettings]):
 
     def predictor(self, model: Any, config: GenerationConfig) -> "DensityPredictor":
         return DensityPredictor(self, model)
-
-    def sources(self, rows: Sequence[Sequence[str]]) -> list[str]:
-        return []
 
     def examples(self, data: EvaluationData) -> Examples:
         levels = self.settings.levels
@@ -468,9 +438,10 @@ class ImageGeneration(Task[ImageGenerationSettings]):
 
 
 @dataclass(frozen=True)
-class PixelBatch:
+class PixelBatch(TensorBatch):
     """Images, and the class of each."""
 
+    tensor_names = ("pixels", "starts", "weights", "is_mirrored")
     pixels: UInt8[Tensor, "batch channels height width"]
     starts: Int[Tensor, " batch"]
     """The number of the class; the number of classes for none."""
@@ -481,13 +452,6 @@ class PixelBatch:
     num_tokens: int
     """The number of pixels."""
 
-    def tensors(self) -> list[Tensor | None]:
-        return [self.pixels, self.starts, self.weights, self.is_mirrored]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "PixelBatch":
-        names = ("pixels", "starts", "weights", "is_mirrored")
-        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
-
 
 class PixelBatches:
     """Images of a store in shuffled order; with `has_fixed_shapes` all batches have one shape."""
@@ -495,23 +459,17 @@ class PixelBatches:
     def __init__(
         self, task: ImageGeneration, store: ImageStore, *, batch_tokens: int, seed: int, has_fixed_shapes: bool
     ) -> None:
-        self._task, self._store, self._seed = task, store, seed
-        at_once = max(1, batch_tokens // task.shape.num_pixels)
-        self.per_epoch = -(-len(store) // at_once)
-        self._num_rows = -(-len(store) // self.per_epoch) if has_fixed_shapes else 0
+        self._task, self._store = task, store
+        at_once = batch_tokens // task.shape.num_pixels
+        self._order = ShuffledImages(len(store), at_once=at_once, seed=seed, has_fixed_shapes=has_fixed_shapes)
+        self.per_epoch = self._order.per_epoch
 
     def batch(self, number: int) -> PixelBatch:
         """Batch `number`, counted from 0 through all epochs."""
-        epoch, place = divmod(number, self.per_epoch)
-        start, end = (len(self._store) * each // self.per_epoch for each in (place, place + 1))
-        rows = permute(np.arange(start, end), len(self._store), mix(self._seed, epoch))
-        rng = np.random.default_rng([mix(self._seed, number), _AUGMENTATION])
-        batch = self._task.training_batch(self._store, rows, rng)
-        more = max(0, self._num_rows - len(rows))
-        if not more:
-            return batch
-        padded = [None if x is None else pad_rows(x, self._num_rows) for x in batch.tensors()]
-        return replace(batch.with_tensors(padded), weights=F.pad(batch.weights, (0, more)))
+        rows = self._order.rows(number)
+        batch = self._task.training_batch(self._store, rows, self._order.generator(number))
+        padded, more = self._order.padded(batch, len(rows))
+        return replace(padded, weights=F.pad(batch.weights, (0, more))) if more else batch
 
 
 class DensityPredictor:
@@ -555,3 +513,59 @@ def _images_of_folders(paths: Sequence[str]) -> LabeledImages | None:
     if paths and not rows:
         raise DataError(f"{paths[0]} has no images: it needs a folder of images, as the training images are")
     return LabeledImages(rows) if rows else None
+
+
+def generate_images(model: PixelModel, config: GenerationConfig, starts: Sequence[int]) -> _Images:
+    """Sample images value by value, from these start tokens; image i has the seed `config.seed` + i."""
+    shape, count = model.shape, len(starts)
+    engine = Engine(model, config, end=None, num_slots=min(count, _SLOTS[model.device.type]))
+    numbered = enumerate(starts, start=config.seed)
+    found = np.array(engine.run([Request([start], limit=shape.num_values, seed=seed) for seed, start in numbered]))
+    # Levels are spread over the whole range: the lowest is black, and the highest is white.
+    pixels = (found * 255 / (shape.levels - 1)).round().astype(np.uint8)
+    return pixels.reshape(count, shape.size, shape.size, shape.channels).transpose(0, 3, 1, 2)
+
+
+def drawn_images(pixels: _Images, labels: Sequence[str]) -> list[DrawnImage]:
+    """Images as PNG files."""
+    return [DrawnImage(to_png(each), label) for each, label in zip(pixels, labels, strict=True)]
+
+
+def with_nearest(
+    drawn: Sequence[DrawnImage], pixels: _Images, store: ImageStore, labels: Sequence[str]
+) -> list[DrawnImage]:
+    """The images with the training images that are nearest to each."""
+    places, distances = nearest_images(pixels, store, number=_NUM_NEAREST)
+    found = []
+    for image, rows, away in zip(drawn, places, distances, strict=True):
+        names = [labels[int(index)] if index < len(labels) else "" for index in store.labels(rows)]
+        beside = drawn_images(store.pixels(rows), names)
+        found.append(replace(image, nearest=_at(beside, away.tolist())))
+    return found
+
+
+def nearest_images(
+    pixels: _Images, store: ImageStore, *, number: int
+) -> tuple[Int[np.ndarray, "batch nearest"], Float[np.ndarray, "batch nearest"]]:
+    """The numbers of the stored images that differ least from each, and the root of the mean squared difference."""
+    given = pixels.reshape(len(pixels), -1).astype(np.float32)
+    squares = []
+    for first in range(0, len(store), _AT_ONCE):
+        rows = np.arange(first, min(first + _AT_ONCE, len(store)))
+        stored = store.pixels(rows).reshape(len(rows), -1).astype(np.float32)
+        squares.append((given**2).sum(axis=1)[:, None] - 2 * given @ stored.T + (stored**2).sum(axis=1))
+    found = np.concatenate(squares, axis=1)
+    places = np.argsort(found, axis=1, kind="stable")[:, :number]
+    nearest = np.take_along_axis(found, places, axis=1).clip(min=0.0)
+    return places, np.sqrt(nearest / given.shape[1])
+
+
+def to_png(pixels: UInt8[np.ndarray, "channels height width"]) -> str:
+    """An image as a PNG file, in base64."""
+    data = io.BytesIO()
+    Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)).save(data, format="PNG")
+    return base64.b64encode(data.getvalue()).decode()
+
+
+def _at(images: Sequence[DrawnImage], distances: Sequence[float]) -> list[DrawnImage]:
+    return [replace(image, distance=distance) for image, distance in zip(images, distances, strict=True)]

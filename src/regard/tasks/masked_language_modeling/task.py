@@ -14,11 +14,15 @@ validation always the same.
 Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for
 Language Understanding" (2018). https://arxiv.org/abs/1810.04805
 
-Dimensions: `batch` windows, `time` positions, `hidden` masked positions of each window, `vocab` tokens.
+A prediction fills the blanks of a text. A blank is written [MASK], <mask> or ____, and is one token.
+
+Dimensions: `batch` windows or texts, `time` positions, `hidden` masked positions of each, `vocab` tokens.
 """
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
@@ -30,7 +34,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from regard.data.batches import pad
+from regard.data.batches import TensorBatch, batches_by_length, pad
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.text import TextCodec
 from regard.data.permutation import mix
@@ -44,8 +48,7 @@ from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, MaskedHead, Pool, build_body, pooled
 from regard.nn.losses import IGNORED, linear_cross_entropy, rdrop_cross_entropy
 from regard.tasks.language_modeling import RunningTextSettings, RunningTextTask
-from regard.tasks.masked_language_modeling.filling import FillingPredictor, filled_samples, has_blank, with_mask
-from regard.tasks.masked_language_modeling.masking import Masking, vocabulary_of
+from regard.tasks.masked_language_modeling.masking import PART_OF_CHARACTER, Masking, texts_within, vocabulary_of
 from regard.tasks.task import (
     BATCH_TOKENS,
     PLAIN,
@@ -56,6 +59,7 @@ from regard.tasks.task import (
     EvaluationData,
     Likelihoods,
     Objective,
+    Prediction,
     ServerSchema,
     Task,
     repeat_batch,
@@ -71,6 +75,14 @@ _LOGITS_AT_ONCE = 512
 """Masked positions whose logits are in memory at the same time, in evaluation."""
 _VALIDATION_SEED = 15
 """Of the masks of validation, whatever the seed of a run."""
+_BLANK = re.compile(r"\[MASK\]|<mask>|_{3,}")
+_WRITTEN, _MASK = "____", "<mask>"
+_BATCH_TOKENS = 8_192
+"""Tokens read together."""
+_NUM_TOKENS, _NUM_FILLERS = 10, 5
+"""The most probable tokens of a blank that are considered, and the most probable fillers that are returned."""
+_SAMPLES, _SAMPLE_WORDS = 40, 16
+"""Spans of text that a report shows with a blank, and their length in words."""
 
 
 class MaskedLanguageModelingSettings(RunningTextSettings):
@@ -86,9 +98,10 @@ class MaskedLanguageModelingSettings(RunningTextSettings):
 
 
 @dataclass(frozen=True)
-class MaskedBatch:
+class MaskedBatch(TensorBatch):
     """Windows of masked text, and the tokens that are masked."""
 
+    tensor_names = ("tokens", "lengths", "documents", "positions", "targets")
     tokens: Int[Tensor, "batch time"]
     lengths: Int[Tensor, " batch"] | None
     """None where nothing is padded."""
@@ -99,13 +112,6 @@ class MaskedBatch:
     """The tokens at these positions; `IGNORED` where a window has fewer."""
     num_targets: int
     num_tokens: int
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.tokens, self.lengths, self.documents, self.positions, self.targets]
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "MaskedBatch":
-        names = ("tokens", "lengths", "documents", "positions", "targets")
-        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
 
 class MaskedLanguageModeling(RunningTextTask[MaskedLanguageModelingSettings]):
@@ -235,7 +241,7 @@ class MaskedLanguageModeling(RunningTextTask[MaskedLanguageModelingSettings]):
             counts += (batch.targets != IGNORED).sum(dim=1).tolist()
         return Likelihoods(losses, counts, num_correct=tuple(correct))
 
-    def predictor(self, model: Any, config: Any) -> FillingPredictor:
+    def predictor(self, model: Any, config: Any) -> "FillingPredictor":
         return FillingPredictor(model, self.tokenizer)
 
     def examples(self, data: EvaluationData) -> Examples:
@@ -451,3 +457,131 @@ def _evaluate(
         losses.append(F.cross_entropy(wide, goals, ignore_index=IGNORED, reduction="none"))
         correct.append((wide.argmax(dim=-1) == goals).long())
     return torch.cat(losses), torch.cat(correct)
+
+
+def with_mask(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokenizer with a mask token, which is appended to the vocabulary where there is none.
+
+    No text is encoded to it, and all other tokens keep their ids.
+    """
+    if tokenizer.mask is not None:
+        return tokenizer
+    layout = json.loads(tokenizer.to_json())
+    layout["added_tokens"].append(_entry(tokenizer.vocab_size, _MASK))
+    return Tokenizer.from_json(json.dumps(layout, ensure_ascii=False))
+
+
+def has_blank(text: str) -> bool:
+    """Whether a text has a blank."""
+    return _BLANK.search(text) is not None
+
+
+class FillingPredictor:
+    """Fills each blank of a text with its most probable token."""
+
+    def __init__(self, model: Any, tokenizer: Tokenizer) -> None:
+        self._model, self._tokenizer = model, tokenizer
+        self._reader, self._name = _reading_blanks(tokenizer)
+        self._device = next(model.parameters()).device
+        self._is_ordinary = torch.from_numpy(vocabulary_of(tokenizer).is_ordinary.copy()).to(self._device)
+        self._is_ordinary[list(tokenizer.never_generated)] = False
+
+    def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
+        """Each input with its blanks filled; the probabilities are those of the fillers of the first blank."""
+        texts = [self._encoded(text) for text in inputs]
+        found: dict[int, list[dict[str, float]]] = {}
+        for rows in batches_by_length([len(text) for text in texts], batch_tokens=_BATCH_TOKENS):
+            probabilities = self._probabilities([texts[row] for row in rows])
+            for row, scores in zip(rows.tolist(), probabilities, strict=True):
+                found[row] = [self._fillers(blank) for blank in scores]
+        return [self._prediction(text, found[number]) for number, text in enumerate(inputs)]
+
+    def _encoded(self, text: str) -> list[int]:
+        """The tokens of a text, with the mask token where a blank is."""
+        tokenizer = self._tokenizer
+        if not has_blank(text):
+            raise DataError(f"the input must have a blank, written [MASK] or {_WRITTEN}, got {text!r}")
+        ids = [tokenizer.start, *self._reader.encode([_BLANK.sub(self._name, text)])[0], tokenizer.end]
+        limit = self._model.body.config.max_positions
+        if limit is not None and len(ids) > limit:
+            raise DataError(f"the text has {len(ids) - 2:,} tokens, the model reads at most {limit - 2:,}")
+        return ids
+
+    def _probabilities(self, texts: Sequence[list[int]]) -> list[Float[Tensor, "hidden vocab"]]:
+        """The probability of each token for each blank of each text."""
+        blanks = [[place for place, token in enumerate(text) if token == self._tokenizer.mask] for text in texts]
+        tokens, places = (
+            torch.from_numpy(pad([np.array(row, np.int64) for row in rows], padding)).to(self._device)
+            for rows, padding in ((texts, self._tokenizer.pad), (blanks, 0))
+        )
+        lengths = torch.tensor([len(text) for text in texts], device=self._device)
+        with torch.inference_mode():
+            states = self._model.masked_states(tokens, places, lengths if len(texts) > 1 else None)
+            return [
+                self._model.head.output(some[: len(own)]).double().softmax(dim=-1)
+                for some, own in zip(states, blanks, strict=True)
+            ]
+
+    def _fillers(self, probabilities: Float[Tensor, " vocab"]) -> dict[str, float]:
+        """The most probable texts for a blank; the probabilities of tokens with the same text are added."""
+        best = probabilities.where(self._is_ordinary, -1.0).topk(min(_NUM_TOKENS, int(self._is_ordinary.sum())))
+        found: dict[str, float] = {}
+        tokens = best.indices.tolist()
+        texts, names = texts_within(self._tokenizer, tokens), self._tokenizer.pieces(tokens)
+        for text, name, probability in zip(texts, names, best.values.tolist(), strict=True):
+            plain = name if PART_OF_CHARACTER in text else text.strip() or text
+            found[plain] = found.get(plain, 0.0) + probability
+        order = sorted(found, key=lambda text: -found[text])
+        return {text: found[text] for text in order[:_NUM_FILLERS]}
+
+    def _prediction(self, text: str, found: Sequence[dict[str, float]]) -> Prediction:
+        answers = iter([next(iter(each)) for each in found])
+        return Prediction(text, _BLANK.sub(lambda _: next(answers), text), probabilities=found[0])
+
+
+def filled_samples(fill: FillingPredictor, tokenizer: Tokenizer, texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Spans of text with one word left out, and how the model fills them; errors first."""
+    words = [word for text in texts for word in text.split()]
+    spans = [words[place : place + _SAMPLE_WORDS] for place in range(0, len(words), _SAMPLE_WORDS)]
+    apart = max(1, len(spans) // _SAMPLES)
+    chosen = [span for span in spans[::apart] if not _BLANK.search(" ".join(span))][:_SAMPLES]
+    places = [_place_of_blank(span, tokenizer, number) for number, span in enumerate(chosen)]
+    wanted = [" ".join(span) for span in chosen]
+    asked = [
+        " ".join(_WRITTEN if number == place else word for number, word in enumerate(span))
+        for span, place in zip(chosen, places, strict=True)
+    ]
+    rows = [
+        {"source": each.input, "target": target, "prediction": each.output, "right": each.output == target}
+        for each, target in zip(fill(asked) if asked else [], wanted, strict=True)
+    ]
+    return sorted(rows, key=lambda row: row["right"])
+
+
+def _place_of_blank(span: Sequence[str], tokenizer: Tokenizer, number: int) -> int:
+    """The word to leave out: one of a single token, if there is one."""
+    encoded = tokenizer.encode([f" {word}" for word in span])
+    single = [place for place, ids in enumerate(encoded) if len(ids) == 1] or list(range(len(span)))
+    return single[mix(number) % len(single)]
+
+
+def _reading_blanks(tokenizer: Tokenizer) -> tuple[Tokenizer, str]:
+    """The same tokenizer, which however encodes the name of the mask token as that token; and this name."""
+    vocabulary, layout = vocabulary_of(tokenizer), json.loads(tokenizer.to_json())
+    entries = [entry for entry in layout["added_tokens"] if entry["id"] == vocabulary.mask]
+    if not entries:
+        (name,) = tokenizer.pieces([vocabulary.mask])
+        entries = [_entry(vocabulary.mask, name)]
+        layout["added_tokens"] += entries
+    texts = texts_within(tokenizer, vocabulary.ordinary.tolist())
+    # Special tokens are never encoded from text; and the space before a word is part of the masked token.
+    entries[0] |= {"special": False, "lstrip": any(len(text) > 1 and text[0] == " " for text in texts)}
+    before = layout["pre_tokenizer"]
+    if before and before["type"] == "Metaspace" and before.get("prepend_scheme") == "always":
+        before["prepend_scheme"] = "first"  # otherwise a space would be inserted after a blank
+    return Tokenizer.from_json(json.dumps(layout, ensure_ascii=False)), entries[0]["content"]
+
+
+def _entry(token: int, name: str) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token, "content": name, **flags, "special": True}

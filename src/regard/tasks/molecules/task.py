@@ -23,12 +23,11 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.baselines.baseline import Baseline
-from regard.baselines.molecules import fit_forests
+from regard.baselines.graphs import fit_forests
 from regard.data.batches import batches_by_length
 from regard.data.chemistry import require_rdkit, spellings
-from regard.data.codecs.codec import Codec
-from regard.data.codecs.molecules import MoleculeCodec
-from regard.data.codecs.properties import PropertyCodec
+from regard.data.codecs.codec import Codec, codec_of
+from regard.data.codecs.properties import MoleculeCodec, PropertyCodec
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.messages import format_column
 from regard.data.prepare import FitData, Prepared, prepare_rows
@@ -46,14 +45,6 @@ from regard.models.family import ModelConfig
 from regard.models.gaussian_process import property_losses
 from regard.models.heads import HeadConfig, default_pooling
 from regard.tasks.detection import DetectionSummary, readable_rows
-from regard.tasks.molecules.batches import (
-    MoleculeBatch,
-    MoleculeBatches,
-    SpellingStore,
-    make_molecule_batch,
-    pad_molecule_batch,
-    split_spellings,
-)
 from regard.tasks.molecules.columns import (
     BUILTIN_COLUMNS,
     MoleculeColumns,
@@ -63,7 +54,15 @@ from regard.tasks.molecules.columns import (
     read_molecules,
     without_none,
 )
-from regard.tasks.molecules.model import MoleculeModel
+from regard.tasks.molecules.model import (
+    MoleculeBatch,
+    MoleculeBatches,
+    MoleculeModel,
+    SpellingStore,
+    make_molecule_batch,
+    pad_molecule_batch,
+    split_spellings,
+)
 from regard.tasks.task import (
     EVALUATION_TOKENS,
     PLAIN,
@@ -146,15 +145,11 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
 
     @property
     def property_codec(self) -> PropertyCodec:
-        codec = self.codecs["properties"]
-        assert isinstance(codec, PropertyCodec)
-        return codec
+        return codec_of(self.codecs, "properties", PropertyCodec)
 
     @property
     def molecule_codec(self) -> MoleculeCodec:
-        codec = self.codecs["features"]
-        assert isinstance(codec, MoleculeCodec)
-        return codec
+        return codec_of(self.codecs, "features", MoleculeCodec)
 
     @property
     def tokenizer_kind(self) -> str:

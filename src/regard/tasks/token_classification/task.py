@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.tags import fit_tagger
-from regard.data.batches import pad
-from regard.data.codecs.codec import Codec
+from regard.data.batches import TensorBatch, pad
+from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.labels import describe_unknown
 from regard.data.codecs.text import FEWEST_TOKENS, MOST_TOKENS, TextCodec
 from regard.data.formats.messages import format_count
@@ -203,9 +203,10 @@ class TokenClassificationSettings(TextSettings):
 
 
 @dataclass(frozen=True)
-class SentenceBatch:
+class SentenceBatch(TensorBatch):
     """Sentences, and the tags of their words."""
 
+    tensor_names = ("source", "lengths", "positions", "num_words", "tags", "weights", "forms", "affixes")
     source: Int[Tensor, "batch time"]
     lengths: Int[Tensor, " batch"] | None
     """In tokens; None where nothing is padded."""
@@ -221,14 +222,6 @@ class SentenceBatch:
     """The buckets of its affixes."""
     num_targets: int
     num_tokens: int
-
-    def tensors(self) -> list[Tensor | None]:
-        return [self.source, self.lengths, self.positions, self.num_words, self.tags, self.weights, self.forms,
-                self.affixes]  # fmt: skip
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> "SentenceBatch":
-        names = ("source", "lengths", "positions", "num_words", "tags", "weights", "forms", "affixes")
-        return replace(self, **dict(zip(names, tensors, strict=True)))  # pyright: ignore[reportArgumentType]  by name
 
     @property
     def is_word(self) -> Bool[Tensor, "batch words"]:
@@ -262,9 +255,7 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
 
     @property
     def tag_codec(self) -> TagCodec:
-        codec = self.codecs["tags"]
-        assert isinstance(codec, TagCodec)
-        return codec
+        return codec_of(self.codecs, "tags", TagCodec)
 
     def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
         return open_sentences(config, rows)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from regard.baselines import pixels as densities
-from regard.baselines.pixels import ErrorHistograms, NeighborHistograms, PixelHistograms, fit_pixel_density
+from regard.baselines import images as densities
+from regard.baselines.images import ErrorHistograms, NeighborHistograms, PixelHistograms, fit_pixel_density
 
 KINDS = (PixelHistograms, NeighborHistograms, ErrorHistograms)
 
