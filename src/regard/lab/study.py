@@ -79,12 +79,12 @@ class Study:
 
     def to_csv(self) -> str:
         """Returns the cells of all tables, one in each line: table, row, column, value and the ends of its interval."""
-        lines = [["table", "row", "column", "value", "low", "high"]]
+        lines: list[list[StudyCell]] = [["table", "row", "column", "value", "low", "high"]]
         for table in self.tables:
             for number, row in enumerate(table.rows):
                 for column, cell in zip(table.columns, row, strict=True):
-                    value = list(cell) if isinstance(cell, tuple) else [cell, None, None]
-                    lines.append([table.name, number, column, *value])
+                    value, low, high = cell if isinstance(cell, tuple) else (cell, None, None)
+                    lines.append([table.name, number, column, value, low, high])
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(lines)
         return text.getvalue()

@@ -172,7 +172,8 @@ def _attention_maps(run: Run, content: ReportContent) -> list[AttentionMaps]:
     kind = run.task.attention_kind
     if kind == "picture":
         return [run.maps_over_picture(*pair) for pair in content.attention_inputs[:_MOST_PICTURES] if pair[1]]
-    if kind not in ("cross", "causal", "encoder") or not has_attention(run.model):
+    model: Any = run.model
+    if kind not in ("cross", "causal", "encoder") or not has_attention(model.body if kind == "encoder" else model):
         return []
     inputs = content.attention_inputs or [(each["source"], each["prediction"]) for each in content.samples]
     for source, output in inputs:

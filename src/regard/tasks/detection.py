@@ -143,9 +143,7 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
     """Describe the data that `config` names, or rows in memory; `given` are values of the `[task]` section."""
     has_separator, num_given = given.get("label_separator") is not None, len(config.columns)
     if rows is not None:
-        if rows and all(
-            isinstance(row[-1], str) and is_tree(row if isinstance(row, str) else row[-1]) for row in rows[:_FEW]
-        ):
+        if rows and all(map(_is_tree_row, rows[:_FEW])):
             return DetectionSummary("the list of trees", has_trees=True)
         if rows and (isinstance(rows[0], str) or len(rows[0]) == 1):
             return DetectionSummary("the list of texts", is_plain_text=True)
@@ -199,6 +197,12 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         columns_given=num_given,
         has_label_separator=has_separator,
     )
+
+
+def _is_tree_row(row: Any) -> bool:
+    """Whether a row in memory is a tree in brackets, or ends with one."""
+    text = row if isinstance(row, str) or not row else row[-1]
+    return isinstance(text, str) and is_tree(text)
 
 
 def _is_file_of_trees(config: DataConfig, suffix: str) -> bool:
