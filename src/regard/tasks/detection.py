@@ -162,12 +162,12 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
     named = tuple(_plain(column) for column in config.columns)
     if suffix == ".json" and is_coco(Path(config.train[0])):
         return DetectionSummary(name, suffix, is_coco=True)
-    if len(config.train) == 1 and _is_file_of_trees(config, suffix):
-        return DetectionSummary(name, suffix, has_trees=True)
     if FORMAT_OF_SUFFIX.get(suffix) == "fasta":
         return DetectionSummary(name, suffix, is_plain_text=True)
     if suffix in (".json", ".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
         return DetectionSummary(name, suffix, named, columns_given=num_given)
+    if len(config.train) == 1 and _is_file_of_trees(config, suffix):
+        return DetectionSummary(name, suffix, has_trees=True)
     if suffix in (".jsonl", ".ndjson") and not named:
         described = describe(config.train[0], format=config.format, encoding=config.encoding)
         if len(described.lists) > 1 and (len(described.columns) < len(_PAIR) or not _has_text(described)):
@@ -208,8 +208,12 @@ def _is_tree_row(row: Any) -> bool:
 def _is_file_of_trees(config: DataConfig, suffix: str) -> bool:
     """Whether a file has trees; a table by its suffix is not read."""
     path = Path(config.train[0])
-    is_text = suffix in TREE_SUFFIXES or suffix not in FORMAT_OF_SUFFIX
-    return is_text and config.format is None and path.is_file() and is_tree_file(path, config.encoding)
+    if config.format is not None or not path.is_file() or suffix in FORMAT_OF_SUFFIX:
+        return False
+    try:
+        return is_tree_file(path, config.encoding)
+    except DataError:  # of a file that cannot be read; what reads it next reports it
+        return suffix in TREE_SUFFIXES
 
 
 def _describe_memory(config: DataConfig, rows: Rows, has_separator: bool) -> DetectionSummary:
