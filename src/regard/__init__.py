@@ -20,19 +20,20 @@ if _typing.TYPE_CHECKING:
     from regard.experiments.few_shot import few_shot
     from regard.experiments.sweep import sweep
     from regard.runs.adapters import load_adapters
+    from regard.runs.evaluation import Evaluation
     from regard.runs.export import export_model
     from regard.runs.finetune import finetune
     from regard.runs.importing import import_model, load_pretrained
     from regard.runs.merge import merge
     from regard.runs.rollout import rollout
-    from regard.runs.run import Evaluation, Run, attention_maps, load
+    from regard.runs.run import Run, attention_maps, load
     from regard.runs.train import train
     from regard.serving.server import serve
-    from regard.tasks.task import Prediction
+    from regard.tasks.content import Prediction
 
 _HOMES = {
-    "Evaluation": "regard.runs.run",
-    "Prediction": "regard.tasks.task",
+    "Evaluation": "regard.runs.evaluation",
+    "Prediction": "regard.tasks.content",
     "RegardError": "regard.errors",
     "Run": "regard.runs.run",
     "Score": "regard.evaluation.scores",

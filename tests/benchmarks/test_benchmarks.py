@@ -114,6 +114,24 @@ def test_translate_gives_the_same_outputs_as_its_peer(run: Run):
     assert exact == [1.0] * 4
 
 
+def test_long_context(run: Run):
+    rows = run("long_context")
+    training, decoding, quality = (
+        [row for row in rows if row["work"] == work] for work in ("training", "decoding", "text")
+    )
+    assert {(row["attention"], row["length"]) for row in training} == {
+        (a, n) for a in ("full", "window") for n in (32, 64)
+    }
+    require_times(training, "ms", "speedup")
+    cached = {(row["attention"], row["length"]): row["cache_bytes"] for row in decoding}
+    assert cached["linear", 32] == cached["linear", 64]
+    assert cached["window", 32] == cached["window", 64]
+    assert cached["full", 64] == 2 * cached["full", 32]
+    require_times(decoding, "ms_per_token")
+    for row in quality:
+        assert row["low"] <= row["perplexity"] <= row["high"]
+
+
 def test_context(run: Run, tmp_path: Path):
     rows = run("context", "--draw", str(tmp_path / "context.png"))
     trained, generated = ([row for row in rows if row["work"] == work] for work in ("training", "generation"))

@@ -79,7 +79,7 @@ def test_bad_input_is_told_in_one_line(regard, run: Path, trained: Path, tmp_pat
     assert "no training row has 1 aspect of the input: decor" in found.err
     regard("predict", run, " ", "--aspect", "food").fails_with("input 1 is empty")
     regard("predict", trained, "4 March", "--aspect", "food").fails_with(
-        "only a run for aspect sentiment takes an aspect"
+        "aspects and weights of words are for aspect sentiment"
     )
     (tmp_path / "book.xml").write_text("<book/>")
     regard("train", tmp_path / "book.xml", "--quiet").fails_with("its first element must be <sentences>")
@@ -87,7 +87,7 @@ def test_bad_input_is_told_in_one_line(regard, run: Path, trained: Path, tmp_pat
 
 def test_the_report_shows_the_words_that_mattered(run: Path):
     page = (run / "report.html").read_text()
-    assert '"highlights":[{"text":' in page
+    assert '"texts":[{"text":' in page
     assert '"attributions":[{"aspect":' in page
 
 

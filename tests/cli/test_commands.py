@@ -100,7 +100,7 @@ def test_only_a_line_feed_ends_a_line(regard, trained: Path):
 
 def test_a_line_break_in_an_output_is_printed_as_a_space(regard, trained: Path, monkeypatch):
     from regard.runs.run import Run
-    from regard.tasks.task import Prediction
+    from regard.tasks.content import Prediction
 
     monkeypatch.setattr(
         Run, "predict_grouped", lambda self, inputs, **_: [[Prediction(text, "x\ny")] for text in inputs]

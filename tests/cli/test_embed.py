@@ -94,7 +94,7 @@ def test_what_cannot_be_is_told_in_one_line(regard, embedder: Path, trained: Pat
     regard("embed", embedder, "a", "--to", tmp_path / "none" / "x.npz").fails_with("cannot write")
     regard("embed", embedder, "a", "--search", blank).fails_with("has only blank lines")
     regard("embed", embedder, "a", "--search", tmp_path / "none.txt").fails_with("none.txt")
-    regard("embed", trained, "a").fails_with("has no embeddings")
+    regard("embed", trained, "a").fails_with("embeddings are for models that read")
 
 
 def test_the_help_has_examples(regard):

@@ -27,7 +27,7 @@ def run(regard, folder, tmp_path_factory) -> Path:
     assert "images are not mirrored in training" in answer.err
     assert "histograms" in answer.err
     assert "next: regard generate" in answer.err
-    assert '"drawn":[{"png":"' in (path / "report.html").read_text()
+    assert '"images":[{"png":"' in (path / "report.html").read_text()
     return path
 
 

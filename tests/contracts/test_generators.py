@@ -34,6 +34,16 @@ SOURCES = [[3, 9, 4, 10, 6, 5, 7], [8, 2], [5, 5, 3, 11]]
 PROMPTS = [[START, 7, 4], [START], [START, 3]]
 
 
+ATTENTION: dict[str, dict[str, Any]] = {
+    "window": {"attention": "window", "window": 3},
+    "global": {"attention": ["window", "full"], "window": 2, "num_global_tokens": 2},
+    "strided": {"attention": "strided", "window": 2, "stride": 3},
+    "linear": {"attention": "linear"},
+    "mixed": {"attention": ["linear", "strided"], "window": 3, "num_global_tokens": 1},
+}
+"""Kinds of self-attention that store less than all keys."""
+
+
 def decoders() -> dict[str, dict[str, Any]]:
     """The presets with a decoder of tokens, made small; heads and feed-forward networks of Transformers too."""
     found = {}
@@ -44,6 +54,8 @@ def decoders() -> dict[str, dict[str, Any]]:
         config = read_model_config(find_preset(kind)[1])
         if config.decoder_depth and config.input_kind == "tokens":
             found[kind] = values
+    for name, switch in ATTENTION.items():
+        found[f"{name} attention"] = {**found["gpt"], **switch}
     return found
 
 

@@ -23,7 +23,7 @@ from regard.models.transformer.config import TransformerConfig
 from regard.runs.export import export_model
 from regard.runs.importing import import_model
 from regard.runs.run import load
-from regard.tasks.task import ExportSpec
+from regard.tasks.content import ExportSpec
 from regard.text.tokenizer import train_tokenizer
 from regard.training.checkpoints import load_weights, read_tensors, weights_of
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -57,7 +57,7 @@ def with_losses(*per_token: float) -> Sequence[Examples]:
             num_tokens=TOKENS,
             num_bytes=3 * sum(TOKENS),
             num_correct=[round(count / (1 + loss)) for count in TOKENS],
-            squared_errors=[loss * count * (1 + row / 100) for row, count in enumerate(TOKENS)],
+            extras={"squared_errors": [loss * count * (1 + row / 100) for row, count in enumerate(TOKENS)]},
         )
         for loss in per_token
     ]
@@ -77,14 +77,14 @@ def with_errors(size: float) -> Examples:
         )
         for row in range(ROWS)
     ]
-    return Examples(forecasts=sums)
+    return Examples(extras={"forecasts": sums})
 
 
 def with_risks(order: Sequence[float]) -> Examples:
     """Two landmarks of each subject with one horizon and one event, the risks of the cases and of the others."""
     case, other = order
     risks = [[[[1.0, 1.0, case + row / 1000]], [[1.0, 0.0, other + row / 1000]]] for row in range(ROWS)]
-    return Examples(risks=risks)
+    return Examples(extras={"risks": risks})
 
 
 KINDS: dict[str, Sequence[Examples]] = {
@@ -102,8 +102,11 @@ KINDS: dict[str, Sequence[Examples]] = {
     "likelihoods": with_losses(0.01, 0.7, 2.0),
     "forecasts": [with_errors(0.0), with_errors(0.5), with_errors(1.5)],
     "risks": [with_risks(order) for order in ((0.9, 0.1), (0.5, 0.49), (0.1, 0.9))],
-    "brier": [Examples(brier_sums=[[size * (3 + row), 4.0 + row] for row in range(ROWS)]) for size in (0.0, 0.2, 0.7)],
-    "pointing": [Examples(pointing=[[share * 3, 3.0]] * ROWS) for share in (1.0, 0.6, 0.1)],
+    "brier": [
+        Examples(extras={"brier_sums": [[size * (3 + row), 4.0 + row] for row in range(ROWS)]})
+        for size in (0.0, 0.2, 0.7)
+    ],
+    "pointing": [Examples(extras={"pointing": [[share * 3, 3.0]] * ROWS}) for share in (1.0, 0.6, 0.1)],
     "binary": outputs_against(
         BINARY, lambda row: "no" if BINARY[row] == "yes" else "yes", labels=["no", "yes"], confidences=SURE
     ),
@@ -116,14 +119,15 @@ KINDS: dict[str, Sequence[Examples]] = {
         )
     ],
     "molecules": [
-        Examples(outputs=some, references=["C" * 40])
+        Examples(outputs=some, extras={"references": ["C" * 40]})
         for some in (CHAINS, corrupted(CHAINS, lambda row: "C1CC", 3), ["C1CC"] * ROWS)
     ],
     "repeated molecules": [
-        Examples(outputs=some, references=["C" * 40]) for some in (CHAINS, CHAINS[:12] + CHAINS[:11], ["C1"] * ROWS)
+        Examples(outputs=some, extras={"references": ["C" * 40]})
+        for some in (CHAINS, CHAINS[:12] + CHAINS[:11], ["C1"] * ROWS)
     ],
-    "known molecules": [Examples(outputs=CHAINS, references=CHAINS[:known]) for known in (0, 9, ROWS)],
-    "ranks": [Examples(ranks=ranks) for ranks in ([1] * ROWS, [1, 2, 12] * 7 + [1, 2], [15] * ROWS)],
+    "known molecules": [Examples(outputs=CHAINS, extras={"references": CHAINS[:known]}) for known in (0, 9, ROWS)],
+    "ranks": [Examples(extras={"ranks": ranks}) for ranks in ([1] * ROWS, [1, 2, 12] * 7 + [1, 2], [15] * ROWS)],
 }
 USED_ON = {
     "accuracy": ("classes", "tags"),
@@ -148,7 +152,7 @@ WEIGHTED_BY_ALL = ("cider",)
 
 def kinds_for(name: str) -> Sequence[str]:
     needs = find_metric(name).needs
-    fitting = (kind for kind, some in KINDS.items() if all(getattr(some[0], field) is not None for field in needs))
+    fitting = (kind for kind, some in KINDS.items() if all(some[0].get(field) is not None for field in needs))
     return USED_ON.get(name) or (next(fitting),)
 
 
@@ -163,13 +167,13 @@ def value(metric: Metric, examples: Examples) -> float:
 
 def chosen(examples: Examples, rows: Sequence[int]) -> Examples:
     """The examples of these rows; of a text, their share of its bytes."""
-    per_row = ("outputs", "targets", "confidences", "losses", "num_tokens", "num_correct", "squared_errors", "ranks",
-               "forecasts", "risks", "brier_sums", "pointing")  # fmt: skip
+    per_row = ("outputs", "targets", "confidences", "losses", "num_tokens", "num_correct")
     columns = {name: getattr(examples, name) for name in per_row}
     found = {name: [column[row] for row in rows] for name, column in columns.items() if column is not None}
     if examples.num_bytes is not None:
         found["num_bytes"] = 3 * sum(found["num_tokens"])
-    return replace(examples, **found)
+    extras = {name: [each[row] for row in rows] for name, each in examples.extras.items() if name != "references"}
+    return replace(examples, **found, extras={**examples.extras, **extras})
 
 
 @pytest.mark.parametrize("name", METRICS.names())
@@ -178,7 +182,7 @@ def test_a_metric_is_registered_under_its_own_name(name: str):
     assert metric.name == name
     assert metric.label
     assert metric.in_text.lower() == metric.label.lower()
-    assert set(metric.needs) <= {field.name for field in fields(Examples)}
+    assert kinds_for(name)
     assert (metric.counter is None) != (metric.scorer is None)
 
 
@@ -264,7 +268,9 @@ def test_examples_that_were_written_as_json_score_the_same(name: str, kind: str)
 def test_a_missing_field_is_named(name: str, kind: str):
     metric = find_metric(name)
     for field in metric.needs:
-        lacking = replace(KINDS[kind][0], **{field: None})
+        given = KINDS[kind][0]
+        extras = {name: value for name, value in given.extras.items() if name != field}
+        lacking = replace(given, **({"extras": extras} if field in given.extras else {field: None}))
         for compute in (metric.scores, *([metric.count] if metric.is_additive else [])):
             with pytest.raises(DataError, match=f"{name}: .* got none of {field}$"):
                 compute(lacking)

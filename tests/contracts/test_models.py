@@ -69,6 +69,17 @@ TRANSFORMER = [
     {"shaped_attention": True, "num_key_value_heads": 1, "similarity": "latent", "positions": "relative"},
     {"num_key_value_heads": 1, "similarity": "additive", "attention_temperature": 0.3, "positions": "rotary"},
     {"num_key_value_heads": 1, "similarity": "bilinear", "attention_dropout": 0.3, "positions": "alibi"},
+    {"attention": "window", "window": 2},
+    {"attention": "window", "window": 3, "num_key_value_heads": 1, "positions": "rotary"},
+    {"attention": "window", "window": 3, "num_global_tokens": 1, "positions": "alibi"},
+    {"attention": "window", "window": 2, "positions": "shaw", "similarity": "gaussian", "shaped_attention": True},
+    {"attention": ["window", "full"], "window": 2, "positions": "relative", "retrieval": "hard"},
+    {"attention": "strided", "window": 2, "stride": 3, "positions": "rotary"},
+    {"attention": ["strided", "linear"], "window": 2, "stride": 2, "num_global_tokens": 1, "query_key_norm": True},
+    {"attention": "linear", "positions": "rotary", "num_key_value_heads": 1},
+    {"attention": "linear", "block": "parallel", "positions": "learned"},
+    {"encoder_attention": "low-rank", "projected_length": 3},
+    {"encoder_attention": ["window", "low-rank"], "window": 2, "attention": ["linear", "full"]},
 ]
 
 
@@ -231,7 +242,8 @@ def test_the_decoder_depends_on_the_whole_source(case: str, model, source, targe
     has_changed = (model.encode(edited).hidden_states != model.encode(source).hidden_states).any(-1)
     assert has_changed[:, -1].all()
     values = CASES[case]
-    if values["family"] == "transformer" and values.get("retrieval") == "hard":
+    has_window = values["family"] == "transformer" and "window" in values
+    if has_window or (values["family"] == "transformer" and values.get("retrieval") == "hard"):
         assert has_changed[:, :-1].any()  # a head retrieves one position: some retrieve the edited one
     elif values["family"] != "convolutional" and values.get(
         "bidirectional", True
@@ -462,6 +474,8 @@ def test_a_model_without_layers_encodes_its_embeddings(source):
 
 ALONE = [
     {"family": "transformer", "positions": "rotary"},
+    {"family": "transformer", "positions": "rotary", "attention": ["window", "linear"], "window": 2},
+    {"family": "transformer", "attention": "strided", "window": 2, "stride": 2, "num_global_tokens": 1},
     *({"family": "recurrent", "bidirectional": False, "cell": cell} for cell in get_args(Cell)),
     {"family": "recurrent", "bidirectional": False, "initial_state": "learned"},
     {"family": "recurrent", "bidirectional": False, "hidden_dim": 23},
@@ -496,9 +510,17 @@ DOCUMENTS = torch.tensor([[0, 0, 0, 1, 1], [3, 4, 4, 4, 4], [7, 7, 7, 7, 7]])
 
 
 @pytest.mark.parametrize("is_encoder", [False, True], ids=["decoder", "encoder"])
-@pytest.mark.parametrize("positions", get_args(Positions))
-def test_documents_that_share_a_row_are_isolated(target, positions: str, is_encoder: bool):
-    model = tiny("transformer", positions=positions, **({"decoder_layers": 0} if is_encoder else {"encoder_layers": 0}))
+@pytest.mark.parametrize(
+    "switch",
+    [
+        *({"positions": positions} for positions in get_args(Positions)),
+        {"attention": "window", "window": 2, "num_global_tokens": 1},
+        {"attention": ["strided", "linear"], "window": 2, "stride": 3, "positions": "rotary"},
+    ],
+    ids=named,
+)
+def test_documents_that_share_a_row_are_isolated(target, switch: dict, is_encoder: bool):
+    model = tiny("transformer", **switch, **({"decoder_layers": 0} if is_encoder else {"encoder_layers": 0}))
     together = model.encode(target, documents=DOCUMENTS).hidden_states
     for row, numbers in enumerate(DOCUMENTS.tolist()):
         for number in sorted(set(numbers)):

@@ -17,6 +17,8 @@ import pytest
 import torch
 from tests.command_line import call
 
+from regard.explanation.pages import page_data
+
 PLUGIN = Path(__file__).parent / "plugin"
 pytestmark = pytest.mark.slow
 
@@ -105,6 +107,36 @@ def test_the_task_is_detected_trained_and_written(shell: Shell):
     assert 'name = "trend"' in settings
     assert 'family = "pooled-series"' in settings
     assert "Share of up" in (shell.folder / "run" / "report.html").read_text()
+
+
+def test_the_task_adds_a_section_to_its_report(shell: Shell):
+    data = page_data(shell.folder / "run" / "report.html")
+    (section,) = data["sections"]
+    assert (section["title"], section["lead"], section["note"]) == ("Trends", "The first series.", "Each has a row.")
+    assert section["figure"].count("<svg") == 1
+    assert section["table"]["columns"] == ["target", "prediction"]
+    assert {row[0] for row in section["table"]["rows"]} == {"up", "down"}
+
+
+def test_the_task_adds_a_field_to_predictions_and_to_what_a_metric_reads(shell: Shell):
+    (found,) = shell.json("predict", "run", "0.1 0.2 0.75")["predictions"]
+    assert found["change"] == 0.65
+    assert shell.json("evaluate", "run", "more.series")["monotone"]["value"] > 0.9
+
+
+def test_the_task_offers_a_capability_of_another_task(shell: Shell):
+    (shell.folder / "one.series").write_text("0.1 0.5\tup\n")
+    rows = shell.json("forecast", "run", "one.series", "--horizon", "3", "--plot", "one.svg")["rows"]
+    assert [(row["time"], row["point"], row["lower"]) for row in rows] == [(str(n), 0.5, -0.5) for n in range(3)]
+    assert "<svg" in (shell.folder / "one.svg").read_text()
+    assert "images are drawn by" in shell.call("generate", "run", "--class", "up", "--out", "x.png", code=2)
+
+
+def test_a_data_set_of_the_plugin_is_built_in(shell: Shell):
+    assert "walks\tseries that increase or decrease" in shell.call("data", "list")
+    assert shell.call("data", "show", "walks", "--rows", "2").splitlines()[0] == "series\tlabel"
+    shell.call("train", "walks", "--task", "trend", "--steps", "5", "--out", "walked")
+    assert "walks" in shell.call("train", "wlaks", "--task", "trend", "--steps", "5", "--out", "other", code=2)
 
 
 def test_predict_and_evaluate(shell: Shell):

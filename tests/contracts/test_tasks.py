@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +25,10 @@ from regard.runs.folder import RunFolder
 from regard.runs.train import flatten
 from regard.settings import Settings, to_toml
 from regard.tasks import TASKS, find_task
+from regard.tasks.capabilities import LinearProber
+from regard.tasks.content import ExportSpec, ServerSchema
 from regard.tasks.registry import task_for_head
-from regard.tasks.task import EvaluationData, ExportSpec, HeadKind, Objective, ServerSchema
+from regard.tasks.task import EvaluationData, Objective
 from regard.training.defaults import draft, resolve
 from regard.training.precision import choose_hardware
 from regard.training.probe import collect_vectors, head_loss
@@ -436,7 +438,7 @@ def test_the_loss_is_a_sum_over_rows(case: Case, made: Tiny, model: Any):
 
 
 def test_a_linear_head_reads_the_vectors_that_a_task_declares(made: Tiny, model: Any):
-    if not made.task.has_linear_head(made.settings.head):
+    if not (isinstance(made.task, LinearProber) and made.task.has_linear_head(made.settings.head)):
         pytest.skip("the head is not one linear layer on vectors of the base")
     batches = made.task.validation_batches(made.data)
     vectors = collect_vectors(model, made.task, batches, choose_hardware("cpu", "float32", 12))
@@ -556,7 +558,6 @@ def test_an_export_is_described_or_refused(made: Tiny):
     spec = made.task.export_spec()
     assert isinstance(spec, ExportSpec)
     assert spec.head == made.task.head_kind
-    assert spec.head in get_args(HeadKind)
     if spec.labels:
         assert (
             len(spec.labels) == next(p for n, p in made.build().named_parameters() if n == "head.output.bias").numel()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import regard.data.codecs.text
-import regard.data.prepare
+import regard.data.text_sources
 from regard.data.formats.plain_text import cut_documents
 from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
@@ -122,7 +122,7 @@ def test_the_vocabulary_of_words_is_limited(tmp_path: Path):
 
 def test_a_tokenizer_is_trained_on_all_parts_of_the_training_text(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(regard.data.formats.plain_text, "_PIECE_LENGTH", 1_009)
-    monkeypatch.setattr(regard.data.prepare, "_SAMPLE_CHARACTERS", 20_011)
+    monkeypatch.setattr(regard.data.text_sources, "_SAMPLE_CHARACTERS", 20_011)
     words = ("alpha", "beta", "gamma", "delta", "epsilon")
     text = "".join(f"{word} {word} {word}\n" * 997 for word in words)
     path = write(tmp_path / "eras.txt", text)

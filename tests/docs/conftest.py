@@ -74,6 +74,11 @@ def text_page() -> Page:
 
 
 @pytest.fixture
+def long_page() -> Page:
+    return Page(ROOT / "docs" / "long_context.md")
+
+
+@pytest.fixture
 def series_page() -> Page:
     return Page(ROOT / "docs" / "series.md")
 

@@ -23,7 +23,7 @@ def test_the_commands_and_the_program_run_in_the_order_they_stand_in(run_inside,
     write_trees(workplace / "trees.mrg")
     for command in page.short_commands():
         if " finetune " in command:
-            continue  # needs an imported model: tests/tasks/parsing has one
+            continue  # needs an imported model: tests/benchmarks fine-tunes one
         if " train " in command or " compare " in command:
             command = f"{command} {SMALL}"
         code, out, err = run_inside(command)

@@ -47,13 +47,17 @@ def test_a_value_is_that_of_the_score_without_its_interval(name: str):
 
 def test_arrays_sets_and_tuples_are_written_as_json():
     examples = Examples(
-        outputs=[{"b", "a"}, frozenset()], targets=({"a"}, {"b"}), ranks=np.array([1, 2]), labels=("a",), num_bytes=7
+        outputs=[{"b", "a"}, frozenset()],
+        targets=({"a"}, {"b"}),
+        extras={"ranks": np.array([1, 2])},
+        labels=("a",),
+        num_bytes=7,
     )
     values = json.loads(json.dumps(examples.to_json()))
     assert values["outputs"] == [{"set": ["a", "b"]}, {"set": []}]
     again = Examples.from_json(values)
     assert list(again.targets or ()) == [{"a"}, {"b"}]
-    assert (again.ranks, again.num_bytes, again.losses) == ([1, 2], 7, None)
+    assert (again.get("ranks"), again.num_bytes, again.losses) == ([1, 2], 7, None)
     assert again.to_json() == examples.to_json()
 
 

@@ -15,8 +15,9 @@ from regard.interop.hf.weights import read_weight
 from regard.interop.model import ExportableModel
 from regard.models.transformer import Transformer
 from regard.runs.export import exportable_model
+from regard.tasks.choices import READING_DEFAULTS
 from regard.tasks.registry import make_task, task_for_head
-from regard.tasks.task import READING_DEFAULTS, ImportedCodecs
+from regard.tasks.task import ImportedCodecs
 from regard.text.tokenizer import Tokenizer, train_tokenizer
 from regard.training.checkpoints import load_weights, weights_of
 from regard.training.settings import ResolvedSettings

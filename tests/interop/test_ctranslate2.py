@@ -126,6 +126,8 @@ def test_a_translator_generates_the_same_tokens(exportable, name: str, beam_size
         ({"feedforward_dim": 0}, "feedforward_dim must not be 0"),
         ({"query_key_norm": True}, "query_key_norm must be False for CTranslate2 in a model with an encoder"),
         ({"positions": "rotary", "position_stretch": 2.0}, "position_stretch must be 1.0"),
+        ({"attention": "linear"}, "attention must be full"),
+        ({"encoder_attention": "window"}, "encoder_attention must be None or full"),
     ],
 )
 def test_a_setting_that_the_format_cannot_represent_is_an_error(

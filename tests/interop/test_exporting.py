@@ -53,6 +53,12 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "gpt2, sines": ("GPT2LMHeadModel", "next-token", {**GPT2, "positions": "sinusoidal", "tie_embeddings": False}, {}),
     "llama": ("LlamaForCausalLM", "next-token", {**LLAMA, "num_key_value_heads": 1, "query_width": 20}, {}),
     "stretched": ("LlamaForCausalLM", "next-token", {**LLAMA, "position_stretch": 7.0, "position_stretch_from": 8}, {}),
+    "stretched by yarn": ("LlamaForCausalLM", "next-token",
+                          {**LLAMA, "position_stretch": 7.0, "position_stretch_by": "yarn",
+                           "position_stretch_from": 64}, {}),
+    "windows": ("MistralForCausalLM", "next-token", {**LLAMA, "attention": "window", "window": 3}, {}),
+    "windows of qwen2": ("Qwen2ForCausalLM", "next-token",
+                         {**LLAMA, "attention_bias": True, "attention": ["window", "full"], "window": 3}, {}),
     "biased": ("LlamaForCausalLM", "next-token", {**LLAMA, "bias": True, "activation": "geglu-tanh"}, {}),
     "qwen2": ("Qwen2ForCausalLM", "next-token", {**LLAMA, "attention_bias": True}, {}),
     "qwen3": ("Qwen3ForCausalLM", "next-token", {**LLAMA, "query_key_norm": True, "tie_embeddings": False}, {}),
@@ -75,7 +81,7 @@ def close(name: str) -> dict[str, float]:
     Sinusoids and the scale of numbers are rounded to float32 as they are written.
     """
     architecture, head, shape, _ = SHAPES[name]
-    is_rounded = any(name in architecture for name in ("Llama", "Qwen", "T5")) or head == "number"
+    is_rounded = any(name in architecture for name in ("Llama", "Mistral", "Qwen", "T5")) or head == "number"
     has_sines = shape.get("positions", "sinusoidal") == "sinusoidal"
     return {"rtol": 1e-4, "atol": 1e-4} if is_rounded or has_sines else {}
 

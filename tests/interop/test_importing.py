@@ -421,10 +421,12 @@ def test_weights_that_do_not_fit_are_errors_with_name_and_shapes(saved, tmp_path
 @pytest.mark.parametrize(
     ("architecture", "change", "message"),
     [
-        ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_type must be default or"),
+        ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type must be default"),
+        ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "yarn", "beta_fast": 16, "factor": 2.0}},
+         "beta_fast must be 32"),
         ("LlamaForCausalLM", {"attention_bias": True}, "attention_bias and mlp_bias must be equal"),
         ("LlamaForCausalLM", {"hidden_act": "tanh"}, "hidden_act must be one of relu, gelu"),
-        ("LlamaForCausalLM", {"sliding_window": 5}, "sliding_window must be null"),
+        ("LlamaForCausalLM", {"sliding_window": 5}, "sliding_window is for mistral, qwen2 and qwen3"),
         ("LlamaForCausalLM", {"hidden_size": "24"}, "hidden_size must be an integer from 1 to 16,777,216"),
         ("LlamaForCausalLM", {"num_hidden_layers": 10**9}, "num_hidden_layers must be an integer from 1 to 1,000"),
         ("LlamaForCausalLM", {"num_hidden_layers": None}, "config.json has no num_hidden_layers"),

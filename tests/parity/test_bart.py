@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.parity.encoder_decoders import assert_same_outputs, assert_same_steps
 from torch import nn
 
 from regard.interop.hf.bart import BART
@@ -39,31 +40,14 @@ def pair(request, randomized, ours_from):
     return theirs, ours_from(theirs)
 
 
-@torch.no_grad()
 def test_same_states_and_scores(pair):
-    theirs, ours = pair
     source, target = torch.randint(3, VOCAB, (5, 7)), torch.randint(3, VOCAB, (5, 11))
-    lengths = torch.tensor([7, 3, 5, 7, 1])
-    mask = (torch.arange(7) < lengths[:, None]).long()
-
-    expected = theirs(input_ids=source, attention_mask=mask, decoder_input_ids=target)
-
-    memory = ours.encode(source, lengths)
-    torch.testing.assert_close(memory.hidden_states[mask == 1], expected.encoder_last_hidden_state[mask == 1])
-    torch.testing.assert_close(ours.decode(target, memory), expected.logits)
+    assert_same_outputs(*pair, source, target, torch.tensor([7, 3, 5, 7, 1]))
 
 
-@torch.no_grad()
 def test_steps_give_the_same_scores_as_the_whole(pair):
-    theirs, ours = pair
     source, target = torch.randint(3, VOCAB, (5, 7)), torch.randint(3, VOCAB, (5, 11))
-    expected = theirs(input_ids=source, decoder_input_ids=target).logits
-    state, found = ours.initial_state(ours.encode(source)), []
-    for place in range(11):
-        scores, state = ours.step(target[:, place : place + 1], state)
-        found.append(scores)
-
-    torch.testing.assert_close(torch.cat(found, dim=1), expected)
+    assert_same_steps(*pair, source, target)
 
 
 @torch.no_grad()

@@ -28,6 +28,7 @@ STRETCHED = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64, "rope_theta": 500.0,
 }  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 500.0}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "grouped": ("Llama", {}),
     "one head for each": ("Llama", {"num_key_value_heads": 6}),
@@ -36,7 +37,20 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "wide heads": ("Llama", {"head_dim": 10}),
     "another base": ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 97.0}}),
     "stretched": ("Llama", {"rope_parameters": STRETCHED}),
+    "stretched linearly": ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}}),
+    "yarn": ("Llama", {"rope_parameters": YARN}),
     "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral with windows": ("Mistral", {"sliding_window": 5}),
+    "qwen2 with windows": ("Qwen2", {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}),
+    "qwen3 with windows": (
+        "Qwen3",
+        {
+            "head_dim": 10,
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
     "qwen2": ("Qwen2", {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3", {"head_dim": 10}),
 }
@@ -108,9 +122,11 @@ def test_weights_are_converted_back(pair):
 
 
 @pytest.mark.parametrize("more", [{}, {"factor": 32.0}, {"original_max_position_embeddings": 8192}])
-@pytest.mark.parametrize("rope_type", ["default", "llama3"])
+@pytest.mark.parametrize("rope_type", ["default", "linear", "llama3", "yarn"])
 def test_angles_are_those_of_transformers_in_float32(rope_type: str, more: dict):
-    scaling = {**STRETCHED, **more} if rope_type == "llama3" else {"rope_type": "default", "rope_theta": 500.0}
+    scalings = {"llama3": {**STRETCHED, **more}, "yarn": {**YARN, **more}, "linear": {"factor": 8.0, **more}}
+    scaling = {"rope_theta": 500.0, **scalings.get(rope_type, {}), "rope_type": rope_type}
+    scaling |= {} if rope_type in ("llama3", "yarn") else {"original_max_position_embeddings": None}
     torch.set_default_dtype(torch.float32)
     config = transformers.LlamaConfig(**{**SIZES, "head_dim": 32, "rope_parameters": scaling})
     theirs = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)
@@ -120,6 +136,7 @@ def test_angles_are_those_of_transformers_in_float32(rope_type: str, more: dict)
         base=shape.position_base,
         stretch=shape.position_stretch,
         stretch_from=shape.position_stretch_from,
+        stretch_by=shape.position_stretch_by or "llama3",
     )
     places = torch.arange(101)
     cosine, sine = theirs(torch.zeros(1), places[None])

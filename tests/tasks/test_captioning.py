@@ -22,8 +22,9 @@ from regard.runs.finetune import finetune
 from regard.runs.run import Run
 from regard.runs.train import train
 from regard.tasks.captioning.model import decoder_config, pointing_of
+from regard.tasks.content import Prediction
 from regard.tasks.registry import detect_task
-from regard.tasks.task import EvaluationData, Likelihoods, Prediction
+from regard.tasks.task import EvaluationData, Likelihoods
 from regard.text.tokenizer import train_tokenizer
 from regard.training.checkpoints import read_tensors
 
@@ -99,7 +100,7 @@ def test_one_vector_is_the_mean_of_the_map_and_has_nothing_to_point_with():
 @pytest.mark.parametrize("decoder", DECODERS[:3])
 def test_weights_of_the_cells_sum_to_one_for_each_token(decoder: str):
     task = made(decoder)
-    tokens, layers = task.task.picture_attention(task.build(std=0.3), task.data.held_out["valid"][0][0], "a red dog")
+    tokens, layers, _ = task.task.picture_attention(task.build(std=0.3), task.data.held_out["valid"][0][0], "a red dog")
     assert tokens[-1] == "</s>"
     for layer in layers:
         assert layer.shape[1:] == (len(tokens), 4)

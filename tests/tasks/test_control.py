@@ -24,6 +24,7 @@ from regard.models.presets import find_preset
 from regard.models.trajectories import TrajectoryShape
 from regard.runs.rollout import EnvironmentMissingError, Environments
 from regard.tasks import find_task, make_task
+from regard.tasks.capabilities import PolicyProvider, capability
 
 gymnasium = pytest.importorskip("gymnasium")
 TRAIN: dict[str, Any] = {"device": "cpu", "show_progress": False}
@@ -315,7 +316,7 @@ def test_without_gymnasium_the_error_names_the_extra(monkeypatch: pytest.MonkeyP
 def test_models_of_other_tasks_cannot_act():
     task = make_task(find_task("seq2seq").Settings.read({"name": "seq2seq", "tokenizer": "words"}))
     with pytest.raises(RunError, match="rollouts are for control"):
-        task.policy(None)
+        capability(task, PolicyProvider)
 
 
 def test_an_interrupted_rollout_reports_the_episodes_that_are_complete(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

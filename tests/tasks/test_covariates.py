@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.tasks.tables import write_csv
 from tests.tiny import CPU, tiny
 
 import regard
@@ -38,21 +39,13 @@ def shop(count: int, *, future: int = 0, seed: int = 3) -> list[dict[str, Any]]:
     return rows
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("covariates")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(folder / "cache"))
         return regard.train(
-            write(folder / "shop.csv", shop(220)), out=folder / "run", steps=20, device="cpu", show_progress=False,
+            write_csv(folder / "shop.csv", shop(220)), out=folder / "run", steps=20, device="cpu", show_progress=False,
             settings={"task": {**WINDOW, "known": ["price", "kind"]}},
         )  # fmt: skip
 
@@ -70,7 +63,7 @@ def test_a_forecast_reads_the_covariates_of_rows_without_targets(
     run: Any, tmp_path: Path, capsys: Any, monkeypatch: Any
 ):
     rows = shop(60, future=6, seed=5)
-    path = write(tmp_path / "new.csv", rows)
+    path = write_csv(tmp_path / "new.csv", rows)
     monkeypatch.setattr("sys.argv", ["regard", "forecast", str(run.path), str(path), "--quiet"])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import brier_score_loss, roc_auc_score
+from tests.tasks.tables import write_csv
 
 import regard
 from regard.cli.main import main
@@ -62,21 +63,17 @@ def row_of(subject: int, day: float, event: str, marker: float | None) -> dict[s
     return {"patient": f"p{subject}", "date": date, "event": event, "marker": marker}
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("events")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(folder / "cache"))
         return regard.train(
-            write(folder / "visits.csv", visits(120)), out=folder / "run", steps=20, device="cpu", show_progress=False
+            write_csv(folder / "visits.csv", visits(120)),
+            out=folder / "run",
+            steps=20,
+            device="cpu",
+            show_progress=False,
         )
 
 
@@ -219,11 +216,11 @@ def test_a_table_of_events_is_recognized_and_beats_nothing_in_silence(run: Any):
         run.baseline.scores
     )
     assert "rates" in run.baseline.name
-    assert page_data(run.path / "report.html")["timelines"].count("<svg") == 1
+    assert page_data(run.path / "report.html")["sections"][0]["figure"].count("<svg") == 1
 
 
 def test_predictions_of_a_table_have_a_row_for_each_subject_from_the_end_of_its_observation(run: Any, tmp_path: Path):
-    path = write(tmp_path / "new.csv", [row for row in visits(4) if row["patient"] in ("p1", "p3")])
+    path = write_csv(tmp_path / "new.csv", [row for row in visits(4) if row["patient"] in ("p1", "p3")])
     assert command("predict", str(run.path), str(path), "--out", str(tmp_path / "next.csv")) == 0
     with open(tmp_path / "next.csv") as file:
         rows = list(csv.DictReader(file))
@@ -261,7 +258,7 @@ def test_time_without_an_event_changes_a_prediction_as_the_process_says(run: Any
 
 def test_evaluation_of_a_file_is_that_of_the_same_rows_in_memory(run: Any, tmp_path: Path):
     rows = visits(150)[-200:]
-    found = run.evaluate(write(tmp_path / "more.csv", rows), log=False)
+    found = run.evaluate(write_csv(tmp_path / "more.csv", rows), log=False)
     assert found.scores["event_log_likelihood"].interval is not None
     again = run.evaluate(rows, log=False)
     assert again.scores["event_log_likelihood"].value == pytest.approx(found.scores["event_log_likelihood"].value)
@@ -314,7 +311,7 @@ def test_every_format_is_recognized_and_gives_the_same_histories(suffix: str, tm
     elif suffix == "jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
-        write(path, rows)
+        write_csv(path, rows)
         text = path.read_text()
         path.write_text(text if suffix == "csv" else text.replace(",", "\t"))
     assert detect_task(DataConfig(train=[str(path)]))[0] == "event-prediction"
@@ -335,7 +332,7 @@ def test_other_tables_are_not_taken_for_events(header: tuple[str, ...], tmp_path
         "id": lambda n: f"r{n}",
     }
     rows = [{name: made.get(name, lambda n: "xyz"[n % 3])(n) for name in header} for n in range(200)]
-    assert detect_task(DataConfig(train=[str(write(tmp_path / "other.csv", rows))]))[0] != "event-prediction"
+    assert detect_task(DataConfig(train=[str(write_csv(tmp_path / "other.csv", rows))]))[0] != "event-prediction"
 
 
 def events(**changes: Any) -> list[dict[str, Any]]:
@@ -365,7 +362,7 @@ def test_bad_input_is_one_clear_line_and_nothing_is_written(
     rows: Any, message: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    path = write(tmp_path / "events.csv", rows)
+    path = write_csv(tmp_path / "events.csv", rows)
     code = command("train", str(path), "--task", "event-prediction", "--out", str(tmp_path / "run"), "--steps", "2")
     lines = capsys.readouterr().err.strip().splitlines()
     assert code == 2
@@ -388,7 +385,7 @@ def test_a_table_that_cannot_be_predicted_leaves_no_file(
     rows[1] |= change or {}
     if change is None:
         rows = [{name: row[name] for name in ("patient", "date", "event")} for row in rows]
-    path = write(tmp_path / "new.csv", rows)
+    path = write_csv(tmp_path / "new.csv", rows)
     assert command("predict", str(run.path), "--file", str(path), "--out", str(tmp_path / "next.csv")) == 2
     assert message in capsys.readouterr().err.strip().splitlines()[-1]
     assert not (tmp_path / "next.csv").exists()
@@ -426,7 +423,7 @@ def test_auroc_and_brier_of_uncensored_landmarks_are_those_of_scikit_learn():
     grid = np.clip(rng.random((num, 1)) * np.linspace(0.05, 1, 20), 0, 1)
     landmarks = Landmarks(np.repeat(np.arange(100), 4), gaps, kinds, risks[:, None], grid)
     brier_sums, found = judge_landmarks([landmarks], 100, [horizon])
-    examples = Examples(risks=found, brier_sums=brier_sums)
+    examples = Examples(extras={"risks": found, "brier_sums": brier_sums})
     expected = [roc_auc_score((kinds == kind) & (gaps <= horizon), risks[:, kind - 1]) for kind in (1, 2)]
     score, of_horizon = find_metric("risk_auroc").scores(examples)
     assert score.value == of_horizon.value == pytest.approx(np.mean(expected), abs=1e-4)  # risks have six digits

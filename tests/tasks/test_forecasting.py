@@ -1,6 +1,5 @@
 """Forecasting: what is read, how it is split and scored, intervals, and errors in one line."""
 
-import csv
 import json
 from datetime import date, timedelta
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.tasks.tables import write_csv
 from tests.tiny import tiny
 
 import regard
@@ -23,6 +23,7 @@ from regard.explanation.pages import page_data
 from regard.models.family import find_family, read_model_config
 from regard.models.presets import find_preset
 from regard.models.series import SeriesShape
+from regard.tasks.capabilities import Forecaster, capability
 from regard.tasks.forecasting.model import conformal_margins, quantile_losses
 
 WINDOW = {"horizon": 5, "input_length": 14}
@@ -37,21 +38,13 @@ def days(count: int, **more: Any) -> list[dict[str, Any]]:
     ]
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("forecasting")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(folder / "cache"))
         return regard.train(
-            write(folder / "days.csv", days(160)), out=folder / "run", steps=20, device="cpu", show_progress=False,
+            write_csv(folder / "days.csv", days(160)), out=folder / "run", steps=20, device="cpu", show_progress=False,
             settings={"task": WINDOW},
         )  # fmt: skip
 
@@ -61,7 +54,7 @@ def test_a_table_with_a_column_of_time_and_numbers_is_recognized(run: Any):
     assert run.settings.task.horizon == 5
     assert run.baseline.name in ("seasonal naive, a season of 7 steps", "exponential smoothing, a season of 7 steps")
     assert set(run.baseline.scores) == {"mse", "mae", "mase", "weighted_quantile_loss", "coverage"}
-    drawing = page_data(run.path / "report.html")["forecasts"]
+    drawing = page_data(run.path / "report.html")["sections"][0]["figure"]
     assert drawing.count("<svg") == 1
 
 
@@ -189,7 +182,7 @@ def test_a_masked_value_has_no_effect_on_the_loss():
     ],
 )  # fmt: skip
 def test_bad_input_is_one_clear_line(change: Any, message: str, tmp_path: Path):
-    path = write(tmp_path / "days.csv", change(days(100)))
+    path = write_csv(tmp_path / "days.csv", change(days(100)))
     with pytest.raises(DataError) as error:
         regard.train(
             path, out=tmp_path / "run", task="forecasting", settings={"task": {**WINDOW, "time_column": "date"}}
@@ -229,7 +222,7 @@ def test_several_series_are_found_by_a_column_of_text(tmp_path: Path):
 
 
 def test_a_forecast_is_a_table_with_a_row_for_each_step(run: Any, tmp_path: Path):
-    path = write(tmp_path / "new.csv", days(40))
+    path = write_csv(tmp_path / "new.csv", days(40))
     found = run.forecast(path, out=tmp_path / "f.jsonl", plot=tmp_path / "f.png")
     records = [json.loads(line) for line in (tmp_path / "f.jsonl").read_text().splitlines()]
     assert records == [row for each in found for row in each.to_records()]
@@ -264,7 +257,7 @@ def test_errors_of_forecasts_are_one_line(run: Any, tmp_path: Path):
 
 
 def test_the_command_prints_a_table(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any):
-    path = write(tmp_path / "new.csv", days(40))
+    path = write_csv(tmp_path / "new.csv", days(40))
     monkeypatch.setattr("sys.argv", ["regard", "forecast", str(run.path), str(path), "--horizon", "3", "--quiet"])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -277,7 +270,7 @@ def test_the_command_prints_a_table(run: Any, tmp_path: Path, capsys: pytest.Cap
 def test_a_model_for_text_makes_no_forecasts():
     found = tiny("regression", [(f"word {n}", str(n)) for n in range(40)], tokenizer="words")
     with pytest.raises(RunError, match="forecasts are for series"):
-        found.task.forecast(None, days(30))
+        capability(found.task, Forecaster)
 
 
 def test_margins_give_the_coverage_that_was_asked_for():

@@ -19,7 +19,7 @@ from regard.errors import ConfigError, DataError, RunError
 from regard.explanation.graphs import lay_out
 from regard.explanation.pages import page_data
 from regard.tasks import detect_task
-from regard.tasks.task import GraphDrawing
+from regard.tasks.capabilities import GraphDrawing
 
 TINY = {"model": {"num_layers": 1, "model_dim": 16, "num_heads": 2, "feedforward_dim": 16}}
 MESSAGES = {"model": {"num_layers": 2, "model_dim": 16}}

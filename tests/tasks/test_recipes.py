@@ -9,8 +9,8 @@ import pytest
 import regard
 from regard.data.settings import DataConfig
 from regard.runs.train import set_up, with_choices, with_task
+from regard.tasks.choices import ChoiceContext, Defaults, DefaultsContext
 from regard.tasks.registry import make_task
-from regard.tasks.task import ChoiceContext, Defaults, DefaultsContext
 from regard.training.defaults import draft
 
 RNG = random.Random(0)

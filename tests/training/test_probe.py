@@ -7,7 +7,7 @@ import torch
 from tests.tiny import Tiny, tiny
 from torch import Tensor
 
-from regard.tasks.task import LabeledVectors
+from regard.tasks.capabilities import LabeledVectors
 from regard.training.precision import choose_hardware
 from regard.training.probe import collect_vectors, head_loss, probe_head, solve_head
 

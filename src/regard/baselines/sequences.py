@@ -34,7 +34,7 @@ from jaxtyping import Float
 from regard.baselines.baseline import Baseline, BaselinePredictions
 from regard.data.codecs.episodes import EncodedSteps
 
-Forecaster = Callable[[Float[np.ndarray, "windows time columns"]], Float[np.ndarray, "windows horizon columns"]]
+PointForecast = Callable[[Float[np.ndarray, "windows time columns"]], Float[np.ndarray, "windows horizon columns"]]
 
 _LEVELS, _TRENDS, _SEASONS = (0.05, 0.2, 0.5, 0.9), (0.0, 0.05), (0.0, 0.1, 0.3)
 """Weights alpha, beta and gamma among which the best are chosen."""
@@ -59,7 +59,7 @@ class SmoothingWeights:
 class SeriesBaseline(Baseline):
     """A baseline that forecasts many windows at once."""
 
-    forecast: Forecaster
+    forecast: PointForecast
     residuals: Float[np.ndarray, "windows horizon columns"]
     """Its errors on windows of the training part, whose quantiles are added to its forecasts."""
 

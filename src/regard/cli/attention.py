@@ -41,9 +41,10 @@ def attention_command(
     from rich.console import Console
 
     from regard.runs.run import load
+    from regard.tasks.capabilities import AspectPredictor, ImageExplainer
 
     opened, console = load(run, device=device), Console()
-    if opened.task.attention_kind == "words" or aspect is not None:
+    if isinstance(opened.task, AspectPredictor) or aspect is not None:
         if kind is not None or layer is not None or head is not None:
             raise ConfigError("words have one weight for each aspect: --kind, --layer and --head are for other tasks")
         shown = opened.highlights(text, aspect=aspect)
@@ -52,7 +53,7 @@ def attention_command(
         if out is not None:
             shown.save(out)
     else:
-        if opened.task.attention_kind == "image":
+        if isinstance(opened.task, ImageExplainer):
             if beam is not None:
                 raise ConfigError("a label of an image is not generated: --beam has no effect")
             shown = opened.image_maps(text)

@@ -8,7 +8,7 @@ from regard.cli.options import Columns, Encoding, Given, SkipBad, remedies, spli
 from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
 
 if TYPE_CHECKING:
-    from regard.runs.run import Evaluation
+    from regard.runs.evaluation import Evaluation
 
 
 def evaluate_command(

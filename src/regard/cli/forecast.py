@@ -28,7 +28,7 @@ def forecast_command(
     """
     configure_logging(quiet=quiet)
     from regard.runs.run import load
-    from regard.tasks.task import FORECAST_COLUMNS
+    from regard.tasks.capabilities import SeriesForecast
 
     found = load(run, device=device).forecast(file, horizon=horizon, out=out, plot=plot)
     rows = (row for each in found for row in each.to_records())
@@ -37,6 +37,6 @@ def forecast_command(
     elif out is not None or plot is not None:
         print("\n".join(filter(None, (out, plot))))
     else:
-        writer = csv.DictWriter(sys.stdout, FORECAST_COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(sys.stdout, SeriesForecast.names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

@@ -60,12 +60,13 @@ def generate_command(
     configure_logging(quiet=quiet)
     from regard.evaluation.tables import format_scores
     from regard.runs.run import load
+    from regard.tasks.capabilities import ImageGenerator
 
     loaded = load(run, device=device)
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "max_tokens": max_tokens,
              "beam_size": beam, "length_penalty": length_penalty}  # fmt: skip
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if loaded.task.draws_images or label is not None or count is not None or out is not None:
+    if isinstance(loaded.task, ImageGenerator) or label is not None or count is not None or out is not None:
         if prompt or chat or samples != 1 or max_tokens is not None or beam is not None:
             raise ConfigError(
                 "an image has no prompt: --class, --count and --out are for images, and no text with them"
@@ -110,7 +111,9 @@ def generate_command(
 
 def _draw(run: "Run", count: int, label: str | None, out: str | None, options: dict[str, Any], *, json: bool) -> None:
     """Write images to a file."""
-    if out is None and run.task.draws_images:
+    from regard.tasks.capabilities import ImageGenerator
+
+    if out is None and isinstance(run.task, ImageGenerator):
         raise ConfigError("images are written to a file: --out grid.png, or --out page.html")
     run.draw(count, label=label, out=out, **options)
     if json:

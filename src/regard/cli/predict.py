@@ -69,23 +69,24 @@ def predict_command(
       regard predict runs/parser "The dog barked ." --tree --plot tree.svg
     """
     configure_logging(quiet=quiet)
-    from regard.explanation.trees import draw_as_text, require_tree_path, save_tree
     from regard.runs.adapters import load_adapters
     from regard.runs.run import load
+    from regard.tasks.capabilities import OutputDrawer, SubjectPredictor
 
     given = {"beam_size": beam, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
              "max_tokens": max_tokens, "seed": seed}  # fmt: skip
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if file is not None:
-        if texts or also:
-            raise ConfigError(f"--file cannot be combined with {'texts' if texts else '--also'}")
+        if texts or also or tree:
+            other = "texts" if texts else "--also" if also else "--tree"
+            raise ConfigError(f"--file cannot be combined with {other}")
         table_options = {**options, "aspect": aspect, "columns": split_names(columns), "encoding": encoding}
         with remedies():
             _predict_file(load(run, device=device), file, out, table_options, plot, json=json)
         return
     if texts and len(texts) == 1 and not also and Path(texts[0]).is_file():
         opened = load(run, device=device)
-        if opened.task.reads_tables:
+        if isinstance(opened.task, SubjectPredictor):
             _predict_file(opened, texts[0], out, {"columns": split_names(columns)}, plot, json=json)
             return
     for name, value in {"--out": out, "--columns": columns, "--encoding": encoding}.items():
@@ -96,28 +97,27 @@ def predict_command(
         each.generation(**options)  # so that a wrong option is reported before anything is read
         if not each.task.server_schema([]).reads_files:
             _refuse_paths(texts or [])
-    draws = all(each.task.server_schema([]).output == "tree" for each in loaded.values())
-    if plot is not None and (not draws or not texts):
-        raise ConfigError("--plot needs --file" if not draws else "--plot draws the tree of a text, and none is given")
+    drawers = {name: each.task for name, each in loaded.items() if isinstance(each.task, OutputDrawer)}
     if plot is not None:
-        require_tree_path(plot)
-    if tree and not draws:
-        raise ConfigError(f"--tree is for runs that predict trees, and {run} is not one")
+        _check_plot(plot, has_drawing=len(drawers) == len(loaded), has_text=bool(texts))
+    if tree and len(drawers) < len(loaded):
+        other = next(name for name in loaded if name not in drawers) or run
+        raise ConfigError(f"--tree is for runs that predict trees, and {other} is not one")
     given_options = {**options, "aspect": aspect}
     answers = chain(*_predict(loaded, [texts], given_options)) if texts else _predict_lines(loaded, given_options)
+    if plot is not None:
+        first = next(answers)
+        loaded[first.get("run", "")].plot_output(first["output"], plot)
+        answers = chain([first], answers)
     if json:
-        found = list(answers)
-        if plot is not None:
-            save_tree(found[0]["output"], plot)
-        print_json({"predictions": found})
+        print_json({"predictions": list(answers)})
         return
-    for number, answer in enumerate(answers):
-        if draws and plot is not None and number == 0:
-            save_tree(answer["output"], plot)
-        if draws and (tree or sys.stdout.isatty()) and answer["output"]:
-            print(draw_as_text(answer["output"]), flush=True)
-            continue
+    for answer in answers:
         named = f"{answer['run']}\t" if also else ""
+        drawer = drawers.get(answer.get("run", "")) if tree or sys.stdout.isatty() else None
+        if drawer is not None and answer["output"]:
+            print(named + "\n" * bool(named) + drawer.output_as_text(answer["output"]), flush=True)
+            continue
         judged = f"{answer['aspect']}\t" if aspect is None and "aspect" in answer else ""
         print(named + judged + " ".join(answer["output"].splitlines()), flush=True)
 
@@ -137,6 +137,17 @@ def _predict_file(
         return
     run.predict_table(file, out=out, **options)
     print_json({"file": file, "out": out, **drawn}) if json else print("\n".join(filter(None, (out, plot))))
+
+
+def _check_plot(path: str, *, has_drawing: bool, has_text: bool) -> None:
+    """Raise unless the output for a text can be drawn there, before anything is predicted."""
+    from regard.explanation.panels import require_plot_path
+
+    if not has_drawing:
+        raise ConfigError("--plot needs --file")
+    if not has_text:
+        raise ConfigError("--plot draws the tree of a text, and none is given")
+    require_plot_path(path, (".svg",))
 
 
 def _refuse_paths(texts: Sequence[str]) -> None:

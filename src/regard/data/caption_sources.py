@@ -9,17 +9,23 @@ A row of a run is an image and all of its captions, one on each line: the captio
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from regard.data.builtin import find_builtin
 from regard.data.formats.coco import is_coco, read_coco
 from regard.data.formats.images import LabeledImages, is_data_uri, locate_image
 from regard.data.formats.tables import Table
-from regard.data.image_sources import ImageSource
+from regard.data.image_sources import ImageSource, prepare_image_store
+from regard.data.prepare import Prepared, RowEncoder
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows, is_builtin, open_source, require_files
+from regard.data.stores.captions import CaptionStore, write_captions
 from regard.errors import ConfigError, DataError
 
 CAPTION_ROLES = ("image", "caption")
@@ -147,3 +153,16 @@ def _read_grounding(text: str, caption: str) -> tuple[GroundedWords, ...]:
                 f"bottom], got {text[:60]!r} for {caption[:60]!r}"
             )
     return tuple(GroundedWords(int(each[0]), int(each[1]), (each[2], each[3], each[4], each[5])) for each in found)
+
+
+def prepare_captions(source: ImageSource, config: DataConfig, encoder: RowEncoder) -> Prepared[CaptionStore]:
+    """Split, decode and store images and the ids of their captions, or find them in the cache."""
+    return prepare_image_store(source, config, encoder, CaptionStore, _write_captioned, CAPTION_ROLES)
+
+
+def _write_captioned(
+    folder: Path, images: Iterator[tuple[NDArray[np.uint8], str]], shape: tuple[int, int, int], codecs: Any
+) -> None:
+    tokenizer = codecs["caption"].tokenizer
+    captioned = ((pixels, [each.text for each in read_captions(text)]) for pixels, text in images)
+    write_captions(folder, captioned, shape, encode=tokenizer.encode, vocab_size=tokenizer.vocab_size)

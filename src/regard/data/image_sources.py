@@ -5,22 +5,47 @@ has one folder for each label; or it contains `train`, `valid` and `test`, each 
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.codecs.codec import Codec, write_codecs
+from regard.data.codecs.pixels import PixelCodec
+from regard.data.formats.files import check_file
 from regard.data.formats.images import (
     IMAGE_ROLES,
     LabeledImages,
     has_labeled_images,
     image_folders_by_split,
     images_in_folder,
+    is_data_uri,
     locate_image,
+    read_image,
 )
-from regard.data.formats.tables import Table
+from regard.data.formats.messages import format_count
+from regard.data.formats.tables import Table, rows_hash
+from regard.data.prepare import (
+    FitData,
+    HeldOut,
+    Prepared,
+    RowEncoder,
+    Store,
+    Values,
+    find_or_build,
+    label_warnings,
+    write_record,
+)
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows, open_source
-from regard.errors import ConfigError
+from regard.data.splits.by_hash import draw_shots
+from regard.data.splits.plan import plan_split
+from regard.data.stores.images import ImageStore, write_images
+from regard.errors import BadRowsError, ConfigError, DataError
+from regard.logging import progress_bar
 
 
 @dataclass(frozen=True)
@@ -74,3 +99,143 @@ def _images_of(table: Table) -> LabeledImages:
     rows = list(table)
     found = [(locate_image(path, folder), label.strip()) for path, label in (row.values for row in rows)]
     return LabeledImages(found, None if table.key is None else [row.split_key for row in rows], table.key)
+
+
+def prepare_images(source: ImageSource, config: DataConfig, encoder: RowEncoder) -> Prepared[ImageStore]:
+    """Split, decode and store images with labels, or find them in the cache.
+
+    The split is by a hash of the content: two copies of an image are in the same set.
+    """
+    return prepare_image_store(source, config, encoder, ImageStore, _write_labeled, ["image", "label"])
+
+
+def prepare_image_store(
+    source: ImageSource,
+    config: DataConfig,
+    encoder: RowEncoder,
+    store: Callable[[Path], Store],
+    write: "ImageWriter",
+    columns: Sequence[str],
+) -> Prepared[Store]:
+    """The same with what belongs to an image written by `write` and opened by `store`."""
+    sets = [some.rows for some in (source.train, source.valid, source.test) if some is not None]
+    # Held-out images are kept by their paths, so the content alone does not identify what is stored.
+    key = {"paths": rows_hash(row for rows in sets for row in rows)}
+    if source.train.keys is not None:
+        key["keys"] = rows_hash([source.train.keys])
+
+    def build(folder: Path) -> None:
+        _build_images(folder, source, config, encoder, write)
+
+    return find_or_build(source, config, encoder, store, build, columns, key)
+
+
+def _build_images(
+    folder: Path, source: ImageSource, config: DataConfig, encoder: RowEncoder, write: "ImageWriter"
+) -> None:
+    rows = [(key, *row) for key, row in zip(source.train.hashes, source.train.rows, strict=True)]
+    entries = list(zip(rows, source.train.keys or source.train.hashes, strict=True))
+    plan = plan_split(
+        entries,
+        config,
+        has_valid=source.valid is not None,
+        has_test=source.test is not None,
+        column=source.train.column,
+        label_of=lambda row: row[-1],
+    )
+    by_role: dict[str, list[Values]] = {"train": [], "valid": [], "test": [], "unused": []}
+    for row, key in entries:
+        by_role[plan.rule.assign(row, key)].append(row)
+    if config.shots is not None:
+        by_role["train"] = list(draw_shots(by_role["train"], config.shots, config.shot_seed, lambda row: row[-1:]))
+    for role, some in (("valid", source.valid), ("test", source.test)):
+        if some is not None:
+            by_role[role] = [(key, *row) for key, row in zip(some.hashes, some.rows, strict=True)]
+    if not by_role["valid"]:
+        raise DataError(f"there are no validation images: data.splits must have a share for them, got {config.splits}")
+    folder.mkdir(parents=True)
+    training = [row[1:] for row in by_role["train"]]
+    codecs = encoder.fit_codecs(FitData(lambda: training, lambda: training, 0, {}))
+    write_codecs(folder / "codecs", codecs)
+    faults: list[str] = []
+    kept = {role: _write_images(folder / role, by_role[role], codecs, faults, write) for role in ("train", "valid")}
+    by_role["test"] = _present(by_role["test"], faults)
+    total = sum(len(some.rows) for some in (source.train, source.valid, source.test) if some is not None)
+    if faults and not config.skip_bad:
+        raise BadRowsError(_describe_faults(faults, total))
+    held_out: HeldOut = {"valid": [tuple(row[1:]) for row in kept["valid"]],
+                         "test": [tuple(row[1:]) for row in by_role["test"]]}  # fmt: skip
+    notes = [
+        f"{format_count(sum(map(len, by_role.values())), 'image')}: {len(kept['train']):,} for training, "
+        f"{len(held_out['valid']):,} for validation, {len(held_out['test']):,} for the test",
+        *plan.notes,
+        *encoder.with_codecs(codecs).notes(),
+    ]
+    warnings = [f"skipped: {_describe_faults(faults, total)}"] if faults else []
+    warnings += [*plan.warnings, *_image_leaks(by_role), *label_warnings(codecs, held_out)]
+    write_record(folder, notes, warnings, held_out)
+
+
+ImageWriter = Callable[[Path, Iterator[tuple[NDArray[np.uint8], str]], tuple[int, int, int], Mapping[str, Codec]], Any]
+"""Writes images of a shape, each with its label or captions, to a store."""
+
+
+def _write_labeled(
+    folder: Path, images: Iterator[tuple[NDArray[np.uint8], str]], shape: tuple[int, int, int], codecs: Any
+) -> None:
+    write_images(folder, ((pixels, codecs["label"].encode([label])[0][0]) for pixels, label in images), shape)
+
+
+def _present(rows: list[Values], faults: list[str]) -> list[Values]:
+    """The rows whose image is a file or a data URI; errors are added to `faults`."""
+    kept: list[Values] = []
+    for row in rows:
+        try:
+            if not is_data_uri(row[1]):
+                check_file(row[1])
+            kept.append(row)
+        except DataError as error:
+            faults.append(str(error))
+    return kept
+
+
+def _write_images(
+    folder: Path, rows: Sequence[Values], codecs: Mapping[str, Codec], faults: list[str], write: ImageWriter
+) -> list[Values]:
+    """Store the images that can be read, and return their rows; errors are added to `faults`."""
+    pixel_codec = codecs["image"]
+    assert isinstance(pixel_codec, PixelCodec)
+    kept: list[Values] = []
+
+    def readable() -> Iterator[tuple[NDArray[np.uint8], str]]:
+        for row in progress_bar(rows, "decoding images", total=len(rows)):
+            _, path, label = row
+            try:
+                pixels = read_image(path, pixel_codec.image)
+            except DataError as error:
+                faults.append(str(error))
+                continue
+            kept.append(row)
+            yield pixels, label
+
+    image = pixel_codec.image
+    write(folder, readable(), (image.channels, image.size, image.size), codecs)
+    if not kept:
+        raise DataError(f"none of the {format_count(len(rows), 'image')} can be read: {faults[0]}")
+    return kept
+
+
+def _describe_faults(faults: list[str], total: int) -> str:
+    more = f", and {len(faults) - 1:,} more" if len(faults) > 1 else ""
+    return f"{len(faults):,} of {format_count(total, 'image')} cannot be read: {faults[0]}{more}"
+
+
+def _image_leaks(by_role: dict[str, list[Values]]) -> list[str]:
+    """Held-out images that are training images too; a split by content has none, given files may."""
+    seen = {row[0] for row in by_role["train"]}
+    counts = {role: sum(row[0] in seen for row in by_role[role]) for role in ("valid", "test")}
+    return [
+        f"{count:,} of the {len(by_role[role]):,} {role} images are training images too: scores on them are too high"
+        for role, count in counts.items()
+        if count
+    ]

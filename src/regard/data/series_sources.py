@@ -4,19 +4,23 @@ A row of events is a subject, with its history as text.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from regard.data.builtin import builtin_names, find_builtin
+from regard.data.codecs.codec import write_codecs
+from regard.data.codecs.series import SeriesCodec
 from regard.data.formats.events import EventColumns, EventTable, read_events
 from regard.data.formats.files import content_hash
-from regard.data.formats.messages import format_count
-from regard.data.formats.series import SeriesTable, read_series
+from regard.data.formats.messages import format_count, format_names
+from regard.data.formats.series import Clock, Series, SeriesTable, read_series, require_columns
 from regard.data.formats.tables import Table, rows_hash
+from regard.data.prepare import HeldOut, Prepared, RowEncoder, find_or_build, write_record
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows, Source, hash_with_held_out, is_builtin, require_files
+from regard.data.stores.series import SeriesStore, write_series
 from regard.errors import ConfigError, DataError
 
 SPLITS = (0.7, 0.1, 0.2)
@@ -153,6 +157,77 @@ def plan_series(
             f"read and {horizon:,} that are forecast: a longer series, or smaller task.input_length and task.horizon"
         )
     return split
+
+
+def prepare_series(
+    source: SeriesSource, config: DataConfig, encoder: RowEncoder, split: SeriesSplit
+) -> Prepared[SeriesStore]:
+    """Split, standardize and store series, or find them in the cache."""
+
+    def build(folder: Path) -> None:
+        _build_series(folder, source, encoder, split)
+
+    return find_or_build(source, config, encoder, SeriesStore, build, source.train.columns, {"split": asdict(split)})
+
+
+def _build_series(folder: Path, source: SeriesSource, encoder: RowEncoder, split: SeriesSplit) -> None:
+    table = source.train
+    codec = SeriesCodec.fit(
+        table, end=split.train_end, input_length=split.input_length, horizon=split.horizon, start=split.train_start
+    )
+    before = split.input_length
+    parts = {
+        "train": _parts(table.series, table.clock, split.train_start, split.train_end),
+        "valid": _parts(table.series, table.clock, split.train_end - before, split.valid_end),
+        "test": _parts(table.series, table.clock, split.valid_end - before, split.test_end),
+    }
+    ends = {"valid": split.train_end, "test": split.valid_end}
+    for role, given in (("valid", source.valid), ("test", source.test)):
+        if given is not None:
+            own = require_columns(given, table.columns, role)
+            parts[role], ends[role] = _parts(own.series, own.clock, 0, given.num_steps), 0
+    sizes = {"train": split.train_end - split.train_start, "valid": split.valid_end - split.train_end,
+             "test": split.test_end - split.valid_end}  # fmt: skip
+    usable = {role: [each for each in some if len(each.values) >= split.window] for role, some in parts.items()}
+    warnings = []
+    for role, some in usable.items():
+        if short := len(parts[role]) - len(some) if sizes[role] or role not in ends else 0:
+            names = format_names([each.name for each in parts[role] if len(each.values) < split.window])
+            warnings.append(
+                f"{short:,} of {len(parts[role]):,} series have fewer than {split.window:,} steps up to the end of the "
+                f"{_PARTS[role]} part, and are left out of it: {names}"
+            )
+    if not usable["valid"]:
+        raise DataError(
+            f"the validation part has {max(0, sizes['valid']):,} steps, fewer than the horizon of {split.horizon:,}: "
+            "a smaller task.horizon, or other data.splits"
+        )
+    folder.mkdir(parents=True)
+    write_codecs(folder / "codecs", {"values": codec})
+    for role in ("train", "valid"):
+        write_series(
+            folder / role, map(codec.segment, usable[role]), len(table.columns), codec.num_features(has_calendar=True)
+        )  # fmt: skip
+    held_out: HeldOut = {role: [(each.name, each.first, codec.text(each)) for each in usable[role]] for role in ends}
+    notes = [
+        f"{format_count(table.num_steps, 'step')}, split by time: {sizes['train']:,} for training, "
+        f"{sizes['valid']:,} for validation, {sizes['test']:,} for the test",
+        *encoder.with_codecs({"values": codec}).notes(),
+    ]
+    write_record(folder, notes, warnings, held_out)
+
+
+_PARTS = {"train": "training", "valid": "validation", "test": "test"}
+
+
+def _parts(series: Sequence[Series], clock: Clock, start: int, end: int) -> list[Series]:
+    """The steps from `start` to `end` of each series that has some."""
+    found = []
+    for each in series:
+        first, last = max(0, start - each.start), max(0, end - each.start)
+        if len(each.values[first:last]):
+            found.append(each.part(first, last, clock))
+    return found
 
 
 def open_events(

@@ -1,17 +1,40 @@
 """The text of a run: files, a folder, tables or documents in memory, for each split."""
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from regard.data.codecs.codec import write_codecs
+from regard.data.codecs.text import TextCodec
 from regard.data.formats.files import check_file, content_hash, describe_encoding, format_suffix, iter_blocks
 from regard.data.formats.folders import TABLE_SUFFIXES
 from regard.data.formats.messages import format_count
-from regard.data.formats.plain_text import TEXT_ROLES, Documents, TextFile, format_paths
+from regard.data.formats.plain_text import (
+    TEXT_ROLES,
+    Documents,
+    Piece,
+    TextFile,
+    cut_documents,
+    format_paths,
+    join_pieces,
+)
 from regard.data.formats.tables import Table, open_table, rows_hash
+from regard.data.permutation import mix
+from regard.data.prepare import (
+    FitData,
+    HeldOut,
+    Prepared,
+    RowEncoder,
+    Values,
+    find_or_build,
+    leak_warnings,
+    rows_to_compare,
+    write_record,
+)
 from regard.data.settings import DataConfig
 from regard.data.sources import (
     NamedRows,
@@ -23,15 +46,26 @@ from regard.data.sources import (
     with_folder,
 )
 from regard.data.splits.by_hash import SPLIT_PURPOSES
+from regard.data.splits.by_position import TextSplit, split_text
 from regard.data.splits.by_time import ROW_ORDER
 from regard.data.splits.plan import key_column, with_split_keys
+from regard.data.stores.tokens import TokenStream, count_tokens, write_stream
 from regard.errors import ConfigError, DataError
+from regard.logging import progress_bar
 from regard.text.alphabets import SEQUENCE_KINDS
+from regard.text.tokenizer import SPECIAL_TOKENS
 
 DocumentKind = Literal["auto", "file", "lines"]
 """What a document of a plain text is: the whole file, or each line; `auto` depends on the tokenizer."""
 
 _FIRST_BLOCK = 1 << 16
+_TEXT_VOCABULARIES = {
+    "characters": sys.maxunicode,
+    **dict.fromkeys(("words", "wordpunct"), 50_000 + len(SPECIAL_TOKENS)),
+}
+"""Default vocabulary sizes for running text of the tokenizers that cover all of it; others go by the amount of text."""
+_SAMPLE_CHARACTERS = 1 << 26
+"""Characters of running text that a tokenizer is trained on, where it need not see all of it."""
 
 
 @dataclass(frozen=True)
@@ -184,3 +218,80 @@ def _describe(documents: Documents, is_isolated: bool) -> str:
         return f"read {documents.name} as {'an independent document' if is_isolated else 'contiguous text'}"
     how = {"file": "", "lines": " line by line", "rows": " row by row"}[documents.form]
     return f"read {documents.name}{how} as {'independent' if is_isolated else 'consecutive'} documents"
+
+
+def prepare_text(source: TextSource, config: DataConfig, encoder: RowEncoder) -> Prepared[TokenStream]:
+    """Split, tokenize and store running text, or find it in the cache."""
+    if config.shots is not None:
+        raise ConfigError(f"data.shots is for rows, and running text has none, got {config.shots}")
+    key = {"documents": source.train.form, "isolate": source.is_isolated}
+
+    def build(folder: Path) -> None:
+        _build_text(folder, source, config, encoder)
+
+    found = find_or_build(source, config, encoder, TokenStream, build, ["text"], key)
+    return replace(found, is_isolated=source.is_isolated)
+
+
+def _build_text(folder: Path, source: TextSource, config: DataConfig, encoder: RowEncoder) -> None:
+    plan = split_text(
+        source.train,
+        config,
+        is_isolated=source.is_isolated,
+        has_valid=source.valid is not None,
+        has_test=source.test is not None,
+    )
+    is_whole = encoder.tokenizer_kind in _TEXT_VOCABULARIES
+
+    def sample() -> Iterator[Values]:
+        return ((text,) for text in _training_texts(plan, is_whole=is_whole))
+
+    codecs = encoder.fit_codecs(FitData(sample, sample, plan.num_characters, _TEXT_VOCABULARIES))
+    encoder = encoder.with_codecs(codecs)
+    tokenizer = next(codec.tokenizer for codec in codecs.values() if isinstance(codec, TextCodec))
+    folder.mkdir(parents=True)
+    write_codecs(folder / "codecs", codecs)
+    kept: dict[str, list[Piece]] = {"valid": [], "test": []}
+    pieces = _route_pieces(progress_bar(plan.pieces(), "tokenizing"), kept)
+    train = write_stream(folder / "train", pieces, tokenizer)
+    for role, given in (("valid", source.valid), ("test", source.test)):
+        kept[role] += given or ()
+    documents = {role: list(join_pieces(some)) for role, some in kept.items()}
+    held_out: HeldOut = {role: [(document,) for document in some] for role, some in documents.items()}
+    valid = write_stream(folder / "valid", cut_documents(documents["valid"]), tokenizer)
+    notes = [
+        f"{format_count(plan.num_characters, 'character')} in {format_count(plan.num_documents, 'document')}: "
+        f"{train.num_text_tokens:,} tokens for training, {valid.num_text_tokens:,} for validation, "
+        f"{count_tokens(cut_documents(documents['test']), tokenizer):,} for the test",
+        *plan.notes,
+        *encoder.notes(),
+    ]
+    write_record(folder, notes, _text_warnings(source, held_out, plan), held_out)
+
+
+def _route_pieces(pieces: Iterable[tuple[str, Piece]], kept: dict[str, list[Piece]]) -> Iterator[Piece]:
+    """Yield the training pieces, and collect the others in `kept`."""
+    for role, piece in pieces:
+        if role == "train":
+            yield piece
+        elif role != "unused":
+            kept[role].append(piece)
+
+
+def _training_texts(plan: TextSplit, *, is_whole: bool) -> Iterator[str]:
+    """The training text, or a random sample of its pieces."""
+    share = 1.0 if is_whole else min(1.0, _SAMPLE_CHARACTERS / plan.num_characters)
+    for number, piece in enumerate(plan.training_pieces()):
+        if share == 1.0 or mix(number) < share * (1 << 64):
+            yield piece.text
+
+
+def _text_warnings(source: TextSource, held_out: HeldOut, plan: TextSplit) -> list[str]:
+    texts = [texts for texts in (source.train, source.valid, source.test) if texts is not None]
+    warnings = [f"skipped: {table.bad_rows}" for some in texts for table in some.tables if table.bad_rows.total]
+    warnings += plan.warnings
+    if not source.is_isolated:
+        return warnings
+    compared, is_compared = rows_to_compare(source, held_out, plan.rule)
+    trained = ((document,) for document, key in source.train.entries() if is_compared((document,), key))
+    return warnings + leak_warnings(trained, compared, "documents")

@@ -45,28 +45,21 @@ class Examples:
     """The number of bytes, in UTF-8, of the text that all sequences cover together."""
     num_correct: Sequence[int] | None = None
     """The number of tokens of each sequence that were predicted correctly."""
-    squared_errors: Sequence[float] | None = None
-    """The sum of the squared errors of each sequence of numbers."""
-    ranks: Sequence[int] | None = None
-    """The rank of each query's own candidate among all candidates, from 1."""
-    references: Sequence[str] | None = None
-    """What outputs as a whole are compared with, such as the training rows of a generator."""
-    forecasts: Sequence[Sequence[float]] | None = None
-    """Of each span of origins of forecasts, the sums that `metrics.forecasts.SUMS` names."""
-    brier_sums: Sequence[Sequence[float]] | None = None
-    """Of each subject, the weighted squared errors of its risks, integrated over time, and its number of landmarks."""
-    risks: Sequence[Sequence[Sequence[Sequence[float]]]] | None = None
-    """Of each subject, landmark and horizon: the weight, the event within the horizon (0 for none), each one's risk."""
-    pointing: Sequence[Sequence[float]] | None = None
-    """Of each example, the attention of its words on what they name, summed over these words, and their number."""
+    extras: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """What only some metrics read, under the names that these state: one item for each example, or `references`."""
     settings: Mapping[str, str | int | float] = field(default_factory=dict)
     """How the outputs were made, such as the window of a language model; part of every signature."""
 
+    def get(self, name: str) -> Any:
+        """A field, or one of `extras`; None where it is not set."""
+        return self.extras[name] if name in self.extras else getattr(self, name, None)
+
     def require(self, *names: str) -> tuple[Any, ...]:
-        """The values of these fields; a `DataError` names those that are not set."""
-        if missing := [name for name in names if getattr(self, name) is None]:
+        """The values of these fields or extras; a `DataError` names those that are not set."""
+        found = tuple(self.get(name) for name in names)
+        if missing := [name for name, value in zip(names, found, strict=True) if value is None]:
             raise DataError(f"the examples must have {', '.join(names)}, got none of {', '.join(missing)}")
-        return tuple(getattr(self, name) for name in names)
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """The fields that are set, as JSON values."""
@@ -78,10 +71,10 @@ class Examples:
         """The examples that `to_json` wrote."""
         if unknown := set(values) - {each.name for each in fields(cls)}:
             raise DataError(f"examples have no field {', '.join(sorted(unknown))}")
-        sequences = {name: value for name, value in values.items() if name != "settings"}
-        return cls(
-            **{name: _from_json(value) for name, value in sequences.items()}, settings=dict(values.get("settings", {}))
-        )
+        mappings = ("settings", "extras")
+        sequences = {name: _from_json(value) for name, value in values.items() if name not in mappings}
+        extras = {name: _from_json(value) for name, value in values.get("extras", {}).items()}
+        return cls(**sequences, extras=extras, settings=dict(values.get("settings", {})))
 
 
 def _to_json(value: Any) -> Any:
@@ -89,7 +82,7 @@ def _to_json(value: Any) -> Any:
         case Set():
             return {_SET: sorted(value, key=lambda label: (isinstance(label, str), label))}
         case Mapping():
-            return dict(value)
+            return {name: _to_json(each) for name, each in value.items()}
         case np.ndarray() | np.generic():
             return value.tolist()
         case list() | tuple():

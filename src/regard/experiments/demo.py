@@ -10,8 +10,9 @@ from regard.experiments.compare.plan import MIN_SECONDS
 from regard.experiments.compare.run import Comparison, compare
 from regard.logging import quiet_logs
 from regard.runs.baseline import BaselineResult, compare_with_baseline
+from regard.runs.evaluation import Evaluation
 from regard.runs.report import write_run_report
-from regard.runs.run import Evaluation, Run
+from regard.runs.run import Run
 from regard.runs.train import train
 
 _TRAIN: dict[str, Any] = {

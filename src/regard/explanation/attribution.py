@@ -1,7 +1,7 @@
 """A text with each word shaded by its weight, once for each aspect of the text that was predicted."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,12 @@ from regard.explanation.colors import INK, MUTED, SHADES, shade
 from regard.explanation.pages import frame, page_html, write_page
 from regard.explanation.tokens import visible
 from regard.files import check_suffix
+from regard.tasks.content import Attribution
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _TITLE = "Word attributions"
-_OUTSTANDING = 4.0
-"""The darkest shade needs a weight of this many times the mean."""
 _FAINT, _MARKED = 0.05, 0.5
 """Words below this share of the peak are not shaded; without colors, words above this share are marked."""
 _WIDTH, _MARGIN = 8.0, 0.3
@@ -29,25 +28,6 @@ _LINE, _HEAD, _BETWEEN = 0.34, 0.36, 0.28
 _FONT_SIZE = 13.0
 _LIGHT_TEXT = 0.58
 """Words above this share of the peak are printed in white."""
-
-
-@dataclass(frozen=True)
-class Attribution:
-    """The prediction for one aspect of a text, and the weight of each word in it."""
-
-    aspect: str
-    label: str
-    probabilities: Mapping[str, float]
-    words: Sequence[tuple[str, float]]
-    """The words in their order, each with its weight; the weights sum to 1 unless the text was truncated."""
-    target: str | None = None
-    """The right label, where it is known."""
-
-    @property
-    def peak(self) -> float:
-        """The weight of the darkest shade: the largest one, or a multiple of the mean where no word stands out."""
-        weights = [weight for _, weight in self.words]
-        return max(*weights, min(1.0, _OUTSTANDING / len(weights))) if weights else 1.0
 
 
 @dataclass(frozen=True)

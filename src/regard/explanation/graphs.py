@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.explanation.colors import INK, MUTED
-from regard.tasks.task import GraphDrawing
+from regard.tasks.capabilities import GraphDrawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

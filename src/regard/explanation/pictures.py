@@ -11,7 +11,7 @@ from PIL import Image
 from regard.errors import ConfigError
 from regard.explanation.report import Report, write_report
 from regard.files import write_atomically
-from regard.tasks.task import DrawnImage
+from regard.tasks.content import DrawnImage, image_section
 
 _GAP, _SMALLEST_SIDE = 2, 64
 """Pixels between images, and the width to which small images are enlarged."""
@@ -22,7 +22,7 @@ def save_drawn(drawn: Sequence[DrawnImage], path: str | Path, *, title: str) -> 
     """Write images as a grid (.png) or as a page (.html), by the suffix of `path`."""
     require_drawn_path(path)
     if Path(path).suffix.lower() == ".html":
-        write_report(path, Report(title=title, drawn=drawn))
+        write_report(path, Report(title=title, sections=[image_section(drawn)]))
         return
     data = io.BytesIO()
     image_grid(drawn).save(data, format="PNG")

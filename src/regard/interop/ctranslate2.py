@@ -47,6 +47,8 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "output_projection": (True,),
     "shaped_attention": (False,),
     "position_stretch": (1.0,),
+    "attention": ("full",),
+    "encoder_attention": (None, "full"),
     "num_segments": (0,),
 }
 """The values that the format can represent; settings that are not listed may have any value."""

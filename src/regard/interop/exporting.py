@@ -22,12 +22,7 @@ from regard.logging import log_info
 from regard.models.transformer.config import TransformerConfig
 from regard.registry import Registry
 from regard.settings import nearest
-from regard.tasks.task import HeadKind
 
-_HEADS: tuple[HeadKind, ...] = (
-    "next-token", "target-tokens", "masked-tokens", "labels", "number", "tags", "spans", "vector"
-)  # fmt: skip
-"""The heads that can be exported."""
 EXPORTERS: Registry[Exporter] = Registry(
     "regard.exporters", "export format", members=("name", "write", "outputs", "files")
 )
@@ -93,8 +88,8 @@ def write_export(
     The result is read back; if its outputs are not those of the model, it is removed and a CheckpointError is raised.
     """
     check_destination(out, to=to, number_type=number_type, overwrite=overwrite)
-    _check_head(model)
     exporter = EXPORTERS.find(to)
+    _check_head(model, exporter)
     chosen = number_type or next(iter(exporter.number_types), None)
     options = {} if chosen is None else {"number_type": chosen}
     with _Staging(out, is_file=bool(exporter.suffix)) as staged:
@@ -153,10 +148,10 @@ def check_destination(out: Path, *, to: str, number_type: str | None, overwrite:
         raise RunError(f"{out} contains {others[0]}, which is not part of an export: choose another path")
 
 
-def _check_head(model: ExportableModel) -> None:
+def _check_head(model: ExportableModel, exporter: Exporter) -> None:
     head = model.spec.head
-    if head not in _HEADS:
-        raise ConfigError(f"the head of an exported model must be one of {', '.join(_HEADS)}, got {head}")
+    if head not in exporter.heads:
+        raise ConfigError(f"the head of an exported model must be one of {', '.join(exporter.heads)}, got {head}")
     for name, value in model.spec.unsupported.items():
         off, given = json.dumps(type(value)()), json.dumps(value)
         raise ConfigError(f"{name} must be {off} to export a model, got {given}: it is not part of the logits")

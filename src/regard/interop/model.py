@@ -18,7 +18,7 @@ from regard.models.heads import Pooling
 from regard.models.transformer import Transformer
 from regard.models.transformer.config import TransformerConfig
 from regard.nn.positions import Sinusoidal
-from regard.tasks.task import ExportSpec, HeadKind
+from regard.tasks.content import ExportSpec
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints import load_weights, weights_of
 
@@ -55,7 +55,7 @@ class ImportedModel:
     """The architecture in the words of the format, such as `LlamaForCausalLM`."""
     content_hash: str
     """SHA-256 of the files that contain the weights."""
-    head: HeadKind | None
+    head: str | None
     """None for an adapter without a head of its own."""
     model_type: str = "custom"
     """The short name of the architecture, such as `llama`."""
@@ -171,6 +171,10 @@ class Exporter:
     """Of the file; empty for a format that is a folder."""
     number_types: Mapping[str, float] = field(default_factory=dict)
     """The types of matrices to choose from, the default first, each with its tolerance."""
+    heads: tuple[str, ...] = (
+        "next-token", "target-tokens", "masked-tokens", "labels", "number", "tags", "spans", "vector"
+    )  # fmt: skip
+    """The heads of models that can be exported."""
 
 
 def with_position_tables(config: TransformerConfig) -> TransformerConfig:

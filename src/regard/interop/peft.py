@@ -53,7 +53,6 @@ from regard.interop.model import (
 )
 from regard.models.transformer import Transformer
 from regard.models.transformer.config import TransformerConfig
-from regard.tasks.task import HeadKind
 from regard.training.checkpoints import copy_weights, weights_of
 
 ModuleNames = Mapping[str, str] | Callable[[str], str]
@@ -64,11 +63,11 @@ _PREFIX = "base_model.model."
 _BODY_PREFIXES = ("bert.", "roberta.", "")
 """Prefixes of an encoder's names: those of the model that it is part of, or none if it is the whole model."""
 _PARTS = {"a": "lora_A.weight", "b": "lora_B.weight", "magnitude": "lora_magnitude_vector"}
-_TASK_TYPES: dict[HeadKind, str] = {
+_TASK_TYPES: dict[str, str] = {
     "next-token": "CAUSAL_LM", "target-tokens": "SEQ_2_SEQ_LM", "labels": "SEQ_CLS", "number": "SEQ_CLS",
     "tags": "TOKEN_CLS", "spans": "QUESTION_ANS", "vector": "FEATURE_EXTRACTION",
 }  # fmt: skip
-_HEADS: dict[str, HeadKind] = {"SEQ_CLS": "labels", "TOKEN_CLS": "tags", "QUESTION_ANS": "spans"}
+_HEADS: dict[str, str] = {"SEQ_CLS": "labels", "TOKEN_CLS": "tags", "QUESTION_ANS": "spans"}
 """The head that an adapter contains, by its `task_type`."""
 _READ = {"peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "bias", "init_lora_weights"}
 # Fields on the origin of an adapter, or on the layers that it adapts, which follow from its tensors.
@@ -324,7 +323,7 @@ def _read_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return values, {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
 
 
-def _head(task_type: Any, tensors: Mapping[str, Tensor]) -> HeadKind | None:
+def _head(task_type: Any, tensors: Mapping[str, Tensor]) -> str | None:
     """The head that an adapter contains, if it contains more than low-rank corrections."""
     if all(".lora_" in name for name in tensors):
         return None

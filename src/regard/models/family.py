@@ -82,6 +82,14 @@ class ModelConfig(Settings):
         limits = [n for n in (self.max_source_positions, self.max_target_positions) if n is not None]
         return min(limits, default=None)
 
+    def check_length(self, longest: int) -> None:
+        """Raise a `ConfigError` if the model does not suit inputs of up to `longest` positions."""
+        if (limit := self.max_positions) is not None and longest > limit:
+            raise ConfigError(
+                f"learned positions must cover the longest input, got model.context_length={limit} "
+                f"for {longest} positions"
+            )
+
     @property
     def lr_scale(self) -> float:
         """Factor on the default learning rate."""

@@ -94,6 +94,7 @@ class GraphTransformerConfig(AttentionEncoderConfig):
     """The settings of `GraphTransformer`: those of a Transformer's encoder, and the ranges of its encodings."""
 
     family: str = "graph-attention"
+    has_attention_kinds: ClassVar[bool] = False
     input_kind: ClassVar[InputKind] = "graphs"
     has_class_token: ClassVar[bool] = True
     max_distance: int = Field(default=20, ge=1, lt=_UNREACHABLE)

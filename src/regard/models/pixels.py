@@ -88,6 +88,7 @@ class PixelTransformerConfig(TransformerConfig):
 
     family: str = "pixel-transformer"
     can_isolate_documents: ClassVar[bool] = False
+    has_attention_kinds: ClassVar[bool] = False
     gains_from_bf16_on_cpu: ClassVar[bool] = False
     input_kind: ClassVar[InputKind] = "pixel-sequence"
     encoder_layers: int | None = Field(default=0, ge=0, le=0)

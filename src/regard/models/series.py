@@ -80,6 +80,7 @@ class VariableConfig(SeriesTransformerConfig):
     """The settings of `VariableEncoder`."""
 
     family: str = "variables"
+    has_attention_kinds: ClassVar[bool] = False
 
 
 class PatchSeq2SeqConfig(PatchConfig):

@@ -13,6 +13,9 @@ He & Hofmann, "Simplifying Transformer Blocks" (2023), equation 5. https://arxiv
     ShapedLookup        a `Lookup` that is the identity at initialization
     MultiHeadAttention  the projections around it
 
+Other lookups attend to fewer keys (`regard.nn.sparse_attention`), or by sums instead of
+a softmax (`regard.nn.linear_attention`).
+
 Dimensions, the same in every file of `regard.nn`:
     batch       sequences in a batch
     query, key  positions of the queries, and of the keys and values
@@ -24,7 +27,7 @@ Dimensions, the same in every file of `regard.nn`:
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +35,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.nn.kv_cache import CrossAttentionKV, KVCache, StaticKVCache
+from regard.nn.kv_cache import CrossAttentionKV, LayerCache, LinearCache
+from regard.nn.linear_attention import LinearLookup
 from regard.nn.masks import causal_mask
 from regard.nn.norms import make_norm
 from regard.nn.positions import PositionEncoding, rotate
@@ -103,6 +107,32 @@ def attend_fused(
     return F.scaled_dot_product_attention(
         q, k, v, mask, dropout_p=dropout, is_causal=is_causal, scale=scale, enable_gqa=q.size(1) != k.size(1)
     )
+
+
+@runtime_checkable
+class HeadLookup(Protocol):
+    """What `MultiHeadAttention` averages the values of its heads by."""
+
+    def prepare(self, k: Tensor) -> Tensor:
+        """Return the keys in the form that a call expects."""
+        ...
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None, bias: Bias | None = None
+    ) -> Float[Tensor, "batch heads query value"]:
+        """Return the average of the values for each query."""
+        ...
+
+
+@runtime_checkable
+class CenteredLookup(HeadLookup, Protocol):
+    """A lookup that can be computed for queries of zeros, too."""
+
+    def attend_with_zero_queries(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None = None, bias: Bias | None = None
+    ) -> Tensor:
+        """Return what a call would return for queries of zeros."""
+        ...
 
 
 class Lookup(nn.Module):
@@ -202,7 +232,7 @@ class ShapedLookup(nn.Module):
     is called with the weights $A$.
     """
 
-    def __init__(self, lookup: Lookup, num_heads: int) -> None:
+    def __init__(self, lookup: CenteredLookup, num_heads: int) -> None:
         super().__init__()
         self.lookup = lookup
         self.identity, self.attention, self.average = (nn.Parameter(torch.ones(num_heads, 1, 1)) for _ in range(3))
@@ -244,7 +274,7 @@ class MultiHeadAttention(nn.Module):
         *,
         num_key_value_heads: int | None = None,
         query_width: int | None = None,
-        make_lookup: Callable[[int, int], Lookup | ShapedLookup] | None = None,
+        make_lookup: Callable[[int, int], HeadLookup | ShapedLookup | LinearLookup] | None = None,
         bias: bool = True,
         projection_bias: bool | None = None,
         has_norm: bool = False,
@@ -287,7 +317,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | None = None,
         *,
         positions: PositionEncoding | None = None,
-        cache: KVCache | StaticKVCache | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch query model"]:
         """Attend to `memory` or, without it, to `x`; with a `cache` also to the positions stored there."""
         positions = positions or PositionEncoding()
@@ -297,6 +327,11 @@ class MultiHeadAttention(nn.Module):
             q = self._split(self.query(x))
             k, v = (self._split(y) for y in project(memory, [self.key, self.value]))
         q, k = _normalize(q, self.query_norm), _normalize(k, self.key_norm)
+        if isinstance(self.lookup, LinearLookup):
+            assert cache is None or isinstance(cache, LinearCache), "the model makes a cache for each lookup"
+            mask = mask if cache is None else None  # what is not to be attended to is not in the sums
+            return self._combine(self.lookup(q, k, v, mask, rotation=positions.rotation, cache=cache))
+        assert not isinstance(cache, LinearCache), "the model makes a cache for each lookup"
         if positions.rotation is not None:
             q, k = rotate(q, positions.rotation), rotate(k, positions.rotation)
         k, own = self.lookup.prepare(k), v

@@ -23,7 +23,7 @@ from regard.errors import ConfigError
 from regard.nn.attention import Mask, MultiHeadAttention
 from regard.nn.dropout import Dropout, StochasticDepth
 from regard.nn.feedforward import FeedForward
-from regard.nn.kv_cache import CrossAttentionKV, KVCache, StaticKVCache
+from regard.nn.kv_cache import CrossAttentionKV, LayerCache
 from regard.nn.positions import PositionEncoding
 
 BlockOrder = Literal["pre-norm", "post-norm", "parallel"]
@@ -69,7 +69,7 @@ class Block(nn.Module):
         positions: PositionEncoding | None = None,
         *,
         cross_kv: CrossAttentionKV | None = None,
-        cache: KVCache | StaticKVCache | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch query model"]:
         """Return the output of the block; `cross_kv` is what `project_memory` returned, where there is cross-attention.
 

@@ -1,7 +1,12 @@
 """Masks: True where a query may attend.
 
-Dimensions: see `regard.nn.attention`.
+Beltagy et al., "Longformer" (2020): windows and global tokens. https://arxiv.org/abs/2004.05150
+Child et al., "Generating Long Sequences with Sparse Transformers" (2019). https://arxiv.org/abs/1904.10509
+
+Dimensions: see `regard.nn.attention`; `*rows` is empty, or the batch.
 """
+
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Int
@@ -55,3 +60,43 @@ def positions_in_document(documents: Int[Tensor, "batch time"]) -> Int[Tensor, "
     is_first = torch.ones_like(documents, dtype=torch.bool)
     is_first[:, 1:] = documents[:, 1:] != documents[:, :-1]
     return positions - positions.where(is_first, 0).cummax(dim=1).values
+
+
+@dataclass(frozen=True)
+class SparsePattern:
+    """Which keys a query attends to: those near it, and some that every query attends to.
+
+    Near are those less than `window` positions away. Every query attends to the
+    first `num_global` positions, which in turn attend to all, and with a `stride` to
+    the last of every `stride` positions (the "fixed" pattern of Child et al., section 4.3).
+
+    Example:
+        >>> positions = torch.arange(5)
+        >>> SparsePattern(window=2, num_global=1, is_causal=True).mask(positions, positions).int().tolist()
+        [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
+    """
+
+    window: int
+    num_global: int = 0
+    stride: int | None = None
+    is_causal: bool = False
+
+    @property
+    def has_common(self) -> bool:
+        """Whether there are keys that every query attends to."""
+        return self.num_global > 0 or self.stride is not None
+
+    def is_common(self, positions: Int[Tensor, "*rows time"]) -> Bool[Tensor, "*rows time"]:
+        """Return whether every later query attends to each of these positions."""
+        is_global = positions < self.num_global
+        return is_global if self.stride is None else is_global | ((positions + 1) % self.stride == 0)
+
+    def mask(
+        self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
+    ) -> Bool[Tensor, "*rows query key"]:
+        """Return the mask of these queries and keys; keys at negative positions are not there."""
+        distance = query_positions[..., :, None] - key_positions[..., None, :]
+        allowed = (distance.abs() < self.window) | self.is_common(key_positions)[..., None, :]
+        allowed = allowed | (query_positions < self.num_global)[..., :, None]
+        allowed = allowed & (key_positions >= 0)[..., None, :]
+        return allowed & (distance >= 0) if self.is_causal else allowed

@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 
 Positions = Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "shaw", "none"]
+Stretching = Literal["llama3", "linear", "ntk", "yarn"]
 
-_SLOW_TURNS, _FAST_TURNS = 1.0, 4.0
+_LLAMA_TURNS, _YARN_TURNS = (1.0, 4.0), (1.0, 32.0)
 """Turns of a plane within the original context: below the first it is stretched fully, above the second not at all."""
 
 
@@ -97,19 +98,31 @@ class Rotary(nn.Module):
     distance and not on their absolute positions.
 
     A `stretch` extends a model beyond the `stretch_from` positions of its original
-    training context: planes that make less than one turn within it rotate that many
-    times slower, planes that make more than four are unchanged, and those between
-    are interpolated (Dubey et al., "The Llama 3 Herd of Models", 2024, arXiv
-    2407.21783).
+    training context:
+
+        linear   every plane rotates that many times slower (Chen et al., 2023, arXiv 2306.15595)
+        ntk      a larger base, by which the slowest plane rotates that many times slower and the fastest as before
+        llama3   planes that make less than one turn within the original context rotate that many times slower, those
+                 that make more than four are unchanged, and those between are interpolated by their number of turns
+                 (Dubey et al., "The Llama 3 Herd of Models", 2024, arXiv 2407.21783)
+        yarn     the same from one to 32 turns, interpolated by the number of the plane, and queries and keys are
+                 multiplied by 0.1 ln(stretch) + 1 (Peng et al., "YaRN", 2023, arXiv 2309.00071, sections 3.2 and 3.4)
     """
 
     def __init__(
-        self, head_dim: int, *, base: float = 10_000.0, stretch: float = 1.0, stretch_from: int = 8_192
+        self,
+        head_dim: int,
+        *,
+        base: float = 10_000.0,
+        stretch: float = 1.0,
+        stretch_from: int = 8_192,
+        stretch_by: Stretching = "llama3",
     ) -> None:
         super().__init__()
         _require_even("head_dim", head_dim)
         self.head_dim, self.base = head_dim, base
         self.stretch, self.stretch_from = stretch, stretch_from
+        self.stretch_by: Stretching = stretch_by
 
     def forward(
         self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
@@ -117,14 +130,37 @@ class Rotary(nn.Module):
         angles = _angles(query_positions, self.head_dim, self.base)
         if self.stretch != 1.0:
             angles = angles * self._speeds(angles)
-        return PositionEncoding(rotation=Rotation(angles.cos(), angles.sin()))
+        cosine, sine = angles.cos(), angles.sin()
+        if self.stretch != 1.0 and self.stretch_by == "yarn":
+            factor = 0.1 * math.log(self.stretch) + 1.0
+            cosine, sine = factor * cosine, factor * sine
+        return PositionEncoding(rotation=Rotation(cosine, sine))
 
     def _speeds(self, like: Float[Tensor, "*rows time half"]) -> Float[Tensor, " half"]:
         """Return the rotation speed of each plane relative to that without a stretch."""
         exponents = torch.arange(0, self.head_dim, 2, device=like.device) / self.head_dim
-        num_turns = self.stretch_from / (2 * math.pi * self.base**exponents)
-        kept = ((num_turns - _SLOW_TURNS) / (_FAST_TURNS - _SLOW_TURNS)).clamp(0.0, 1.0)
+        match self.stretch_by:
+            case "linear":
+                return torch.full_like(exponents, 1.0 / self.stretch)
+            case "ntk":
+                # The base is multiplied by stretch^(d / (d - 2)): the last exponent is (d - 2) / d.
+                return self.stretch ** (-exponents * self.head_dim / max(1, self.head_dim - 2))
+            case "llama3":
+                slow, fast = _LLAMA_TURNS
+                num_turns = self.stretch_from / (2 * math.pi * self.base**exponents)
+                kept = ((num_turns - slow) / (fast - slow)).clamp(0.0, 1.0)
+            case "yarn":
+                slow, fast = (self._plane_with(turns) for turns in _YARN_TURNS)
+                first, last = max(0, math.floor(fast)), min(self.head_dim - 1, math.ceil(slow))
+                planes = torch.arange(self.head_dim // 2, device=like.device)
+                # The small number: of two equal ends, one plane is kept.
+                kept = 1.0 - ((planes - first) / max(last - first, 0.001)).clamp(0.0, 1.0)
         return kept + (1.0 - kept) / self.stretch
+
+    def _plane_with(self, num_turns: float) -> float:
+        """Return the number of the plane, in fractions, that makes so many turns within the original context."""
+        wavelength = self.stretch_from / num_turns
+        return self.head_dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(self.base))
 
 
 class RelativeBias(nn.Module):

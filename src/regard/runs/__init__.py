@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.runs.adapters import load_adapters
+    from regard.runs.evaluation import Evaluation
     from regard.runs.export import export_model
     from regard.runs.folder import RunFolder
     from regard.runs.importing import import_model, load_pretrained
-    from regard.runs.run import Evaluation, GenerationOptions, Run, attention_maps, load
+    from regard.runs.run import GenerationOptions, Run, attention_maps, load
 
 _HOMES = {
-    "Evaluation": "run",
+    "Evaluation": "evaluation",
     "GenerationOptions": "run",
     "Run": "run",
     "RunFolder": "folder",

@@ -129,7 +129,7 @@ def advise(settings: ResolvedSettings, task: Task[Any], data: Prepared, *, used:
 
 
 def _has_needs(name: str, examples: Examples) -> bool:
-    return all(getattr(examples, need) is not None for need in find_metric(name).needs)
+    return all(examples.get(need) is not None for need in find_metric(name).needs)
 
 
 def _test(headline: str, model: Sequence[Examples], baseline: Examples) -> dict[str, Any]:

@@ -7,27 +7,16 @@ from typing import Any
 from regard.data.prepare import Prepared
 from regard.evaluation.registry import find_metric
 from regard.evaluation.tables import label_cells, main_scores
-from regard.explanation.attention import (
-    AttentionMaps,
-    causal_attention_maps,
-    cross_attention_maps,
-    encoder_attention_maps,
-    has_attention,
-)
 from regard.explanation.report import Report, certificate_summary, write_report
-from regard.explanation.trees import draw_as_svg
 from regard.logging import format_duration
+from regard.runs.attention import maps_for_report
 from regard.runs.baseline import BaselineResult
-from regard.runs.run import Evaluation, Run, highlights_of
-from regard.tasks.task import EvaluationData, ReportContent
+from regard.runs.evaluation import Evaluation
+from regard.runs.run import Run
+from regard.tasks.content import ReportContent
+from regard.tasks.task import EvaluationData
 from regard.training.checkpoints import note_of
 from regard.training.precision import threads
-
-_MOST_PICTURES = 8
-"""Pictures whose attention a report shows."""
-_MOST_TOKENS = 60
-"""An attention map with more tokens on a side cannot be read."""
-
 
 _FEWEST_ROWS = 20
 """On fewer rows a model that has learned something can score 0: one that is right in a tenth of all cases does so on 20
@@ -121,13 +110,8 @@ def write_run_report(
         samples=content.samples,
         certificate=certificate_summary(run.certificate()),
         confusion=content.confusion,
-        highlights=[highlights_of(predictions, target) for predictions, target in content.predictions],
-        attention=_attention_maps(run, content),
-        forecasts=_forecasts(content),
-        timelines=_timelines(content),
-        drawn=content.drawn,
-        trees=[{"caption": caption, "svg": draw_as_svg(tree)} for caption, tree in content.trees],
-        drawn_note=content.drawn_note,
+        attention=maps_for_report(run.task, run.model, content),
+        sections=content.sections,
         notes=run.folder.read_provenance().notes,
     )
     write_report(run.folder.report_path, report)
@@ -145,52 +129,3 @@ def _baseline(found: BaselineResult | None, evaluation: Evaluation) -> dict[str,
         "is_beaten": found.is_beaten,
         "advice": list(found.advice),
     }
-
-
-def _forecasts(content: ReportContent) -> str:
-    """A drawing of the forecasts, as SVG."""
-    if not content.forecasts:
-        return ""
-    from regard.explanation.figures import to_svg
-    from regard.explanation.series import plot_forecasts
-
-    return to_svg(plot_forecasts(content.forecasts, coverage=content.coverage))
-
-
-def _timelines(content: ReportContent) -> str:
-    """A drawing of subjects with their events and risks, as SVG."""
-    if not content.timelines:
-        return ""
-    from regard.explanation.events import plot_timelines
-    from regard.explanation.figures import to_svg
-
-    return to_svg(plot_timelines(content.timelines))
-
-
-def _attention_maps(run: Run, content: ReportContent) -> list[AttentionMaps]:
-    """The attention maps of the first input that is short enough to be drawn."""
-    kind = run.task.attention_kind
-    if kind == "picture":
-        return [run.maps_over_picture(*pair) for pair in content.attention_inputs[:_MOST_PICTURES] if pair[1]]
-    model: Any = run.model
-    if kind not in ("cross", "causal", "encoder") or not has_attention(model.body if kind == "encoder" else model):
-        return []
-    inputs = content.attention_inputs or [(each["source"], each["prediction"]) for each in content.samples]
-    for source, output in inputs:
-        if (drawing := run.task.drawing(source)) is not None:
-            if len(drawing.names) < _MOST_TOKENS:
-                return [run.attention(source)]
-            continue
-        lengths = [len(ids) for ids in run.tokenizer.encode([source] if kind == "encoder" else [source, output])]
-        if min(lengths) > 0 and max(lengths) < _MOST_TOKENS:
-            return [_maps_of(run, source, output)]
-    return []
-
-
-def _maps_of(run: Run, source: str, output: str) -> AttentionMaps:
-    model: Any = run.model
-    if run.task.attention_kind == "encoder":
-        return encoder_attention_maps(model.body, run.tokenizer, source, lambda: run.task.output_for(model, source))
-    if run.task.attention_kind == "causal":
-        return causal_attention_maps(model, run.tokenizer, source)
-    return cross_attention_maps(model, run.task.target_tokenizer, source, output, source_tokenizer=run.tokenizer)

@@ -24,7 +24,7 @@ from regard.evaluation.intervals import CONFIDENCE, mean_interval
 from regard.files import check_suffix, require_writable, write_atomically
 from regard.logging import log_warning, progress_bar
 from regard.settings import nearest
-from regard.tasks.task import Policy
+from regard.tasks.capabilities import Policy, PolicyProvider, capability
 from regard.training.interruption import Interruption, listen
 from regard.training.precision import threads
 
@@ -149,7 +149,9 @@ def rollout(
         policy = None
         if loaded is not None:
             # In the precision of its weights: half of it would round observations.
-            policy = loaded.task.policy(loaded.model, target_return=target_return, temperature=temperature, seed=seed)
+            policy = capability(loaded.task, PolicyProvider).policy(
+                loaded.model, target_return=target_return, temperature=temperature, seed=seed
+            )
             policy.check_spaces(
                 num_features=environments.num_features,
                 num_actions=environments.num_actions,

@@ -1,10 +1,8 @@
 """A run in use: what can be done with a trained model, from Python as from the command line."""
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -16,75 +14,55 @@ from numpy.typing import NDArray
 from torch import nn
 
 from regard.adapters.lora import merge_lora
-from regard.data.codecs.text import TextCodec
 from regard.data.formats.encodings import check_encoding
 from regard.data.formats.files import uncompressed_name
-from regard.data.formats.images import locate_image
 from regard.data.formats.messages import format_count, format_names
-from regard.data.formats.records import (
-    RecordTable,
-    cell,
-    choose_inputs,
-    describe_inputs,
-    input_text,
-    open_records,
-    require_other_file,
-    write_records,
-    written_format,
-)
 from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows
 from regard.errors import CheckpointError, ConfigError, DataError, DeviceError, RegardError, RunError
-from regard.evaluation.examples import Examples
-from regard.evaluation.metrics.classes import LabelCounts
 from regard.evaluation.scores import Score
-from regard.evaluation.tables import (
-    LABEL_HEADER,
-    SCORE_HEADER,
-    format_scores,
-    html_table,
-    label_cells,
-    label_records,
-    main_scores,
-    score_cells,
-)
+from regard.evaluation.tables import html_table
 from regard.explanation.attention import (
     AttentionMaps,
-    PictureMaps,
-    causal_attention_maps,
-    cross_attention_maps,
-    encoder_attention_maps,
-    graph_attention_maps,
     model_attention_maps,
-    picture_maps,
 )
-from regard.explanation.attribution import Attribution, Highlights
+from regard.explanation.attribution import Highlights
 from regard.explanation.image_maps import ImageMaps, image_maps
 from regard.explanation.report import certificate_summary, update_certificate
+from regard.files import write_atomically
 from regard.generation.config import GenerationConfig
 from regard.logging import log_info, log_warning, progress_bar, quiet_logs
 from regard.nn.inference import prepare_for_inference
+from regard.runs.attention import attention_of, input_tokenizer
 from regard.runs.baseline import BaselineResult
+from regard.runs.evaluation import Evaluation
 from regard.runs.folder import RunFolder
+from regard.runs.tables import ROWS_AT_ONCE, TableInputs, check_out, predict_subjects, write_table
 from regard.selection.bounds import DELTA
 from regard.selection.certificate import Certificate
 from regard.selection.ledger import FILE, openings_in
 from regard.selection.sealed import rows_digest, without_sealed
 from regard.selection.siblings import read_ledgers
-from regard.tasks.registry import make_task
-from regard.tasks.task import (
-    FORECAST_COLUMNS,
-    DrawnImage,
-    EvaluationData,
-    Likelihoods,
-    Prediction,
-    Predictor,
+from regard.tasks.capabilities import (
+    AspectPredictor,
+    Embedder,
+    Forecaster,
+    ImageExplainer,
+    ImageGenerator,
+    OutputDrawer,
+    SampleScorer,
     SeriesForecast,
-    Task,
+    StridedEvaluator,
+    SubjectPredictor,
     TextScore,
+    TextScorer,
+    capability,
+    forecast_plot,
 )
-from regard.tasks.text import SEPARATOR
+from regard.tasks.content import DrawnImage, Prediction
+from regard.tasks.registry import make_task
+from regard.tasks.task import EvaluationData, Predictor, Task
 from regard.text.chat import Chat
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints import (
@@ -103,7 +81,6 @@ from regard.training.settings import ResolvedSettings
 if TYPE_CHECKING:
     from regard.runs.rollout import Rollout
 
-_ROWS_AT_ONCE = 256
 _MOST_PREDICTORS = 8
 """Predictors that are kept, by their generation settings: a server may be asked for any number of them."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -126,58 +103,6 @@ class GenerationOptions(TypedDict, total=False):
     max_tokens: int | None
     seed: int
     quantization: Literal["int8"] | None
-
-
-@dataclass(frozen=True, repr=False)
-class Evaluation:
-    """Scores by name, and what they were computed from."""
-
-    scores: dict[str, Score]
-    headline: str
-    """The name of the score that heads reports."""
-    rows: list[tuple[str, ...]]
-    predictions: list[Prediction]
-    likelihoods: Likelihoods
-    examples: Examples
-    label_counts: LabelCounts | None = None
-    """For each row and label the correct, predicted and actual occurrences, where targets are labels or entities."""
-
-    @property
-    def outputs(self) -> list[str]:
-        return [prediction.output for prediction in self.predictions]
-
-    def to_json(self) -> dict[str, Any]:
-        """Each score under its name, and the number of rows."""
-        return {**{name: score.to_json() for name, score in self.scores.items()}, "rows": len(self.rows)}
-
-    def to_records(self) -> list[dict[str, Any]]:
-        """One dictionary for each score, for `pandas.DataFrame`."""
-        return [
-            {"metric": name, "value": score.value, "low": score.interval and score.interval[0],
-             "high": score.interval and score.interval[1], "rows": len(self.rows)}
-            for name, score in self.scores.items()
-        ]  # fmt: skip
-
-    def label_records(self) -> list[dict[str, Any]]:
-        """Precision, recall, F1 and support of each label, or of each type of entity; empty where there are none."""
-        return [] if self.label_counts is None else label_records(self.label_counts)
-
-    def __str__(self) -> str:
-        """The tables that `regard evaluate` prints; signatures are in `to_json`."""
-        return format_scores(self.scores, self.label_counts, num_rows=len(self.rows) if self.predictions else None)
-
-    def __repr__(self) -> str:
-        shown = main_scores(self.scores, has_labels=self.label_counts is not None)
-        values = ", ".join(f"{score.name}={score.value:.{score.digits}f}" for score in shown)
-        return f"Evaluation({values}, rows={len(self.rows)})"
-
-    def _repr_html_(self) -> str:
-        """The tables that notebooks show."""
-        shown = main_scores(self.scores, has_labels=self.label_counts is not None)
-        tables = html_table(SCORE_HEADER, score_cells(shown))
-        return (
-            tables if self.label_counts is None else tables + html_table(LABEL_HEADER, label_cells(self.label_counts))
-        )
 
 
 class Run:
@@ -228,10 +153,7 @@ class Run:
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the inputs."""
-        codec = self.task.codecs.get("source", self.task.codecs.get("text"))
-        if not isinstance(codec, TextCodec):
-            raise RunError(f"{self.path} is for {self.task.description}, and has no tokenizer")
-        return codec.tokenizer
+        return input_tokenizer(self.task)
 
     @cached_property
     def model(self) -> nn.Module:
@@ -277,8 +199,8 @@ class Run:
             return self.predict([inputs], aspect=aspect, **options)[0]
         grouped = self.predict_grouped(inputs, aspect=aspect, **options)
         return [
-            some[0].output if len(some) == 1 and (aspect is not None or some[0].aspect is None)
-            else {str(each.aspect): each.output for each in some}
+            some[0].output if len(some) == 1 and (aspect is not None or some[0].key is None)
+            else {str(each.key): each.output for each in some}
             for some in grouped
         ]  # fmt: skip
 
@@ -295,10 +217,22 @@ class Run:
         """The predictions of each input: one, or one for each aspect."""
         config = self.generation(**options)
         self._check_inputs(inputs)
-        expanded = [self.task.expand_input(text, aspect) for text in inputs]
+        expanded = self._expand(inputs, aspect)
         found = self._predict_expanded(expanded, config, has_bar=True)
-        _warn_of_unseen(self.task.unseen_in(text for some in expanded for text in some))
+        _warn_of_unseen(self._unseen_in(expanded))
         return found
+
+    def _expand(self, inputs: Sequence[str], aspect: str | None) -> list[list[str]]:
+        """For each input those that predictions are made for: itself, or with an aspect, or with each one."""
+        if aspect is None and not isinstance(self.task, AspectPredictor):
+            return [[text] for text in inputs]
+        task = capability(self.task, AspectPredictor)
+        return [task.expand_input(text, aspect) for text in inputs]
+
+    def _unseen_in(self, expanded: Sequence[Sequence[str]]) -> list[str]:
+        if not isinstance(self.task, AspectPredictor):
+            return []
+        return self.task.unseen_in(text for some in expanded for text in some)
 
     @overload
     def predict_table(
@@ -347,36 +281,28 @@ class Run:
             aspect: For aspect sentiment: the aspect; unset, a column of the table, or each aspect.
             options: Options of generation.
         """
-        if self.task.reads_tables:
-            return self._predict_subjects(data, out, columns)
-        config, own = self.generation(**options), self.folder.read_provenance().columns
-        schema = self.task.server_schema(self.folder.read_held_out("valid")[:1])
-        parts = schema.inputs[:1] if aspect is not None else schema.inputs
-        if isinstance(out, str | os.PathLike):
-            written_format(out)
-            if not isinstance(data, Sequence) or isinstance(data, str):
-                require_other_file(out, data)
-        if isinstance(data, str | os.PathLike):
-            encoding = self._encoding_of([str(data)], encoding)
-        table = open_records(data, wanted=columns, own=own[: len(parts)], encoding=encoding)
-        table.check()
-        added = {"prediction": "text", "probability": "number"} | (
-            {"spans": "spans"} if schema.output == "tags" else {}
+        if isinstance(self.task, SubjectPredictor):
+            with threads(1):
+                return predict_subjects(self.task, self.model, data, out, columns)
+        config, is_file = self.generation(**options), isinstance(data, str | os.PathLike)
+        unseen: dict[str, None] = {}
+
+        def predict(inputs: list[str]) -> list[list[Prediction]]:
+            expanded = self._expand(inputs, aspect)
+            unseen.update(dict.fromkeys(self._unseen_in(expanded)))
+            return self._predict_expanded(expanded, config)
+
+        inputs = TableInputs(
+            self.task,
+            own=self.folder.read_provenance().columns,
+            schema=self.task.server_schema(self.folder.read_held_out("valid")[:1]),
+            is_one_part=aspect is not None,
+            tokenizer=self.tokenizer if self.task.tokenizer_kind else None,
         )
-        if twice := [name for name in added if name in table.names]:
-            raise DataError(f"{table.name} already has a column {twice[0]!r}: rename it, or remove it")
-        first = next(iter(table), None)
-        if first is not None and self.task.input_of_record(first) is not None:
-            chosen = []
-        else:
-            chosen, reason = choose_inputs(table, parts, wanted=columns, own=own)
-            log_info(f"{describe_inputs(parts, chosen, reason)}")
-        folder = Path(data).parent if schema.reads_files and isinstance(data, str | os.PathLike) else None
-        rows = self._predicted_rows(table, chosen, list(added), aspect, config, folder)
-        if out is None:
-            return list(rows)
-        write_records(out, rows, table, added)
-        return None
+        encoding = self._encoding_of([str(data)], encoding) if is_file else encoding
+        rows = inputs.predict(data, predict, out=out, columns=columns, encoding=encoding)
+        _warn_of_unseen(list(unseen))
+        return rows
 
     def plot_timelines(
         self,
@@ -392,65 +318,18 @@ class Run:
             path: A PNG or SVG file.
             columns: The columns to use; unset, all.
         """
-        from regard.explanation.events import plot_timelines
-        from regard.explanation.figures import save_figure
-        from regard.explanation.series import require_plot_path
+        from regard.explanation.panels import require_plot_path, save_plot
 
-        require_plot_path(os.fspath(path))
-        timelines = self.task.subject_timelines(self.model, data, columns=columns)
-        save_figure(plot_timelines(timelines), Path(path))
+        require_plot_path(path)
+        save_plot(capability(self.task, SubjectPredictor).plot_subjects(self.model, data, columns=columns), path)
 
-    def _predict_subjects(
-        self,
-        data: str | os.PathLike[str] | Sequence[Any],
-        out: str | os.PathLike[str] | TextIO | None,
-        columns: Sequence[str] | None,
-    ) -> list[dict[str, Any]] | None:
-        """A row for each subject of a table whose rows are not inputs one by one."""
-        if isinstance(out, str | os.PathLike):
-            written_format(out)
-            if isinstance(data, str | os.PathLike):
-                require_other_file(out, data)
-        with threads(1):
-            rows = self.task.predict_subjects(self.model, data, columns=columns)
-        assert rows is not None
-        if out is None:
-            return rows
-        table = RecordTable(name="the predictions", format="rows", read=lambda: iter(()), names=tuple(rows[0]))
-        write_records(out, iter(rows), table, {})
-        return None
+    def plot_output(self, output: str, path: str | os.PathLike[str]) -> None:
+        """Draw an output that is a tree to an SVG file."""
+        from regard.explanation.panels import require_plot_path
 
-    def _predicted_rows(
-        self,
-        table: RecordTable,
-        columns: Sequence[str],
-        added: Sequence[str],
-        aspect: str | None,
-        config: GenerationConfig,
-        folder: Path | None,
-    ) -> Iterator[dict[str, Any]]:
-        num_empty = num_unknown = 0
-        unseen: dict[str, None] = {}
-        rows = progress_bar(table, "predicting", total=table.num_rows)
-        while chunk := list(islice(rows, _ROWS_AT_ONCE)):
-            inputs = [
-                _input_of(row, columns, folder) if columns else self.task.input_of_record(row) or "" for row in chunk
-            ]
-            full = [text for text in inputs if text]
-            num_empty += len(inputs) - len(full)
-            if self.task.tokenizer_kind:
-                num_unknown += self.tokenizer.count_unknown(self.tokenizer.encode(full))
-            expanded = [self.task.expand_input(text, aspect) for text in full]
-            found = iter(self._predict_expanded(expanded, config))
-            unseen.update(dict.fromkeys(self.task.unseen_in(text for some in expanded for text in some)))
-            for row, text in zip(chunk, inputs, strict=True):
-                answer = _answer_of(next(found)) if text else {}
-                yield {**row, **{name: answer.get(name) for name in added}}
-        if num_empty:
-            log_warning(f"{format_count(num_empty, 'row')} without an input: no prediction is made for them")
-        if num_unknown:
-            log_warning(f"{num_unknown:,} tokens of the input are not in the vocabulary")
-        _warn_of_unseen(list(unseen))
+        drawer = capability(self.task, OutputDrawer)
+        require_plot_path(path, (".svg",))
+        write_atomically(Path(path), drawer.output_as_svg(output).encode())
 
     def _predict_expanded(
         self, expanded: Sequence[Sequence[str]], config: GenerationConfig, *, has_bar: bool = False
@@ -459,7 +338,7 @@ class Run:
         return [list(islice(found, len(some))) for some in expanded]
 
     def _predict(self, inputs: Sequence[str], config: GenerationConfig, *, has_bar: bool) -> list[Prediction]:
-        chunks = [inputs[start : start + _ROWS_AT_ONCE] for start in range(0, len(inputs), _ROWS_AT_ONCE)]
+        chunks = [inputs[start : start + ROWS_AT_ONCE] for start in range(0, len(inputs), ROWS_AT_ONCE)]
         bar = progress_bar(chunks, "predicting", total=len(chunks)) if has_bar and len(chunks) > 1 else chunks
         with threads(1):  # a decoding step is too little work to be shared by threads
             return [prediction for chunk in bar for prediction in self.predictor(config)(chunk)]
@@ -570,43 +449,21 @@ class Run:
 
     def highlights(self, text: str, *, aspect: str | None = None) -> Highlights:
         """For aspect sentiment: the weight of each word of `text` for `aspect`, or for each aspect."""
-        if self.task.attention_kind != "words":
-            raise RunError(f"{self.path} is for {self.task.description}, which has no word weights")
-        return highlights_of(self.predict_full([text], aspect=aspect))
+        task, found = capability(self.task, AspectPredictor), self.predict_full([text], aspect=aspect)
+        return Highlights(found[0].input, [task.attribution(each) for each in found])
 
     def attention(self, text: str, **options: Unpack[GenerationOptions]) -> AttentionMaps:
         """The attention maps of the model for `text` and its output."""
-        model: Any = self.model
-        kind = self.task.attention_kind
-        if kind == "picture":
-            return self.maps_over_picture(text, str(self.predict(text, **options)))
-        if kind not in ("cross", "causal", "encoder"):
-            raise RunError(f"{self.path} is for {self.task.description}, which has no attention maps of text")
-        if kind == "encoder":
+        if self.task.attention_kind in ("encoder", "causal"):  # others predict first, which checks the input
             self._check_inputs([text])
-            if (drawing := self.task.drawing(text)) is not None:
-                return graph_attention_maps(model.body, drawing, text, lambda: self.task.output_for(model, text))
-            return encoder_attention_maps(model.body, self.tokenizer, text, lambda: self.task.output_for(model, text))
-        if kind == "causal":
-            self._check_inputs([text])
-            return causal_attention_maps(model, self.tokenizer, text)
-        output = str(self.predict(text, **options))
-        return cross_attention_maps(model, self.task.target_tokenizer, text, output, source_tokenizer=self.tokenizer)
+        return attention_of(self.task, self.model, text, lambda: str(self.predict(text, **options)))
 
     def image_maps(self, path: str | os.PathLike[str]) -> ImageMaps:
         """Maps over an image: attention and rollout of a Vision Transformer, Grad-CAM of a convolutional network."""
-        if self.task.attention_kind != "image":
-            raise RunError(f"{self.path} is for {self.task.description}, which has no maps over images")
-        task: Any = self.task
+        task = capability(self.task, ImageExplainer)
         output = str(self.predict(str(path)))
-        label = task.label_codec.labels.index(output)
-        return image_maps(self.model, str(path), task.image, prediction=output, label=label)
-
-    def maps_over_picture(self, image: str, caption: str) -> PictureMaps:
-        """The attention of each token of a caption over an image."""
-        tokens, layers = self.task.picture_attention(self.model, image, caption)
-        image_config: Any = self.task.codecs["image"]
-        return picture_maps(tokens, layers, image, caption, image_config.image.size)
+        image, label = task.image_output(output)
+        return image_maps(self.model, str(path), image, prediction=output, label=label)
 
     def generate(self, prompt: str = "", **options: Unpack[GenerationOptions]) -> str:
         """The continuation of `prompt`, for a seed always the same; with `beam_size`, the best one of beam search."""
@@ -631,8 +488,9 @@ class Run:
 
         The data that the run was trained on is read again.
         """
+        scorer = capability(self.task, SampleScorer)
         rows, _ = self.task.read(self.settings.data)
-        return self.task.score_samples(texts, [row[0] for row in rows])
+        return scorer.score_samples(texts, [row[0] for row in rows])
 
     def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Unpack[GenerationOptions]) -> Iterator[str]:
         """The model's answer to a conversation, or to one question, piece by piece.
@@ -680,23 +538,18 @@ class Run:
             out: A CSV, TSV, JSON-lines or Parquet file to write, with a row for each series, step and column.
             plot: A PNG or SVG file to draw.
         """
-        if out is not None:
-            written_format(out)
-            if isinstance(data, str | os.PathLike):
-                require_other_file(out, data)
+        check_out(data, out)
         if plot is not None:
-            from regard.explanation.series import require_plot_path
+            from regard.explanation.panels import require_plot_path
 
-            require_plot_path(os.fspath(plot))
-        found = self.task.forecast(self.model, data, horizon=horizon)
+            require_plot_path(plot)
+        found = capability(self.task, Forecaster).forecast(self.model, data, horizon=horizon)
         if out is not None:
-            rows = (row for each in found for row in each.to_records())
-            table = RecordTable(name="the forecasts", format="rows", read=lambda: iter(()), names=FORECAST_COLUMNS)
-            write_records(out, rows, table, {})
+            write_table(out, [row for each in found for row in each.to_records()], SeriesForecast.names)
         if plot is not None:
-            from regard.explanation.series import save_forecasts
+            from regard.explanation.panels import save_plot
 
-            save_forecasts(found, os.fspath(plot), coverage=getattr(self.settings.task, "coverage", None))
+            save_plot(forecast_plot(found), plot)
         return found
 
     def rollout(
@@ -742,10 +595,11 @@ class Run:
         if out is not None:
             require_drawn_path(os.fspath(out))
         is_grid = out is not None and os.fspath(out).lower().endswith(".png")
-        training = self._training_data() if self.task.draws_images and not is_grid else None
+        task = capability(self.task, ImageGenerator)
+        training = None if is_grid else self._training_data()
         config = self.generation(**{"temperature": 1.0, **options})
         with threads(1):  # as for text
-            found = self.task.draw(self.model, config, count=count, label=label, training=training)
+            found = task.draw(self.model, config, count=count, label=label, training=training)
         if out is not None:
             of_class = f" of class {label}" if label is not None else ""
             save_drawn(found, os.fspath(out), title=f"{self.path.name}: images{of_class}")
@@ -768,7 +622,7 @@ class Run:
         if isinstance(inputs, str):
             return self.embed([inputs])[0]
         self._check_inputs(inputs)
-        return self.task.embed(self.model, inputs)
+        return capability(self.task, Embedder).embed(self.model, inputs)
 
     @overload
     def score(self, texts: str) -> TextScore: ...  # pyright: ignore[reportOverlappingOverload]  as above
@@ -781,7 +635,8 @@ class Run:
         if isinstance(texts, str):
             return self.score([texts])[0]
         self._check_inputs(texts)
-        return [self.task.score_text(self.model, text) for text in texts]
+        scorer = capability(self.task, TextScorer)
+        return [scorer.score_text(self.model, text) for text in texts]
 
     def predictor(self, config: GenerationConfig) -> Predictor:
         """The predictor for these generation settings; it is kept for the next call."""
@@ -815,7 +670,7 @@ class Run:
     ) -> Evaluation:
         if not rows:
             raise DataError("there are no rows to evaluate on")
-        task = self.task if stride is None else self.task.with_stride(stride)
+        task = self.task if stride is None else capability(self.task, StridedEvaluator).with_stride(stride)
         inputs = [task.input_of(row) for row in rows] if task.has_targets else []
         predictions = self.predict_full(inputs, **options) if inputs else []
         likelihoods = task.likelihoods(self.model, task.row_batches(rows), self.device)
@@ -946,15 +801,6 @@ def attention_maps(
     return run.attention(text, **options)
 
 
-def highlights_of(predictions: Sequence[Prediction], target: str | None = None) -> Highlights:
-    """Predictions for the aspects of one text, with the weights of its words."""
-    attributions = [
-        Attribution(str(each.aspect), each.output, each.probabilities or {}, each.weights or [], target)
-        for each in predictions
-    ]
-    return Highlights(predictions[0].input, attributions)
-
-
 def _warn_of_unseen(aspects: Sequence[str]) -> None:
     if aspects:
         log_warning(
@@ -965,30 +811,6 @@ def _warn_of_unseen(aspects: Sequence[str]) -> None:
 
 def _names_of(paths: Sequence[str]) -> str:
     return ", ".join(Path(path).name for path in paths)
-
-
-def _input_of(row: Mapping[str, Any], columns: Sequence[str], folder: Path | None) -> str:
-    """The input in a row of a table, empty if a part of it is; a path of a file is relative to the table."""
-    texts = [input_text(cell(row, name)) for name in columns]
-    if not all(text.strip() for text in texts):
-        return ""
-    if len(texts) > 1:
-        texts = [text.replace(SEPARATOR, " ") for text in texts]
-    return SEPARATOR.join(texts) if folder is None else locate_image(texts[0], folder)
-
-
-def _answer_of(predictions: Sequence[Prediction]) -> dict[str, Any]:
-    """The columns that a table gets; of several aspects, JSON objects with a value for each."""
-    first = predictions[0]
-    if len(predictions) == 1:
-        spans = first.spans and [{**span.to_json(), "probability": _rounded(span.probability)} for span in first.spans]
-        return {"prediction": first.output, "probability": _rounded(first.probability), "spans": spans}
-    return {"prediction": json.dumps({str(each.aspect): each.output for each in predictions}, ensure_ascii=False)}
-
-
-def _rounded(probability: float | None) -> float | None:
-    """With as many digits as a reader of a table needs."""
-    return None if probability is None else round(probability, 6)
 
 
 def split_paths_and_rows(data: Any) -> tuple[list[str], Rows | None]:

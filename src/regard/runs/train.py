@@ -30,13 +30,15 @@ from regard.logging import format_duration, log_info, log_warning
 from regard.models.family import find_family, read_model_config
 from regard.models.presets import find_preset, has_size
 from regard.runs.baseline import BaselineResult, advise, compare_with_baseline
+from regard.runs.evaluation import Evaluation
 from regard.runs.folder import RunFolder, imported_runs
 from regard.runs.report import describe_failure, write_run_report
-from regard.runs.run import Evaluation, Run, split_paths_and_rows
+from regard.runs.run import Run, split_paths_and_rows
 from regard.settings import merge_tables, require_table
+from regard.tasks.choices import ChoiceContext
 from regard.tasks.detection import readable_rows
 from regard.tasks.registry import detect_task, find_task, make_task
-from regard.tasks.task import ChoiceContext, Task
+from regard.tasks.task import Task
 from regard.tasks.text import TextSettings
 from regard.training.checkpoints import load_checkpoint, save_checkpoint, trained_weights, weights_of, write_tensors
 from regard.training.defaults import choose_size, draft, find_hardware, preset_of, resolve, with_model_defaults

@@ -18,7 +18,7 @@ Dimensions: `batch` rows, `time` positions, `model` width, `labels` classes.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
@@ -50,23 +50,10 @@ from regard.models.family import ModelConfig, make_lookup
 from regard.models.heads import HeadConfig, PredictionHead, build_body, default_pooling
 from regard.nn.similarity import DotProduct
 from regard.settings import read_toml
+from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
+from regard.tasks.content import Attribution, Prediction, ReportContent, Section, ServerSchema
 from regard.tasks.detection import DetectionSummary
-from regard.tasks.task import (
-    PLAIN,
-    ChoiceContext,
-    Choices,
-    Defaults,
-    DefaultsContext,
-    Detection,
-    EvaluationData,
-    Likelihoods,
-    Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
-    repeat_batch,
-    to_device,
-)
+from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, repeat_batch, to_device
 from regard.tasks.text import (
     SEPARATOR,
     TextBatch,
@@ -162,7 +149,7 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
     store_columns = ("text", "label")
     metrics = ("accuracy", "macro_f1", "matthews", "calibration_error")
     has_labels = True
-    attention_kind = "words"
+    attention_kind = None
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
@@ -348,14 +335,12 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
         ((_, offsets),) = self.tokenizer.encode_with_offsets([text])
         words = word_weights(text, weights[1:], offsets)  # the first token is the start
         best = most_probable(probabilities)
-        return Prediction(
-            text,
-            best,
-            probabilities=probabilities,
-            aspect=aspect.strip(),
-            weights=words,
-            probability=probabilities[best],
-        )
+        return AspectPrediction(text, best, None, probabilities, probabilities[best], aspect.strip(), words)
+
+    def attribution(self, prediction: Prediction, target: str | None = None) -> Attribution:
+        assert isinstance(prediction, AspectPrediction)
+        probabilities = prediction.probabilities or {}
+        return Attribution(prediction.aspect, prediction.output, probabilities, prediction.weights, target)
 
     def baseline(self, data: Prepared) -> Baseline:
         rows = data.train_rows()
@@ -373,15 +358,29 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
             [each for each in both if (each[0].output == each[1]) is is_right] for is_right in (False, True)
         )
         shown = [*wrong[: _NUM_HIGHLIGHTED // 2], *right[: _NUM_HIGHLIGHTED // 2]]
+        texts = [(prediction.input, [self.attribution(prediction, target)]) for prediction, target in shown]
         return ReportContent(
             samples=self.samples(model, data),
             confusion=confusion_table(self.label_codec, data),
-            predictions=[([prediction], target) for prediction, target in shown],
             facts=self.facts(),
+            sections=[Section("Word attributions", texts=texts)],
         )
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return ServerSchema(("text", "aspect"), labels=tuple(self.label_codec.labels), output="label")
+
+
+@dataclass(frozen=True)
+class AspectPrediction(Prediction):
+    """The label of one aspect of a text."""
+
+    aspect: str = ""
+    weights: list[tuple[str, float]] = field(default_factory=list)
+    """The attention weight of each word of the text."""
+
+    @property
+    def key(self) -> str:
+        return self.aspect
 
 
 class AspectClassifier(nn.Module):

@@ -28,8 +28,8 @@ from regard.data.codecs.codec import Codec
 from regard.data.codecs.labels import LabelCodec
 from regard.data.codecs.pixels import PixelCodec
 from regard.data.formats.images import ImageConfig
-from regard.data.image_sources import ImageSource, open_images
-from regard.data.prepare import FitData, Prepared, prepare_images
+from regard.data.image_sources import ImageSource, open_images, prepare_images
+from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows
 from regard.data.stores.images import ImageStore
@@ -38,23 +38,18 @@ from regard.evaluation.examples import Examples
 from regard.models.family import ModelConfig, build_encoder
 from regard.models.heads import HeadConfig, Pool, PredictionHead, pooled
 from regard.nn.augmentation import crop_and_flip, mix_images
+from regard.tasks.capabilities import LabeledVectors
+from regard.tasks.choices import MUON_REASON, Defaults, DefaultsContext
+from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.images import ImageTask, ShuffledImages, choose_flips, draw_offsets
 from regard.tasks.task import (
-    MUON_REASON,
     PLAIN,
-    Defaults,
-    DefaultsContext,
     Detection,
     EvaluationData,
-    ExportSpec,
     ImportedCodecs,
-    LabeledVectors,
     Likelihoods,
     Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
     TaskSettings,
     repeat_batch,
     to_device,
@@ -116,7 +111,7 @@ class ImageClassification(ImageTask[ImageClassificationSettings]):
     default_preset = "vit"
     has_labels = True
     head_kind = "image-labels"
-    attention_kind = "image"
+    attention_kind = None
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
@@ -299,6 +294,9 @@ class ImageClassification(ImageTask[ImageClassificationSettings]):
     def imported_codecs(cls, imported: ImportedCodecs) -> dict[str, Codec]:
         """Without labels the codec is empty, and the model is a body to be fine-tuned."""
         return {"image": PixelCodec(imported.image), "label": LabelCodec(dict.fromkeys(imported.labels, 0))}
+
+    def image_output(self, output: str) -> tuple[ImageConfig, int]:
+        return self.image, self.label_codec.labels.index(output)
 
     @torch.inference_mode()
     def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:

@@ -34,12 +34,12 @@ from regard.baselines.baseline import Baseline, BaselinePredictions
 from regard.baselines.ngrams import KneserNey
 from regard.data.formats.messages import format_column, format_count, format_names
 from regard.data.permutation import mix
-from regard.data.prepare import Prepared, prepare_text
+from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows
 from regard.data.splits.by_hash import row_hash
 from regard.data.stores.tokens import TokenStream
-from regard.data.text_sources import TextSource, open_texts
+from regard.data.text_sources import TextSource, open_texts, prepare_text
 from regard.data.windows import ContiguousSampler, WindowSampler, evaluation_windows
 from regard.errors import ConfigError, DataError, RunError
 from regard.evaluation.examples import Examples
@@ -57,23 +57,17 @@ from regard.models.ngram_mixture import NgramMixture
 from regard.models.protocols import Decoder, StatefulDecoder
 from regard.nn.losses import IGNORED
 from regard.nn.ngrams import NgramTables, estimate_kneser_ney
+from regard.tasks.capabilities import TextScore
+from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
+from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.task import (
     PLAIN,
-    ChoiceContext,
-    Choices,
     ComparedRun,
-    Defaults,
-    DefaultsContext,
     Detection,
     EvaluationData,
-    ExportSpec,
     Likelihoods,
     Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
-    TextScore,
     repeat_batch,
     to_device,
 )
@@ -698,7 +692,7 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
         """Validity, uniqueness and novelty of molecules."""
         if sequence_kind(known[:_SAMPLED_TEXTS]) not in ("smiles", "selfies"):
             raise RunError("metrics of generated texts are for molecules, and this model was trained on other texts")
-        examples = Examples(outputs=[text.strip() for text in texts], references=known)
+        examples = Examples(outputs=[text.strip() for text in texts], extras={"references": known})
         return score_examples([metric.name for metric in GENERATION_METRICS], examples)
 
     def score_text(self, model: Any, text: str) -> TextScore:

@@ -8,7 +8,7 @@ from regard.errors import ConfigError, UnknownTaskError
 from regard.models.family import InputKind, ModelConfig
 from regard.registry import Registry
 from regard.tasks.detection import DetectionSummary, describe_source
-from regard.tasks.task import HeadKind, Task, TaskSettings
+from regard.tasks.task import Task, TaskSettings
 
 TASKS: Registry[type[Task[Any]]] = Registry(
     "regard.tasks", "task", members=("name", "description", "Settings", "codec_types", "store_columns", "metrics")
@@ -24,7 +24,7 @@ def find_task(name: str) -> type[Task[Any]]:
     return TASKS.find(name)
 
 
-def task_for_head(head: HeadKind | None) -> type[Task[Any]]:
+def task_for_head(head: str | None) -> type[Task[Any]]:
     """The task whose models have this head."""
     return next(task for task in TASKS if task.head_kind == head)
 

@@ -32,18 +32,9 @@ from regard.evaluation.metrics.classes import LabelCounts
 from regard.evaluation.scores import Score
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, SequenceClassifier
+from regard.tasks.content import ExportSpec, Prediction
 from regard.tasks.detection import LABEL_COLUMNS, DetectionSummary
-from regard.tasks.task import (
-    PLAIN,
-    Detection,
-    EvaluationData,
-    ExportSpec,
-    ImportedCodecs,
-    Likelihoods,
-    Objective,
-    Prediction,
-    to_device,
-)
+from regard.tasks.task import PLAIN, Detection, EvaluationData, ImportedCodecs, Likelihoods, Objective, to_device
 from regard.tasks.text import TextBatch, make_text_batch
 from regard.tasks.text_classification import LabeledTextSettings, LabeledTextTask
 

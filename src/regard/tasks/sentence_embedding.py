@@ -43,19 +43,9 @@ from regard.evaluation.metrics.retrieval import rank_matches
 from regard.logging import log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, Pool, build_body, default_pooling, pooled
-from regard.tasks.task import (
-    EVALUATION_TOKENS,
-    NUM_SAMPLES,
-    PLAIN,
-    Defaults,
-    DefaultsContext,
-    EvaluationData,
-    Likelihoods,
-    Objective,
-    Prediction,
-    ServerSchema,
-    to_device,
-)
+from regard.tasks.choices import Defaults, DefaultsContext
+from regard.tasks.content import Prediction, ServerSchema
+from regard.tasks.task import EVALUATION_TOKENS, NUM_SAMPLES, PLAIN, EvaluationData, Likelihoods, Objective, to_device
 from regard.tasks.text import (
     TextBatch,
     TextSettings,
@@ -194,7 +184,7 @@ class SentenceEmbedding(TextTask[SentenceEmbeddingSettings]):
         return EmbeddingPredictor(self, model)
 
     def examples(self, data: EvaluationData) -> Examples:
-        return Examples(ranks=data.likelihoods.ranks)
+        return Examples(extras={"ranks": data.likelihoods.ranks})
 
     def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
         """Texts, their partners, and the nearest of all partners; errors first."""

@@ -39,27 +39,18 @@ from regard.generation.engine import Engine, Request
 from regard.models.family import ModelConfig, build_model
 from regard.models.heads import HeadConfig
 from regard.nn.losses import IGNORED
-from regard.tasks.detection import DetectionSummary
-from regard.tasks.task import (
+from regard.tasks.choices import (
     BATCH_TOKENS,
     MUON_REASON,
-    PLAIN,
     TRAIN_DEFAULTS,
     ChoiceContext,
     Choices,
     Defaults,
     DefaultsContext,
-    Detection,
-    EvaluationData,
-    ExportSpec,
-    Likelihoods,
-    Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
-    repeat_batch,
-    to_device,
 )
+from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
+from regard.tasks.detection import DetectionSummary
+from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, repeat_batch, to_device
 from regard.tasks.text import TextSettings, TextTask, fit_tokenizer, next_token_loss, pad_rows, pad_time, row_losses
 from regard.text.statistics import TextStatistics, characters_per_token, choose_tokenizer
 from regard.text.tokenizer import Tokenizer

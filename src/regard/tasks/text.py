@@ -23,19 +23,9 @@ from regard.data.codecs.text import FEWEST_TOKENS, TextCodec
 from regard.data.prepare import FitData
 from regard.models.protocols import Decoder
 from regard.nn.losses import IGNORED, linear_cross_entropy, linear_log_likelihoods, rdrop_cross_entropy
-from regard.tasks.task import (
-    BATCH_TOKENS,
-    PLAIN,
-    ChoiceContext,
-    Choices,
-    Defaults,
-    DefaultsContext,
-    ExportSpec,
-    ImportedCodecs,
-    Objective,
-    Task,
-    TaskSettings,
-)
+from regard.tasks.choices import BATCH_TOKENS, ChoiceContext, Choices, Defaults, DefaultsContext
+from regard.tasks.content import ExportSpec
+from regard.tasks.task import PLAIN, ImportedCodecs, Objective, Task, TaskSettings
 from regard.text.statistics import TextStatistics, choose_tokenizer
 from regard.text.tokenizer import Tokenizer
 

@@ -37,23 +37,17 @@ from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, SequenceClassifier, default_pooling
 from regard.models.linear_ngrams import Outputs, TokenRows
 from regard.nn.losses import IGNORED, contrastive_losses
+from regard.tasks.capabilities import LabeledVectors
+from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
+from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import LABEL_COLUMNS, PAIR_COLUMNS, DetectionSummary
 from regard.tasks.task import (
     PLAIN,
-    ChoiceContext,
-    Choices,
-    Defaults,
-    DefaultsContext,
     Detection,
     EvaluationData,
-    ExportSpec,
     ImportedCodecs,
-    LabeledVectors,
     Likelihoods,
     Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
     repeat_batch,
     symmetric_kl,
     to_device,

@@ -24,8 +24,10 @@ from regard.models.heads import HeadConfig
 from regard.models.presets import Size, find_preset, has_size, preset_names
 from regard.nn.precision import fits_float8, has_float8
 from regard.settings import merge_tables, require_table
+from regard.tasks.capabilities import LinearProber
+from regard.tasks.choices import Defaults, DefaultsContext
 from regard.tasks.registry import find_task, make_task
-from regard.tasks.task import Defaults, DefaultsContext, Task
+from regard.tasks.task import Task
 from regard.tasks.text import TextSettings
 from regard.training.finetuning import FinetuneConfig, default_learning_rate
 from regard.training.precision import Hardware, choose_hardware
@@ -186,8 +188,9 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
     }
     head = HeadConfig.read(_filled(settings.head, {"pooling": "mean", **defaults.head}), section="head")
     if tuned is not None:
+        has_linear_head = isinstance(task, LinearProber) and task.has_linear_head(head)
         rates = defaults.finetune if train["optimizer"] != "muon" else {}
-        tuned = tuned.changed(**{**_filled(tuned, rates), "probe": tuned.probe and task.has_linear_head(head)})
+        tuned = tuned.changed(**{**_filled(tuned, rates), "probe": tuned.probe and has_linear_head})
     if train["optimizer"] != values["optimizer"] and "learning_rate" not in is_set:
         train.pop("learning_rate", None)  # that of the task is for another optimizer
     train = {**train, **_budget(train, task, data, tuned)}
@@ -289,11 +292,7 @@ def _check(settings: ResolvedSettings, task: Task[Any], data: Prepared, hardware
         raise ConfigError("finetune.layer_decay and finetune.gradual are for adamw and adam, got train.optimizer=muon")
     if isinstance(settings.task, TextSettings) and settings.task.embeddings is not None and tuned is not None:
         raise ConfigError("task.embeddings is for models that are trained from scratch: a base has embeddings")
-    longest, limit = task.num_positions(data), model.max_positions
-    if limit is not None and longest > limit:
-        raise ConfigError(
-            f"learned positions must cover the longest input, got model.context_length={limit} for {longest} positions"
-        )
+    model.check_length(task.num_positions(data))
     if train.float8 and (reason := _why_not_float8(settings, data, hardware)):
         log_warning(f"train.float8 has no effect: {reason}")
 

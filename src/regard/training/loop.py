@@ -23,6 +23,7 @@ from regard.data.permutation import mix
 from regard.data.prepare import Prepared
 from regard.errors import CheckpointError, RunError
 from regard.logging import log_info
+from regard.tasks.capabilities import PartSolver, StatefulTask, capability
 from regard.tasks.task import Batch, Batches, Likelihoods, SelectionScore, Task
 from regard.training.checkpoints import copy_weights, resize_buffers, trained_weights
 from regard.training.ema import WeightAverage
@@ -273,7 +274,7 @@ class Trainer:
     def _batches(self) -> Batches:
         config, task = self.config, self.task
         if task.carries_state:
-            stateful: Any = task
+            stateful = capability(task, StatefulTask)
             return stateful.stateful_batches(self.data, batch_tokens=config.batch_tokens, seed=config.seed)
         has_fixed_shapes = can_use_cuda_graphs(self.settings, self.hardware)
         return task.batches(
@@ -299,7 +300,7 @@ class Trainer:
         if not self._is_new() or self.settings.data.shots is not None:
             return False
         seconds = None if self.config.minutes is None else _SOLVING_SHARE * 60 * self.config.minutes
-        return self.task.solve(self.model, self.data, seconds=seconds)
+        return isinstance(self.task, PartSolver) and self.task.solve(self.model, self.data, seconds=seconds)
 
     def _probe(
         self,
@@ -438,6 +439,8 @@ class Trainer:
         return line if score is None else {**line, "valid_score": score.value, "valid_metric": score.metric}
 
     def _blend(self) -> None:
+        if not isinstance(self.task, PartSolver):
+            return
         self.model.eval()
         with self.ema.applied(), self.hardware.autocast():
             self.task.blend(self.model, self.task.validation_batches(self.data), self.hardware.device)

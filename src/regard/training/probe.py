@@ -30,7 +30,8 @@ from torch import Tensor, nn
 from regard.data.prepare import Prepared
 from regard.logging import format_duration, log_info
 from regard.nn.losses import IGNORED
-from regard.tasks.task import Batches, LabeledVectors, Task, to_device
+from regard.tasks.capabilities import LabeledVectors, LinearProber, capability
+from regard.tasks.task import Batches, Task, to_device
 from regard.training.precision import Hardware
 
 PROBE_SHARE = 0.4
@@ -145,7 +146,7 @@ def collect_vectors(
     model.eval()
     for batch in batches:
         with torch.inference_mode(), hardware.autocast():
-            some = task.head_inputs(model, to_device(batch, hardware.device))
+            some = capability(task, LinearProber).head_inputs(model, to_device(batch, hardware.device))
         is_kept = some.weights > 0
         if some.targets.dim() == 1 and not some.targets.is_floating_point():
             is_kept &= some.targets != IGNORED

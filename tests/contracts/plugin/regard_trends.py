@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.data.batches import TensorBatch
+from regard.data.builtin import BuiltinData
 from regard.data.codecs import Codec, LabelCodec
 from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
@@ -31,20 +32,10 @@ from regard.lab.study import Study, StudyEntry, StudyTable
 from regard.models.family import Family, ModelConfig, Preset, build_encoder
 from regard.models.heads import HeadConfig
 from regard.models.protocols import EncoderOutput
-from regard.tasks.task import (
-    PLAIN,
-    Defaults,
-    DefaultsContext,
-    Detection,
-    EvaluationData,
-    Likelihoods,
-    Objective,
-    Prediction,
-    ServerSchema,
-    Task,
-    TaskSettings,
-    to_device,
-)
+from regard.tasks.capabilities import SeriesForecast
+from regard.tasks.choices import Defaults, DefaultsContext
+from regard.tasks.content import Curve, Panel, Plot, Prediction, ReportContent, Section, ServerSchema
+from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, Task, TaskSettings, to_device
 
 _LEVELS = 256
 _WIDTHS = {"tiny": 8, "small": 16, "base": 32, "big": 64}
@@ -176,7 +167,7 @@ class Trend(Task[TrendSettings]):
     roles = ("series", "label")
     codec_types: Mapping[str, type[Codec]] = {"series": SeriesCodec, "label": LabelCodec}
     store_columns = ("series", "label")
-    metrics = ("accuracy", "share_of_up")
+    metrics = ("accuracy", "share_of_up", "monotone")
     input_kind: Any = "numbers"
     default_preset = "pooled"
     has_labels = True
@@ -257,7 +248,9 @@ class Trend(Task[TrendSettings]):
 
     def prediction(self, text: str, output: list[float]) -> Prediction:
         probabilities = dict(zip(self.label_codec.labels, output, strict=True))
-        return Prediction(text, max(probabilities, key=lambda label: probabilities[label]), probabilities=probabilities)
+        label = max(probabilities, key=lambda each: probabilities[each])
+        numbers = parse(text)
+        return TrendPrediction(text, label, probabilities=probabilities, change=round(numbers[-1] - numbers[0], 6))
 
     def sources(self, rows: Sequence[Sequence[str]]) -> list[str]:
         return []
@@ -267,15 +260,50 @@ class Trend(Task[TrendSettings]):
             outputs=[each.output for each in data.predictions],
             targets=[row[1] for row in data.rows],
             labels=tuple(self.label_codec.labels),
+            extras={"changes": [parse(row[0])[-1] - parse(row[0])[0] for row in data.rows]},
         )
+
+    def report(self, model: Any, data: EvaluationData) -> ReportContent:
+        """With a plot of the first series, and a table of all of them: a section that regard has no word for."""
+        both = list(zip(data.rows, data.predictions, strict=True))
+        panels = [
+            Panel(each.output, [Curve("series", range(len(parse(row[0]))), parse(row[0]))]) for row, each in both[:2]
+        ]
+        section = Section(
+            "Trends", "The first series.", Plot(panels, per_row=2), columns=("target", "prediction"),
+            rows=[(row[1], each.output) for row, each in both], note="Each has a row.",
+        )  # fmt: skip
+        return replace(super().report(model, data), sections=[section])
+
+    def forecast(self, model: Any, data: Any, *, horizon: int | None = None) -> list[SeriesForecast]:
+        """The last number again: enough for a capability that regard knows from its own task."""
+        steps, last = horizon or 1, parse(Path(data).read_text().split("\t")[0])[-1]
+        times = [str(step) for step in range(steps)]
+        return [SeriesForecast("", "value", times, *([last + spread] * steps for spread in (0.0, -1.0, 1.0)))]
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return ServerSchema(("series",), labels=tuple(self.label_codec.labels), output="label")
 
 
+@dataclass(frozen=True)
+class TrendPrediction(Prediction):
+    """A label, with the change of the series that it is for."""
+
+    change: float = 0.0
+
+
 def _count_up(examples: Examples) -> Counts:
     outputs, _ = examples.require("outputs", "targets")
     return count_right([output == "up" for output in outputs])
+
+
+def _count_monotone(examples: Examples) -> Counts:
+    outputs, changes = examples.require("outputs", "changes")
+    return count_right([(output == "up") == (change > 0) for output, change in zip(outputs, changes, strict=True)])
+
+
+MONOTONE = Metric(name="monotone", label="Monotone", counter=_count_monotone, needs=("outputs", "changes"))
+"""How often the label agrees with the sign of the change, which only this package puts into examples."""
 
 
 SHARE_OF_UP = Metric(name="share_of_up", label="Share of up", counter=_count_up)
@@ -357,6 +385,24 @@ def toss(*, quick: bool, seed: int) -> Study:
         figure=Figure(),
         settings={},
     )
+
+
+def generate_walks(num_rows: int, seed: int) -> Iterator[tuple[str, ...]]:
+    rng = np.random.default_rng(seed)
+    for _ in range(num_rows):
+        is_up = bool(rng.integers(2))
+        steps = rng.uniform(0.01, 0.1, int(rng.integers(3, 12))) * (1 if is_up else -1)
+        yield " ".join(f"{number:.3f}" for number in 0.5 + np.cumsum(steps)), "up" if is_up else "down"
+
+
+WALKS = BuiltinData(
+    name="walks",
+    description="series that increase or decrease",
+    columns=("series", "label"),
+    num_rows=300,
+    tokenizer="",
+    generate=generate_walks,
+)
 
 
 COIN = StudyEntry(

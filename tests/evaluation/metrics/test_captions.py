@@ -51,6 +51,6 @@ def test_of_one_image_all_ngrams_are_in_the_references_of_all():
 
 def test_pointing_is_a_mean_over_words_and_not_over_images():
     metric = find_metric("pointing")
-    counts = metric.count(Examples(pointing=[[1.0, 1.0], [1.0, 3.0], [0.0, 0.0]]))
+    counts = metric.count(Examples(extras={"pointing": [[1.0, 1.0], [1.0, 3.0], [0.0, 0.0]]}))
     assert len(counts) == 2
     assert counts.value == pytest.approx(0.5)

@@ -17,7 +17,7 @@ ROWS, WIDTH = 37, 5
 
 
 def score_ranks(ranks: Any) -> list[Score]:
-    return score_examples(("recall_at_1", "recall_at_10", "mean_reciprocal_rank"), Examples(ranks=ranks))
+    return score_examples(("recall_at_1", "recall_at_10", "mean_reciprocal_rank"), Examples(extras={"ranks": ranks}))
 
 
 def vectors(seed: int) -> np.ndarray:

@@ -123,6 +123,8 @@ def test_the_llama_preset_can_be_written_and_others_are_errors(tokenizer):
         ({"shaped_attention": True}, "shaped_attention must be False"),
         ({"bias": True, "attention_bias": False}, "bias must be False .* got True"),
         ({"query_key_norm": True, "bias": True}, "bias must be False"),
+        ({"attention": "window", "window": 3}, "attention must be full .* got window"),
+        ({"position_stretch": 2.0, "position_stretch_by": "yarn"}, "position_stretch_by must be llama3 .* got yarn"),
         ({"position_stretch": 2.0, "position_stretch_from": 64}, "position_stretch_from must be 8192 .* got 64"),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -9,14 +10,16 @@ from tests.contracts.test_tasks import rows_of_trees
 from tests.nn.test_chart import binary_trees
 from tests.tiny import tiny
 
+import regard
 from regard.baselines.trees import fit_span_counts
+from regard.cli.main import main
 from regard.data.codecs.trees import LabeledSpan, TreeCodec
 from regard.data.formats.trees import parse_tree
-from regard.errors import ConfigError
 from regard.evaluation.metrics.brackets import count_brackets
 from regard.evaluation.metrics.classes import f1
-from regard.explanation.trees import draw_as_svg, draw_as_text, save_tree
+from regard.explanation.pages import page_data
 from regard.nn.chart import IMPOSSIBLE
+from regard.tasks.parsing.drawing import draw_as_svg, draw_as_text
 from regard.tasks.parsing.model import as_chart, tree_log_likelihood
 from regard.tasks.parsing.task import span_labels
 
@@ -91,12 +94,52 @@ def test_the_baseline_returns_trees_of_the_words_and_learns_short_ones():
     assert count_brackets(outputs[:-1], trees).micro(f1).value > 0.8
 
 
-def test_a_tree_is_drawn(tmp_path: Path):
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("parser")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_CACHE", str(folder / "cache"))
+        settings = {"task": {"span_dim": 7}, "model": {"num_layers": 1, "model_dim": 12}}
+        return regard.train(
+            rows_of_trees(60), task="parsing", steps=2, device="cpu", out=folder / "run", settings=settings
+        )
+
+
+def test_the_report_draws_predicted_and_true_trees(run: Any):
+    (section,) = page_data(run.path / "report.html")["sections"]
+    assert section["title"] == "Trees"
+    assert [each["caption"] for each in section["drawings"][:3]] == ["1. predicted", "1. true", "2. predicted"]
+    for each in section["drawings"]:
+        assert ElementTree.fromstring(each["svg"]).tag.endswith("svg")
+
+
+def test_a_command_draws_a_tree_as_text_and_to_a_file(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "tree.svg"
+    assert main(["predict", str(run.path), "the cat sees", "--tree", "--plot", str(path)]) == 0
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()][-3:] == ["the", "cat", "sees"]
+    assert path.read_text(encoding="utf-8") == run.task.output_as_svg(run.predict("the cat sees"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["the cat", "--plot", "tree.png"], "must end in .svg"),
+        (["the cat", "--plot", "missing/tree.svg"], "there is no folder missing"),
+        (["--plot", "tree.svg"], "none is given"),
+        (["--file", "sentences.csv", "--tree"], "--file cannot be combined with --tree"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(
+    run: Any, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):  # fmt: skip
+    assert main(["predict", str(run.path), *arguments]) != 0
+    printed = capsys.readouterr().err.strip().splitlines()
+    assert message in printed[-1]
+
+
+def test_a_tree_is_drawn():
     tree = "(S (NP (DT the) (NN <sea>)) (VP (VBZ calls)))"
     assert "├─ NP" in draw_as_text(tree)
     svg = draw_as_svg(tree)
     assert "&lt;sea&gt;" in svg
     assert svg.count("<line") == 5
-    save_tree(tree, tmp_path / "tree.svg")
-    with pytest.raises(ConfigError, match=r"drawn as \.svg"):
-        save_tree(tree, tmp_path / "tree.png")

@@ -1,9 +1,11 @@
 """Built-in data sets, which are generated: nothing is downloaded or stored.
 
-Each is a function of a number of rows and a seed, and the same two numbers give the same rows.
+Each is a function of a number of rows and a seed, and the same two numbers give the same rows. A package adds one by an
+entry point of the group `regard.datasets`; those of this folder are declared in the same way.
 """
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -11,15 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from regard.data.builtin.dates import LOCALES, generate_dates
-from regard.data.builtin.molecules import generate_molecules
-from regard.data.builtin.patients import generate_patients, patients_log_likelihood
-from regard.data.builtin.rings import generate_rings
-from regard.data.builtin.sales import STORES, generate_sales
-from regard.data.builtin.scenes import SIZE, generate_scenes
 from regard.errors import DataError
+from regard.registry import Registry
 
-__all__ = ["BuiltinData", "builtin_names", "find_builtin"]
+__all__ = ["DATASETS", "BuiltinData", "builtin_names", "find_builtin"]
 
 
 @dataclass(frozen=True)
@@ -48,74 +45,29 @@ class BuiltinData:
     def content_hash(self, num_rows: int, seed: int) -> str:
         """A hash that identifies the rows without generating them: of the arguments, the code and Babel's version."""
         digest = hashlib.sha256(f"{self.name} {num_rows} {seed} {metadata.version('babel')}".encode())
-        for path in sorted(Path(__file__).parent.glob("*.py")):
+        code = Path(inspect.getfile(self.generate))
+        is_package = (code.parent / "__init__.py").exists()
+        for path in sorted(code.parent.glob("*.py")) if is_package else [code]:
             digest.update(path.read_bytes())
         return digest.hexdigest()
 
 
+DATASETS: Registry[BuiltinData] = Registry(
+    "regard.datasets", "built-in data set", members=("name", "description", "columns", "num_rows", "generate")
+)
+
+
 def builtin_names() -> list[str]:
     """The names of the built-in data sets, sorted."""
-    return sorted(_BUILTIN)
+    return DATASETS.names()
 
 
 def find_builtin(name: str) -> BuiltinData:
     """Return the built-in data set with this name."""
-    if name not in _BUILTIN:
-        names = builtin_names()
+    names = builtin_names()
+    if name not in names:
         nearest = get_close_matches(name, names, n=1, cutoff=0.0)[0]
         raise DataError(
             f"name must be that of a built-in data set ({', '.join(names)}), got {name!r}; the nearest is {nearest!r}"
         )
-    return _BUILTIN[name]
-
-
-_DATES = BuiltinData(
-    name="dates",
-    description=f"dates as people write them in {len(LOCALES)} locales, to ISO 8601",
-    columns=("source", "target"),
-    num_rows=100_000,
-    tokenizer="characters",
-    generate=generate_dates,
-)
-_RINGS = BuiltinData(
-    name="rings",
-    description="graphs of two rings that are fused or joined, which distances distinguish and degrees do not",
-    columns=("graph", "label"),
-    num_rows=2_000,
-    tokenizer="",
-    generate=generate_rings,
-)
-_SALES = BuiltinData(
-    name="sales",
-    description=f"daily sales of {len(STORES)} stores, with a trend, a week, a year and noise of known variance",
-    columns=("date", "store", "sales"),
-    num_rows=4 * 3 * 365,
-    tokenizer="",
-    generate=generate_sales,
-)
-_PATIENTS = BuiltinData(
-    name="patients",
-    description="visits, medications, relapses and admissions of patients, from a process of known likelihood",
-    columns=("subject", "time", "event", "marker"),
-    num_rows=150_000,
-    tokenizer="",
-    generate=generate_patients,
-    log_likelihood=patients_log_likelihood,
-)
-_SCENES = BuiltinData(
-    name="scenes",
-    description=f"pictures of {SIZE} x {SIZE} pixels with colored shapes, two captions of each, and boxes of the words",
-    columns=("image", "caption", "grounding"),
-    num_rows=20_000,
-    tokenizer="",
-    generate=generate_scenes,
-)
-_MOLECULES = BuiltinData(
-    name="molecules",
-    description="molecules of a few ring systems and groups, with a solubility that their parts determine",
-    columns=("smiles", "solubility"),
-    num_rows=1_000,
-    tokenizer="smiles",
-    generate=generate_molecules,
-)
-_BUILTIN = {data.name: data for data in (_DATES, _MOLECULES, _PATIENTS, _RINGS, _SALES, _SCENES)}
+    return DATASETS.find(name)

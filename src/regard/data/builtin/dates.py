@@ -40,6 +40,7 @@ from itertools import combinations, islice
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
+from regard.data.builtin import BuiltinData
 from regard.errors import ConfigError
 
 LOCALES = (
@@ -554,3 +555,13 @@ def _shortened_forms(word: str, most: int) -> set[str]:
     """The word with at most `most` of its letters deleted."""
     lengths = range(max(0, len(word) - most), len(word) + 1)
     return {"".join(kept) for length in lengths for kept in combinations(word, length)}
+
+
+DATES_DATA = BuiltinData(
+    name="dates",
+    description=f"dates as people write them in {len(LOCALES)} locales, to ISO 8601",
+    columns=("source", "target"),
+    num_rows=100_000,
+    tokenizer="characters",
+    generate=generate_dates,
+)

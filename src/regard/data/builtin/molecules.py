@@ -6,6 +6,8 @@ molecule has cannot have a smaller expected squared error than the variance of t
 
 from collections.abc import Iterator
 
+from regard.data.builtin import BuiltinData
+
 SOLUBILITY_NOISE = 0.2
 """The standard deviation of the noise, in logarithms of mol/l."""
 _CORES = {
@@ -35,3 +37,13 @@ def generate_molecules(num_rows: int, seed: int) -> Iterator[tuple[str, ...]]:
         first, second = (groups[number] for number in rng.integers(len(groups), size=2))
         mean = _CORES[core] + _GROUPS[first] + _GROUPS[second]
         yield core.format(first, second), f"{mean + SOLUBILITY_NOISE * rng.normal():.2f}"
+
+
+MOLECULES_DATA = BuiltinData(
+    name="molecules",
+    description="molecules of a few ring systems and groups, with a solubility that their parts determine",
+    columns=("smiles", "solubility"),
+    num_rows=1_000,
+    tokenizer="smiles",
+    generate=generate_molecules,
+)

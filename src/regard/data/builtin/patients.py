@@ -14,6 +14,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from regard.data.builtin import BuiltinData
+
 EVENTS = ("visit", "medication", "relapse", "admission")
 END = "end"
 """The event that ends the follow-up of a patient, who is not observed after it."""
@@ -126,3 +128,14 @@ def patients_log_likelihood(histories: Iterable[PatientHistory]) -> tuple[list[f
         found.append(total)
         counts.append(len(events))
     return found, counts
+
+
+PATIENTS_DATA = BuiltinData(
+    name="patients",
+    description="visits, medications, relapses and admissions of patients, from a process of known likelihood",
+    columns=("subject", "time", "event", "marker"),
+    num_rows=150_000,
+    tokenizer="",
+    generate=generate_patients,
+    log_likelihood=patients_log_likelihood,
+)

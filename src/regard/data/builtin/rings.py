@@ -9,6 +9,8 @@ there are many graphs.
 import json
 from collections.abc import Iterator
 
+from regard.data.builtin import BuiltinData
+
 _SMALLEST, _LARGEST = 4, 7
 """Nodes of a ring that is joined."""
 _SHARE_OF_LEAVES = 0.15
@@ -41,3 +43,13 @@ def generate_rings(num_rows: int, seed: int) -> Iterator[tuple[str, ...]]:
         shuffled = [sorted((int(order[one]), int(order[other]))) for one, other in edges]
         content = {"nodes": ["a"] * len(order), "edges": sorted(shuffled)}
         yield json.dumps(content, separators=(",", ":")), "fused" if is_fused else "joined"
+
+
+RINGS_DATA = BuiltinData(
+    name="rings",
+    description="graphs of two rings that are fused or joined, which distances distinguish and degrees do not",
+    columns=("graph", "label"),
+    num_rows=2_000,
+    tokenizer="",
+    generate=generate_rings,
+)

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterator
 from datetime import date, timedelta
 
+from regard.data.builtin import BuiltinData
+
 NOISE = 6.0
 """The standard deviation of the noise."""
 STORES = ("north", "east", "south", "west")
@@ -42,3 +44,13 @@ def _means(num_rows: int, seed: int) -> Iterator[tuple[str, int, float]]:
         day, store = divmod(row, len(STORES))
         slow = 1 + trends[store] * day / 365 + 0.25 * math.sin(2 * math.pi * (day + shifts[store]) / 365)
         yield STORES[store], day, float(levels[store] * slow * _WEEK[day % 7])
+
+
+SALES_DATA = BuiltinData(
+    name="sales",
+    description=f"daily sales of {len(STORES)} stores, with a trend, a week, a year and noise of known variance",
+    columns=("date", "store", "sales"),
+    num_rows=4 * 3 * 365,
+    tokenizer="",
+    generate=generate_sales,
+)

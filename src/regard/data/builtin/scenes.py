@@ -14,6 +14,8 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from regard.data.builtin import BuiltinData
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -122,3 +124,13 @@ def _grounding(text: str, order: tuple[int, ...], names: list[str], boxes: list[
         start = first + 2
         found.append([first, start, *(round(side, 4) for side in boxes[each])])
     return json.dumps(found)
+
+
+SCENES_DATA = BuiltinData(
+    name="scenes",
+    description=f"pictures of {SIZE} x {SIZE} pixels with colored shapes, two captions of each, and boxes of the words",
+    columns=("image", "caption", "grounding"),
+    num_rows=20_000,
+    tokenizer="",
+    generate=generate_scenes,
+)

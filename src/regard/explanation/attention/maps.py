@@ -26,7 +26,7 @@ from regard.explanation.graphs import draw_graph
 from regard.explanation.pages import frame, page_html, write_page
 from regard.explanation.tokens import visible
 from regard.files import check_suffix, write_atomically
-from regard.tasks.task import GraphDrawing
+from regard.tasks.capabilities import GraphDrawing
 
 _AXES = {
     "encoder": ("source_tokens", "source_tokens"),

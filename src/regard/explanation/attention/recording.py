@@ -15,7 +15,7 @@ from regard.explanation.attention.maps import AttentionMaps
 from regard.explanation.graphs import lay_out
 from regard.explanation.tokens import visible
 from regard.nn.attention import Lookup
-from regard.tasks.task import GraphDrawing
+from regard.tasks.capabilities import GraphDrawing
 from regard.text.tokenizer import Tokenizer
 
 

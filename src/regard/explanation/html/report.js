@@ -13,13 +13,9 @@ PAGES.report = (root, data) => {
   if (data.summary.length) root.append(makeTiles(data.summary));
   addSections(root, [
     ["learning", "Learning curves", data.curves.length, showLearning],
-    ["forecasts", "Forecasts", data.forecasts, showForecasts],
-    ["timelines", "Timelines", data.timelines, showTimelines],
-    ["images", "Generated images", data.drawn?.length, showDrawn],
-    ["trees", "Trees", data.trees?.length, showTrees],
+    ...(data.sections ?? []).map((each) => [each.title.toLowerCase().replace(/\W+/g, "-"), each.title, true, (section) => showTaskSection(section, each)]),
     ["confusion", "Confusion matrix", data.confusion, showConfusion],
     ["labels", "Scores by label", data.labels?.length, showLabels],
-    ["words", "Word attributions", data.highlights.length, showAttributions],
     ["samples", "Samples", data.samples.length, showSamples],
     ["attention", "Attention", data.attention.length, showAttention],
     ["certificate", "Certificate", data.certificate, showCertificate],
@@ -28,31 +24,29 @@ PAGES.report = (root, data) => {
   ], data);
 };
 
-/* An image, not part of the page: whatever the names of series are, they are only drawn. */
-const showForecasts = (section, { forecasts }) => section.append(make("img", { class: "forecasts",
-  src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(forecasts)}`, alt: "Forecasts with intervals, and observed values" }));
-
-const showTimelines = (section, { timelines }) => section.append(
-  make("p", { class: "between" }, "Held-out subjects: ticks are events; lines are the probability, at each time, that the next event is of this kind and comes within the horizon. The dotted line is the end of observation."),
-  make("img", { class: "forecasts", src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(timelines)}`, alt: "Events of subjects, and predicted risks over time" }));
-
-/* Each generated image is larger than the training images that differ least from it: copies would be seen at once. */
-function showDrawn(section, { drawn, drawn_note: note }) {
-  const isCompared = drawn.some(({ nearest }) => nearest.length);
-  const draw = ({ png, label, distance }, name) => make("figure", {},
-    make("img", { src: `data:image/png;base64,${png}`, alt: `${name}${label ? ` of class ${label}` : ""}` }),
-    make("figcaption", {}, [label, isNumber(distance) ? distance.toFixed(1) : ""].filter(Boolean).join(" · ") || name));
-  section.append(make("p", { class: "lead" }, isCompared ? DRAWN_LEAD : "Images that the model has drawn."),
-    make("div", { class: "drawn" }, ...drawn.map((image) => make("div", { class: "drawn-image" }, draw(image, "drawn"),
-      image.nearest.length ? make("div", { class: "nearest" }, ...image.nearest.map((other) => draw(other, "training image"))) : null))));
+/* What a task shows: a plot, drawings, images, texts with shaded words, a table. */
+function showTaskSection(section, { lead, figure, description, drawings = [], images, texts, table, note }) {
+  const above = lead || (texts.length ? HIGHLIGHTS_LEAD : "");
+  if (above) section.append(make("p", { class: "lead" }, above));
+  if (figure) section.append(makeSvg(figure, description));
+  section.append(...drawings.map(({ caption, svg }) => make("figure", { class: "drawing" }, make("figcaption", {}, caption), makeSvg(svg, caption))));
+  if (images.length) section.append(make("div", { class: "drawn" }, ...images.map(makeDrawn)));
+  if (texts.length) showHighlights(section, texts);
+  if (table.rows.length) section.append(makeTable(table));
   if (note) section.append(make("p", { class: "between" }, note));
 }
-const DRAWN_LEAD = "Each image that the model has drawn, and beside it the training images that differ least from it, with the root of the mean squared difference in levels of 256. A model that memorizes its training images draws copies of them.";
 
-const showTrees = (section, { trees }) => section.append(
-  make("p", { class: "lead" }, "Predicted trees of short held-out sentences, each with the true one below it."),
-  ...trees.map(({ caption, svg }) => make("figure", {}, make("figcaption", {}, caption),
-    make("img", { class: "forecasts", src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`, alt: `Tree ${caption}` }))));
+/* An image, not part of the page: whatever the names in a plot are, they are only drawn. */
+const makeSvg = (svg, description) => make("img", { class: "figure", src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`, alt: description });
+
+/* Each generated image is larger than the training images that differ least from it: copies would be seen at once. */
+function makeDrawn(image) {
+  const draw = ({ png, label, distance }, name) => make("figure", {},
+    make("img", { src: `data:image/png;base64,${png}`, alt: `${name}${label ? ` of class ${label}` : ""}` }),
+    make("figcaption", {}, [label, isNumber(distance) ? distance.toFixed(1) : ""].filter(Boolean).join(" \u00b7 ") || name));
+  return make("div", { class: "drawn-image" }, draw(image, "drawn"),
+    image.nearest.length ? make("div", { class: "nearest" }, ...image.nearest.map((other) => draw(other, "training image"))) : null);
+}
 
 /* Where the model is not better than its baseline, that comes first, with what may help. */
 const makeWarning = ({ sentence, advice }) => make("div", { class: "not-better", role: "note" }, make("p", {}, sentence),
@@ -117,11 +111,6 @@ const LABELS_NOTE = "precision: the share of a label's predictions that are righ
 const showAttention = (section, { attention }) => {
   section.append(make("p", { class: "lead" }, leadOf(attention)));
   viewAttention(section, attention);
-};
-
-const showAttributions = (section, { highlights }) => {
-  section.append(make("p", { class: "lead" }, HIGHLIGHTS_LEAD));
-  showHighlights(section, highlights);
 };
 
 /* The mean over a window around each point, which narrows towards the ends. */

@@ -15,8 +15,7 @@ from regard.explanation.report.summary import Summary
 
 if TYPE_CHECKING:  # importing attention imports torch, which certificates and bounds do not need
     from regard.explanation.attention import AttentionMaps
-    from regard.explanation.attribution import Highlights
-    from regard.tasks.task import DrawnImage
+    from regard.tasks.content import Section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,18 +50,9 @@ class Report:
     certificate: Summary | None = None
     confusion: Mapping[str, Any] | None = None
     """`labels`, and `counts`: how often each label (a row) was predicted as each (a column)."""
-    highlights: "Sequence[Highlights]" = ()
     attention: "Sequence[AttentionMaps]" = ()
-    forecasts: str = ""
-    """A drawing of forecasts and of what was observed, as SVG."""
-    timelines: str = ""
-    """A drawing of subjects with their events and predicted risks, as SVG."""
-    drawn: "Sequence[DrawnImage]" = ()
-    """Images that the model has drawn, with their nearest training images."""
-    drawn_note: str = ""
-    """A sentence below them."""
-    trees: Sequence[Mapping[str, str]] = ()
-    """Drawings of trees: the `caption` of each, and its `svg`."""
+    sections: "Sequence[Section]" = ()
+    """What the task shows, below the learning curves."""
     notes: Sequence[str] = ()
     """What was inferred, counted or left out, one sentence each."""
 
@@ -83,13 +73,8 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "samples": list(report.samples),
         "certificate": None if report.certificate is None else report.certificate.to_json(),
         "confusion": report.confusion,
-        "highlights": [example.to_json() for example in report.highlights],
         "attention": [maps.to_page_data() for maps in report.attention],
-        "forecasts": report.forecasts,
-        "timelines": report.timelines,
-        "drawn": [asdict(image) for image in report.drawn],
-        "drawn_note": report.drawn_note,
-        "trees": list(report.trees),
+        "sections": [_section(section) for section in report.sections],
         "notes": list(report.notes),
     }
     write_page(path, "report", title=report.title, data=data)
@@ -100,6 +85,29 @@ def update_certificate(path: str | os.PathLike[str], certificate: Summary) -> No
     data = page_data(path) if Path(path).exists() else None
     if data is not None:
         write_page(path, "report", title=data["title"], data={**data, "certificate": certificate.to_json()})
+
+
+def _section(section: "Section") -> dict[str, Any]:
+    """What the page shows of a section; a plot is drawn here, as SVG."""
+    from regard.explanation.attribution import Highlights
+
+    figure = ""
+    if section.plot is not None and section.plot.panels:
+        from regard.explanation.figures import to_svg
+        from regard.explanation.panels import draw_plot
+
+        figure = to_svg(draw_plot(section.plot))
+    return {
+        "title": section.title,
+        "lead": section.lead,
+        "figure": figure,
+        "description": "" if section.plot is None else section.plot.description,
+        "drawings": [asdict(drawing) for drawing in section.drawings],
+        "images": [asdict(image) for image in section.images],
+        "texts": [Highlights(text, attributions).to_json() for text, attributions in section.texts],
+        "table": {"columns": list(section.columns), "rows": [list(row) for row in section.rows]},
+        "note": section.note,
+    }
 
 
 def _scores(report: Report) -> list[dict[str, Any]]:

@@ -94,6 +94,10 @@ def gguf_config(model: TransformerConfig, *, vocab_size: int) -> dict[str, Any]:
     config = {**LLAMA.write_config(model), "vocab_size": vocab_size, "hidden_act": "silu"}
     if "rotary" not in model.position_schemes and model.head_dim % 2:
         raise ConfigError(f"model.positions must be rotary for a GGUF file, got {model.positions}")
+    if {*model.attention_kinds(model.decoder_depth, is_causal=True)} - {"full"}:
+        raise ConfigError(f"model.attention must be full for a GGUF file, got {model.attention}")
+    if model.position_stretch != 1.0 and model.position_stretch_by not in (None, "llama3"):
+        raise ConfigError(f"model.position_stretch_by must be llama3 for a GGUF file, got {model.position_stretch_by}")
     if found := config_differences(LLAMA.read_config(config), model):
         name, (wanted, got) = next(iter(found.items()))
         raise ConfigError(f"model.{name} must be {wanted} for a GGUF file, got {got}")

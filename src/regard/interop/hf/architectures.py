@@ -124,6 +124,10 @@ def _effective(model: TransformerConfig) -> dict[str, Any]:
         "decoder_layers": model.decoder_depth,
         "num_key_value_heads": model.num_key_value_heads or model.num_heads,
         "query_width": model.query_width or model.model_dim,
+        "attention": _kinds(model, is_causal=bool(model.decoder_depth)),
+        "encoder_attention": _kinds(model, is_causal=False),
+        "window": model.window_length,
+        "position_stretch_by": model.position_stretch_by or "llama3",
         "attention_bias": model.bias if model.attention_bias is None else model.attention_bias,
         "positions": schemes[-1] if schemes else None,
         "encoder_positions": schemes[0] if schemes else None,
@@ -134,11 +138,22 @@ def _effective(model: TransformerConfig) -> dict[str, Any]:
     unused += [] if model.encoder_depth else ["num_segments"]
     unused += [] if {"sinusoidal", "rotary"} & {*schemes} else ["position_base"]
     unused += [] if "rotary" in schemes else ["position_stretch"]
-    unused += [] if "rotary" in schemes and model.position_stretch != 1.0 else ["position_stretch_from"]
+    is_stretched = "rotary" in schemes and model.position_stretch != 1.0
+    unused += [] if is_stretched else ["position_stretch_by"]
+    has_original = model.position_stretch_by not in ("linear", "ntk")
+    unused += [] if is_stretched and has_original else ["position_stretch_from"]
+    kinds = {*values["attention"], *values["encoder_attention"]}
+    unused += [] if len(schemes) == 2 else ["encoder_attention"]
+    unused += [] if kinds & {"window", "strided"} else ["window"]
     unused += [] if "relative" in schemes else ["position_buckets", "position_distance"]
     unused += [] if "learned" in schemes else ["context_length"]
     unused += [] if model.norm != "none" or model.query_key_norm else ["norm_epsilon"]
     return {name: value for name, value in values.items() if name not in unused}
+
+
+def _kinds(model: TransformerConfig, *, is_causal: bool) -> list[str]:
+    depth = model.decoder_depth if is_causal else model.encoder_depth
+    return [str(kind) for kind in model.attention_kinds(depth, is_causal=is_causal)]
 
 
 def _describe(found: Differences, *, maximum: int = 3) -> str:

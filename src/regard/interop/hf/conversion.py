@@ -23,7 +23,6 @@ from regard.models.heads import MaskedHead
 from regard.models.transformer import Transformer
 from regard.models.transformer.config import TransformerConfig
 from regard.models.vision import VisionTransformer
-from regard.tasks.task import HeadKind
 from regard.training.checkpoints import weights_of
 
 _VOCABULARY_WEIGHTS = ("embedding.weight", "output.weight", "output.bias")
@@ -53,8 +52,8 @@ def _convert_text_model(checkpoint: Checkpoint, architecture: HFArchitecture) ->
     tokenizer = read_tokenizer(checkpoint, architecture.stacks)
     config, weights, notes = _text_weights(checkpoint, architecture, tokenizer.vocab_size)
     notes += [f"not used: {', '.join(checkpoint.dense_layers)}"] if checkpoint.dense_layers else []
-    heads: dict[str, HeadKind] = {"decoder": "next-token", "encoder-decoder": "target-tokens"}
-    encoder_head: HeadKind = "masked-tokens" if _has_masked_head(checkpoint, architecture) else "vector"
+    heads: dict[str, str] = {"decoder": "next-token", "encoder-decoder": "target-tokens"}
+    encoder_head: str = "masked-tokens" if _has_masked_head(checkpoint, architecture) else "vector"
     return {
         "head": heads.get(architecture.stacks, encoder_head),
         "config": config,

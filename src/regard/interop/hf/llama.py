@@ -5,6 +5,7 @@ Dubey et al., "The Llama 3 Herd of Models" (2024). https://arxiv.org/abs/2407.21
 Yang et al., "Qwen2 Technical Report" (2024). https://arxiv.org/abs/2407.10671
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from regard.interop.hf.weights import ForeignWeight, WeightNames, layer_names
 from regard.models.transformer.config import TransformerConfig
 
 _BASE = 10_000.0
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 _PROJECTIONS = {
     "attention.query": "self_attn.q_proj",
     "attention.key": "self_attn.k_proj",
@@ -38,11 +40,11 @@ def _read_config(config: HFConfig) -> TransformerConfig:
     model_dim, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", max(1, model_dim // num_heads))
     bias = _biases(config)
-    _require_full_attention(config)
+    depth = fields.depth("num_hidden_layers")
     return TransformerConfig.read(
         {
             "encoder_layers": 0,
-            "num_layers": fields.depth("num_hidden_layers"),
+            "num_layers": depth,
             "model_dim": model_dim,
             "num_heads": num_heads,
             "num_key_value_heads": fields.integer("num_key_value_heads", num_heads),
@@ -54,6 +56,7 @@ def _read_config(config: HFConfig) -> TransformerConfig:
             "block": "pre-norm",
             "positions": "rotary",
             **_rotation(config),
+            **_windows(config, depth),
             "context_length": fields.integer("max_position_embeddings", 2_048),
             "dropout": 0.0,
             "attention_dropout": fields.number("attention_dropout", 0.0),
@@ -67,17 +70,12 @@ def _read_config(config: HFConfig) -> TransformerConfig:
 
 
 def _write_config(model: TransformerConfig) -> dict[str, Any]:
-    """The `config.json` of Llama, or of Qwen 2 or Qwen 3, which have other biases and norms."""
+    """The `config.json` of Llama, of Mistral, which has windows, or of Qwen 2 or 3, with other biases and norms."""
     has_own_bias = model.attention_bias not in (None, model.bias)
-    model_type = "qwen3" if model.query_key_norm else "qwen2" if has_own_bias else "llama"
-    stretch = {
-        "rope_type": "llama3",
-        "factor": model.position_stretch,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": model.position_stretch_from,
-    }
-    is_stretched = model.position_stretch != 1.0
+    kinds = model.attention_kinds(model.decoder_depth, is_causal=True)
+    plain = "mistral" if {*kinds} == {"window"} else "llama"
+    model_type = "qwen3" if model.query_key_norm else "qwen2" if has_own_bias else plain
+    scaling = _written_scaling(model)
     return {
         "model_type": model_type,
         "hidden_size": model.model_dim,
@@ -91,15 +89,13 @@ def _write_config(model: TransformerConfig) -> dict[str, Any]:
         "rms_norm_eps": model.norm_epsilon,
         # transformers 5 reads the last of the three, earlier versions the other two.
         "rope_theta": model.position_base,
-        "rope_scaling": stretch if is_stretched else None,
-        "rope_parameters": {
-            "rope_theta": model.position_base,
-            **(stretch if is_stretched else {"rope_type": "default"}),
-        },
+        "rope_scaling": scaling or None,
+        "rope_parameters": {"rope_theta": model.position_base, **(scaling or {"rope_type": "default"})},
         "attention_dropout": model.attention_dropout,
         "attention_bias": model.bias and model_type == "llama",
         "mlp_bias": model.bias and model_type == "llama",
         "tie_word_embeddings": model.tie_embeddings,
+        **_written_windows(model, model_type),
     }
 
 
@@ -148,15 +144,49 @@ def _biases(config: HFConfig) -> dict[str, bool]:
     return {"bias": attention}
 
 
-def _require_full_attention(config: HFConfig) -> None:
-    """Raise if the model uses sliding-window attention."""
+def _windows(config: HFConfig, num_layers: int) -> dict[str, Any]:
+    """The settings of sliding windows: those of Mistral in all layers, those of Qwen 2 and 3 in some."""
+    fields, model_type = ConfigFields(config), config.get("model_type")
     window, reach = config.get("sliding_window"), config.get("max_position_embeddings")
-    is_used = ConfigFields(config).boolean("use_sliding_window", config.get("model_type") not in ("qwen2", "qwen3"))
-    if is_used and window is not None and (reach is None or window < reach):
+    has_switch = model_type in ("qwen2", "qwen3")
+    if window is None or not fields.boolean("use_sliding_window", not has_switch):
+        return {}
+    window = fields.integer("sliding_window")
+    if reach is not None and window >= reach:
+        return {}
+    if model_type not in ("mistral", "qwen2", "qwen3"):
         raise ConfigError(
-            "config.json: sliding_window must be null to be imported, "
-            f"got sliding_window={window} for max_position_embeddings={reach}"
+            f"config.json: sliding_window is for mistral, qwen2 and qwen3 to be imported, got {window} for {model_type}"
         )
+    if not has_switch:
+        return {"attention": "window", "window": window}
+    types = config.get("layer_types")
+    if types is None:
+        first = fields.integer("max_window_layers", num_layers)
+        types = [_FULL if layer < first else _SLIDING for layer in range(num_layers)]
+    if not isinstance(types, list) or len(types) != num_layers or not {*types} <= {_FULL, _SLIDING}:
+        raise ConfigError(
+            f"config.json: layer_types must be {_FULL} or {_SLIDING} for each of {num_layers} layers, got {types!r}"
+        )
+    kinds = ["window" if each == _SLIDING else "full" for each in types]
+    if "window" not in kinds:
+        return {}
+    return {"attention": kinds[0] if len({*kinds}) == 1 else kinds, "window": window}
+
+
+def _written_windows(model: TransformerConfig, model_type: str) -> dict[str, Any]:
+    kinds = model.attention_kinds(model.decoder_depth, is_causal=True)
+    has_window = "window" in kinds
+    if model_type == "mistral":
+        return {"sliding_window": model.window_length}
+    if model_type == "llama":
+        return {}
+    return {
+        "use_sliding_window": has_window,
+        "sliding_window": model.window_length if has_window else None,
+        "max_window_layers": next((i for i, kind in enumerate(kinds) if kind == "window"), len(kinds)),
+        "layer_types": [_SLIDING if kind == "window" else _FULL for kind in kinds],
+    }
 
 
 def _rotation(config: HFConfig) -> dict[str, Any]:
@@ -170,13 +200,39 @@ def _rotation(config: HFConfig) -> dict[str, Any]:
     fields.require(partial_rotary_factor=1.0)
     scaled.require(partial_rotary_factor=1.0)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "default":
+    factor = scaled.number("factor", 1.0)
+    if kind == "default" or (kind in ("linear", "yarn") and factor == 1.0):
         return {"position_base": base}
-    if kind != "llama3":
-        raise ConfigError(f"config.json: the rope_type must be default or llama3 to be imported, got {kind!r}")
-    scaled.require(low_freq_factor=1.0, high_freq_factor=4.0)
-    return {
-        "position_base": base,
-        "position_stretch": scaled.number("factor", 1.0),
-        "position_stretch_from": scaled.integer("original_max_position_embeddings"),
-    }
+    if kind not in ("linear", "llama3", "yarn"):
+        raise ConfigError(
+            f"config.json: the rope_type must be default, linear, yarn or llama3 to be imported, got {kind!r}"
+        )
+    found = {"position_base": base, "position_stretch": factor}
+    if kind == "linear":
+        return {**found, "position_stretch_by": "linear"}
+    if kind == "llama3":
+        scaled.require(low_freq_factor=1.0, high_freq_factor=4.0)
+        return {**found, "position_stretch_from": scaled.integer("original_max_position_embeddings")}
+    scaled.require(beta_fast=32, beta_slow=1, truncate=True, attention_factor=0.1 * math.log(factor) + 1.0)
+    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        raise ConfigError("config.json: mscale and mscale_all_dim of yarn must not be set to be imported")
+    reach = fields.integer("max_position_embeddings", 2_048)
+    length = scaled.integer("original_max_position_embeddings", reach)
+    return {**found, "position_stretch_by": "yarn", "position_stretch_from": length}
+
+
+def _written_scaling(model: TransformerConfig) -> dict[str, Any]:
+    """The `rope_scaling` of a model; empty without one."""
+    original = {"original_max_position_embeddings": model.position_stretch_from}
+    own = {"factor": model.position_stretch}
+    if model.position_stretch == 1.0:
+        return {}
+    match model.position_stretch_by:
+        case "linear":
+            return {"rope_type": "linear", **own}
+        case "yarn":
+            return {"rope_type": "yarn", **own, **original}
+        case "ntk":  # transformers has the dynamic form only, whose base depends on the length of the input
+            return {}
+        case _:
+            return {"rope_type": "llama3", **own, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **original}

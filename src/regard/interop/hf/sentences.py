@@ -22,7 +22,7 @@ from regard.errors import CheckpointError
 from regard.files import write_atomically
 from regard.interop.hf.reading import POOLING_MODES
 from regard.interop.model import ExportableModel, scaled_head
-from regard.tasks.task import ExportSpec
+from regard.tasks.content import ExportSpec
 
 SENTENCE_FILES = (
     "1_Pooling", "2_Normalize", "2_Dense", "3_Dense", "sentence_bert_config.json", "modules.json"

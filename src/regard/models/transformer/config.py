@@ -1,7 +1,8 @@
 """The settings of a Transformer, from the model of the paper to GPT-2, Llama, BERT, T5, BART and Marian."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from itertools import cycle, islice
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -9,11 +10,19 @@ from regard.errors import ConfigError
 from regard.models.family import EncoderDecoderConfig
 from regard.nn.blocks import BlockOrder
 from regard.nn.feedforward import Activation
+from regard.nn.masks import SparsePattern
 from regard.nn.norms import Norm
-from regard.nn.positions import Positions
+from regard.nn.positions import Positions, Stretching
 from regard.nn.similarity import SimilarityName
+from regard.settings import nearest
 
 Initialization = Literal["glorot", "gpt2"]
+SelfAttentionKind = Literal["full", "window", "strided", "linear", "low-rank"]
+
+_SPARSE = ("window", "strided")
+_BIASED: tuple[Positions, ...] = ("relative", "alibi", "shaw")
+"""Positions that are added to the scores of a softmax."""
+_DEFAULT_WINDOW, _DEFAULT_RANK = 128, 64
 
 
 class TransformerConfig(EncoderDecoderConfig):
@@ -23,6 +32,8 @@ class TransformerConfig(EncoderDecoderConfig):
     can_use_muon: ClassVar[bool] = True
     can_isolate_documents: ClassVar[bool] = True
     gains_from_bf16_on_cpu: ClassVar[bool] = True
+    has_attention_kinds: ClassVar[bool] = True
+    """Whether self-attention may be of another kind than full."""
     num_heads: int = Field(default=8, ge=1)
     """Attention heads."""
     num_key_value_heads: int | None = Field(default=None, ge=1)
@@ -48,6 +59,19 @@ class TransformerConfig(EncoderDecoderConfig):
     """Whether attention projects the values before it averages them."""
     output_projection: bool = True
     """Whether attention projects the concatenated outputs of its heads."""
+    attention: str | list[str] = "full"
+    """Self-attention: full, window, strided, linear or low-rank (of encoders); or a list of these, which is repeated
+    over the layers."""
+    encoder_attention: str | list[str] | None = None
+    """Self-attention of the encoder of an encoder-decoder, if not `attention`."""
+    window: int | None = Field(default=None, ge=1)
+    """Window and strided attention: positions from the nearest key to the first that is too far away. Unset: 128."""
+    num_global_tokens: int = Field(default=0, ge=0)
+    """Window and strided attention: the first positions, which attend to all and to which all attend."""
+    stride: int | None = Field(default=None, ge=2)
+    """Strided attention: all attend to the last of every so many positions. Unset: the window."""
+    projected_length: int | None = Field(default=None, ge=1)
+    """Low-rank attention: averages to which the context_length positions are projected. Unset: 64."""
     shaped_attention: bool = False
     """Initialize self-attention to the identity, so that it needs no residual sum."""
     similarity: SimilarityName = "scaled-dot"
@@ -61,7 +85,10 @@ class TransformerConfig(EncoderDecoderConfig):
     position_base: float = Field(default=10_000.0, gt=1.0)
     """The base L of sinusoidal and rotary positions."""
     position_stretch: float = Field(default=1.0, ge=1.0)
-    """Factor by which rotary positions are slowed down where one turn exceeds position_stretch_from (Llama 3)."""
+    """Factor by which the context of rotary positions is longer than position_stretch_from."""
+    position_stretch_by: Stretching | None = None
+    """llama3, which slows down the slow rotations; linear, all rotations; ntk, by a larger base; or yarn. Unset:
+    llama3."""
     position_stretch_from: int = Field(default=8_192, ge=1)
     """Context length before the stretch."""
     position_buckets: int = Field(default=32, ge=4)
@@ -147,6 +174,89 @@ class TransformerConfig(EncoderDecoderConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _attention_fits_together(self) -> "TransformerConfig":
+        if self.encoder_attention is not None and not (self.encoder_depth and self.decoder_depth):
+            raise ConfigError("encoder_attention is for a model with an encoder and a decoder; set attention instead")
+        kinds: set[SelfAttentionKind] = set()
+        for name, depth, is_causal in (
+            ("encoder_attention", self.encoder_depth, False),
+            ("attention", self.decoder_depth, True),
+        ):
+            if depth:
+                own = {*self.attention_kinds(depth, is_causal=is_causal)}
+                self._check_kinds(own, name if self.encoder_attention else "attention", is_causal=is_causal)
+                kinds |= own
+        if kinds and kinds != {"full"} and not self.has_attention_kinds:
+            raise ConfigError(f"model.attention must be full for the family {self.family}, got {self.attention}")
+        for name, needed in (("window", _SPARSE), ("num_global_tokens", _SPARSE), ("stride", ("strided",)),
+                             ("projected_length", ("low-rank",))):  # fmt: skip
+            if getattr(self, name) and kinds.isdisjoint(needed):
+                got = ", ".join(sorted(kinds)) or "no layers"
+                raise ConfigError(f"{name} is for {' and '.join(needed)} attention, got attention: {got}")
+        if self.position_stretch_by is not None and self.position_stretch == 1.0:
+            raise ConfigError("position_stretch_by needs a position_stretch above 1, got position_stretch=1.0")
+        return self
+
+    def _check_kinds(self, kinds: set[SelfAttentionKind], name: str, *, is_causal: bool) -> None:
+        if is_causal and "low-rank" in kinds:
+            raise ConfigError(
+                f"low-rank attention averages all positions, later ones too, and is for encoders, got {name}="
+                f"{self.attention} for a decoder; window and linear attention can be causal"
+            )
+        positions = (self.decoder_positions if is_causal else self.encoder_positions) or self.positions
+        for kind in sorted(kinds & {"linear", "low-rank"}):
+            if positions in _BIASED:
+                raise ConfigError(f"{kind} attention has no scores to which positions={positions} could be added")
+            expected = {"retrieval": "soft", "attention_temperature": 1.0, "shaped_attention": False}
+            expected["similarity"] = "scaled-dot"
+            expected |= {"attention_dropout": 0.0} if kind == "linear" else {}
+            for setting, value in expected.items():
+                if (got := getattr(self, setting)) != value:
+                    raise ConfigError(f"{setting} must be {value} for {kind} attention, got {got}")
+
+    def attention_kinds(self, num_layers: int, *, is_causal: bool) -> list[SelfAttentionKind]:
+        """Return the kind of self-attention of each layer of a stack."""
+        pattern = self.attention if is_causal or self.encoder_attention is None else self.encoder_attention
+        pattern = [pattern] if isinstance(pattern, str) else pattern
+        known: dict[str, SelfAttentionKind] = {kind: kind for kind in get_args(SelfAttentionKind)}
+        for kind in pattern:
+            if kind not in known:
+                raise ConfigError(f"unknown kind of attention {kind!r}{nearest(kind, list(known))}")
+        if not pattern or 0 < num_layers < len(pattern):
+            raise ConfigError(
+                f"a list of kinds of attention is repeated over the layers and must have 1 to {num_layers} kinds, "
+                f"got {len(pattern)}"
+            )
+        return [known[kind] for kind in islice(cycle(pattern), num_layers)]
+
+    def sparse_pattern(self, kind: SelfAttentionKind, *, is_causal: bool) -> SparsePattern | None:
+        """Return the keys that window or strided attention attends to; None for other kinds."""
+        if kind not in _SPARSE:
+            return None
+        stride = (self.stride or max(2, self.window_length)) if kind == "strided" else None
+        return SparsePattern(self.window_length, self.num_global_tokens, stride, is_causal=is_causal)
+
+    @property
+    def window_length(self) -> int:
+        """The window of window and strided attention."""
+        return self.window or _DEFAULT_WINDOW
+
+    @property
+    def rank(self) -> int:
+        """Averages of low-rank attention."""
+        return self.projected_length or _DEFAULT_RANK
+
+    def check_length(self, longest: int) -> None:
+        super().check_length(longest)
+        depths = ((self.encoder_depth, False), (self.decoder_depth, True))
+        kinds = {kind for depth, causal in depths for kind in self.attention_kinds(depth, is_causal=causal)}
+        if self.window_length > longest and not kinds.isdisjoint(_SPARSE):
+            raise ConfigError(
+                f"model.window must be at most the longest input of {longest} positions, got {self.window_length}: "
+                "it would be full attention"
+            )
+
     @property
     def position_schemes(self) -> Sequence[Positions]:
         """The positions of the encoder and of the decoder, if there are such."""
@@ -164,7 +274,8 @@ class TransformerConfig(EncoderDecoderConfig):
     @property
     def max_source_positions(self) -> int | None:
         is_learned = self.encoder_depth and (self.encoder_positions or self.positions) == "learned"
-        return self.context_length if is_learned else None
+        has_averages = self.encoder_depth and "low-rank" in self.attention_kinds(self.encoder_depth, is_causal=False)
+        return self.context_length if is_learned or has_averages else None
 
     @property
     def max_target_positions(self) -> int | None:

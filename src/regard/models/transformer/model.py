@@ -16,22 +16,33 @@ from functools import partial
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.models.base import ForeignEncoder, SequenceModel
 from regard.models.family import ModelConfig, make_lookup
 from regard.models.protocols import DecoderState, EncoderOutput, StaticBeamState
-from regard.models.transformer.config import TransformerConfig
+from regard.models.transformer.config import SelfAttentionKind, TransformerConfig
 from regard.models.transformer.states import BeamTreeCache, StaticBeamCache, StaticCache, TransformerState
-from regard.nn.attention import Bias, Lookup, Mask, MultiHeadAttention, ShapedLookup
+from regard.nn.attention import Bias, HeadLookup, Mask, MultiHeadAttention, ShapedLookup
 from regard.nn.blocks import Block
 from regard.nn.dropout import Dropout, TokenDropout, branch_probabilities
 from regard.nn.feedforward import FeedForward
 from regard.nn.inference import Quantization
-from regard.nn.kv_cache import CrossAttentionKV, KVCache, StaticKVCache
-from regard.nn.masks import document_mask, padding_mask, positions_in_document
+from regard.nn.kv_cache import (
+    CrossAttentionKV,
+    GrowingCache,
+    KVCache,
+    LayerCache,
+    LinearCache,
+    SparseKVCache,
+    SparseStaticKVCache,
+    StaticKVCache,
+    StaticLayerCache,
+)
+from regard.nn.linear_attention import LinearLookup
+from regard.nn.masks import SparsePattern, document_mask, padding_mask, positions_in_document
 from regard.nn.norms import make_norm
 from regard.nn.positions import (
     ALiBi,
@@ -44,6 +55,7 @@ from regard.nn.positions import (
     Sinusoidal,
 )
 from regard.nn.similarity import make_similarity
+from regard.nn.sparse_attention import LowRankLookup, SparseLookup
 
 _GPT2_STD = 0.02
 
@@ -134,8 +146,7 @@ class Transformer(SequenceModel[TransformerConfig]):
         if encoder_output is not None:
             hidden_states = encoder_output.hidden_states
             like = hidden_states.new_empty(hidden_states.size(0), heads, 0, config.head_dim)
-        caches = [KVCache.empty(like) for _ in decoder.blocks]
-        return TransformerState(caches, decoder.project_memory(encoder_output))
+        return TransformerState(decoder.empty_caches(like), decoder.project_memory(encoder_output))
 
     def static_state(self, num_slots: int, capacity: int, *, source_length: int = 0) -> StaticCache:
         config, weight = self.config, self.embedding.weight
@@ -145,15 +156,18 @@ class Transformer(SequenceModel[TransformerConfig]):
             keys = weight.new_zeros(num_slots, shared, length, config.head_dim)
             return keys, torch.zeros_like(keys)
 
-        blocks = self.decoder_stack().blocks
+        decoder = self.decoder_stack()
         masked = torch.zeros(num_slots, 1, 1, source_length, dtype=torch.bool, device=weight.device)
-        cross_kvs = [CrossAttentionKV(*zeros(source_length), masked.clone()) for _ in blocks] if source_length else None
+        cross_kvs = [CrossAttentionKV(*zeros(source_length), masked.clone()) for _ in decoder.blocks]
         lengths = torch.zeros(num_slots, dtype=torch.long, device=weight.device)
-        return StaticCache([StaticKVCache(*zeros(capacity)) for _ in blocks], lengths, cross_kvs)
+        caches = decoder.static_caches(weight.new_empty(num_slots, shared, 0, config.head_dim), capacity)
+        return StaticCache(caches, lengths, cross_kvs if source_length else None, capacity)
 
     def beam_state(self, state: DecoderState) -> DecoderState:
         # On a GPU the tree would synchronize at each step to count its entries.
-        return state.to_tree() if isinstance(state, TransformerState) and self.device.type == "cpu" else state
+        if not isinstance(state, TransformerState) or self.device.type != "cpu":
+            return state
+        return state.to_tree() or state
 
     def static_beam_state(self, state: DecoderState, beam_size: int, capacity: int) -> StaticBeamState | None:
         limit = self.config.max_target_positions
@@ -183,11 +197,20 @@ class Transformer(SequenceModel[TransformerConfig]):
             return self.logits(decoder(x, cross_kvs=state.cross_kvs, caches=state.caches)), state
         assert isinstance(state, StaticCache)
         num_new, capacity = tokens.size(1), state.capacity
+        if num_new > 1 and not decoder.is_full:
+            # A position may overwrite one that those before it attend to.
+            return torch.cat([self.step(token, state)[0] for token in tokens.split(1, dim=1)], dim=1), state
         # An unused row that is full overwrites its last position.
         indices = (state.lengths[:, None] + torch.arange(num_new, device=tokens.device)).clamp(max=capacity - 1)
-        mask = torch.arange(capacity, device=tokens.device) <= indices[:, None, :, None]
+        every = torch.arange(capacity, device=tokens.device)
+        mask = every <= indices[:, None, :, None]
         caches = [cache.at(indices) for cache in state.caches]
-        logits = self.logits(decoder(x, mask, cross_kvs=state.cross_kvs, caches=caches, positions=indices))
+        decoder.require_positions(capacity)
+        key_positions = every.expand(tokens.size(0), -1)
+        hidden_states = decoder(
+            x, mask, cross_kvs=state.cross_kvs, caches=caches, positions=indices, key_positions=key_positions
+        )
+        logits = self.logits(hidden_states)
         state.lengths.add_(num_new).clamp_(max=capacity)
         return logits, state
 
@@ -235,12 +258,15 @@ class TransformerStack(nn.Module):
         norm = partial(make_norm, config.norm, config.model_dim, epsilon=config.norm_epsilon)
         self.context_length = config.context_length
         own = config.decoder_positions if is_causal else config.encoder_positions
+        kinds = config.attention_kinds(num_layers, is_causal=is_causal)
+        self.patterns = [config.sparse_pattern(kind, is_causal=is_causal) for kind in kinds]
+        self.is_full = {*kinds} <= {"full"}
         self.positions = make_position_encoding(config, own or config.positions, is_causal=is_causal)
         self.embedding_norm = norm() if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             Block(
-                make_attention(config, is_causal=is_causal),
+                make_attention(config, kind=kind, is_causal=is_causal),
                 FeedForward(config.model_dim, config.feedforward_dim, activation=config.activation, bias=config.bias)
                 if config.feedforward_dim
                 else None,
@@ -251,7 +277,7 @@ class TransformerStack(nn.Module):
                 dropout=config.dropout,
                 stochastic_depth=probability,
             )
-            for probability in branch_probabilities(config.stochastic_depth, num_layers)
+            for kind, probability in zip(kinds, branch_probabilities(config.stochastic_depth, num_layers), strict=True)
         )
         self.final_norm = None if config.block == "post-norm" else norm()
         self.scale = config.model_dim**-0.5 if config.scale_output and is_causal else 1.0
@@ -262,7 +288,7 @@ class TransformerStack(nn.Module):
         mask: Mask | None = None,
         *,
         cross_kvs: Sequence[CrossAttentionKV] | None = None,
-        caches: Sequence[KVCache | StaticKVCache] | None = None,
+        caches: Sequence[LayerCache] | None = None,
         positions: Int[Tensor, "batch query"] | None = None,
         key_positions: Int[Tensor, "batch key"] | None = None,
         bias: Bias | None = None,
@@ -281,7 +307,11 @@ class TransformerStack(nn.Module):
         x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
         for i, block in enumerate(self.blocks):
             cross_kv, cache = cross_kvs[i] if cross_kvs else None, caches[i] if caches else None
-            x = block(x, mask, encoding, cross_kv=cross_kv, cache=cache)
+            if (pattern := self.patterns[i]) is None:
+                x = block(x, mask, encoding, cross_kv=cross_kv, cache=cache)
+            else:
+                own_mask, own_encoding = self._restrict(pattern, mask, encoding, cache, positions, x)
+                x = block(x, own_mask, own_encoding, cross_kv=cross_kv, cache=cache)
         x = x if self.final_norm is None else self.final_norm(x)
         return x if self.scale == 1.0 else x * self.scale
 
@@ -291,6 +321,64 @@ class TransformerStack(nn.Module):
             return None
         blocks = [block for block in self.blocks if isinstance(block, Block)]
         return [block.project_memory(encoder_output.hidden_states, encoder_output.mask) for block in blocks]
+
+    def empty_caches(self, like: Float[Tensor, "batch heads 0 head"]) -> list[GrowingCache]:
+        """Return caches without positions, that of each block by its kind of attention."""
+
+        def empty(block: Block, pattern: SparsePattern | None) -> GrowingCache:
+            if isinstance(block.attention.lookup, LinearLookup):
+                return LinearCache.zeros(like)
+            return KVCache.empty(like) if pattern is None else SparseKVCache.empty(like, pattern)
+
+        return [empty(*pair) for pair in self._layers()]
+
+    def static_caches(self, like: Float[Tensor, "batch heads 0 head"], capacity: int) -> list[StaticLayerCache]:
+        """Return caches for up to `capacity` positions, that of each block by its kind of attention."""
+
+        def zeros(block: Block, pattern: SparsePattern | None) -> StaticLayerCache:
+            if isinstance(block.attention.lookup, LinearLookup):
+                return LinearCache.zeros(like, is_static=True)
+            if pattern is not None:
+                return SparseStaticKVCache.zeros(like, pattern, capacity)
+            keys = like.new_zeros(like.size(0), like.size(1), capacity, like.size(3))
+            return StaticKVCache(keys, torch.zeros_like(keys))
+
+        return [zeros(*pair) for pair in self._layers()]
+
+    def _layers(self) -> list[tuple[Block, SparsePattern | None]]:
+        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        return list(zip(blocks, self.patterns, strict=True))
+
+    def _restrict(
+        self,
+        pattern: SparsePattern,
+        mask: Mask | None,
+        encoding: PositionEncoding,
+        cache: LayerCache | None,
+        positions: Tensor | None,
+        x: Float[Tensor, "batch query model"],
+    ) -> tuple[Bool[Tensor, "#rows #heads #query entries"] | None, PositionEncoding]:
+        """Return the mask and the position encoding of a block with a sparse pattern.
+
+        Without a cache, the block applies the pattern by itself, unless the mask has one row per query.
+        """
+        if isinstance(cache, SparseStaticKVCache):
+            assert positions is not None, "a static cache has them"
+            queries, keys = positions, cache.key_positions()
+        elif isinstance(cache, SparseKVCache) and cache.length:
+            keys = cache.key_positions(x.size(1)).to(x.device)
+            queries = keys[-x.size(1) :]
+        elif mask is None or mask.size(2) == 1:
+            return mask, encoding
+        else:
+            queries = torch.arange(x.size(1), device=x.device) if positions is None else positions
+            own = pattern.mask(queries, queries)
+            return mask & (own[:, None] if own.dim() == 3 else own), encoding
+        own = pattern.mask(queries, keys)
+        if self.positions is not None and (encoding.bias is not None or encoding.relative_keys is not None):
+            # Only some of the keys are stored.
+            encoding = self.positions(queries, keys)
+        return own[:, None] if own.dim() == 3 else own[None, None], encoding
 
     def require_positions(self, num_positions: int) -> None:
         """Raise a `ConfigError` if positions are learned for fewer than `num_positions`."""
@@ -303,7 +391,7 @@ class TransformerStack(nn.Module):
     def _encode_positions(
         self,
         x: Tensor,
-        cache: KVCache | StaticKVCache | None,
+        cache: LayerCache | None,
         positions: Tensor | None,
         key_positions: Tensor | None,
     ) -> PositionEncoding:
@@ -311,7 +399,7 @@ class TransformerStack(nn.Module):
             return PositionEncoding()
         if key_positions is not None:
             return self.positions(positions, key_positions)
-        start = cache.length if isinstance(cache, KVCache) else 0
+        start = 0 if cache is None or isinstance(cache, StaticKVCache | SparseStaticKVCache) else cache.length
         end = cache.keys.size(2) if isinstance(cache, StaticKVCache) else start + x.size(1)
         self.require_positions(end)
         every = torch.arange(end, device=x.device)
@@ -333,6 +421,7 @@ def make_position_encoding(config: TransformerConfig, positions: Positions, *, i
                 base=config.position_base,
                 stretch=config.position_stretch,
                 stretch_from=config.position_stretch_from,
+                stretch_by=config.position_stretch_by or "llama3",
             )
         case "relative":
             return RelativeBias(
@@ -349,13 +438,26 @@ def make_position_encoding(config: TransformerConfig, positions: Positions, *, i
             return None
 
 
-def make_attention(config: TransformerConfig, *, is_causal: bool = False, is_cross: bool = False) -> MultiHeadAttention:
-    """Return one attention layer of a block; only self-attention can be shaped."""
+def make_attention(
+    config: TransformerConfig, *, kind: SelfAttentionKind = "full", is_causal: bool = False, is_cross: bool = False
+) -> MultiHeadAttention:
+    """Return one attention layer of a block; only self-attention can be shaped, or of another kind than full."""
+    if kind == "low-rank" and is_causal:
+        raise ConfigError("low-rank attention averages all positions, later ones too: it cannot be causal")
 
-    def head_lookup(head_dim: int, num_shared: int) -> Lookup | ShapedLookup:
+    def head_lookup(head_dim: int, num_shared: int) -> HeadLookup | ShapedLookup | LinearLookup:
+        if kind == "linear":
+            return LinearLookup(is_causal=is_causal)
+        if kind == "low-rank":
+            scale, dropout = head_dim**-0.5, config.attention_dropout
+            return LowRankLookup(config.rank, config.context_length, scale=scale, dropout=dropout)
         similarity = make_similarity(config.similarity, head_dim, num_shared)
-        lookup = make_lookup(config, similarity, dropout=config.attention_dropout, is_causal=is_causal)
-        return ShapedLookup(lookup, config.num_heads) if config.shaped_attention and not is_cross else lookup
+        pattern = config.sparse_pattern(kind, is_causal=is_causal)
+        # A sparse pattern contains the causal order.
+        is_ordered = is_causal and pattern is None
+        lookup = make_lookup(config, similarity, dropout=config.attention_dropout, is_causal=is_ordered)
+        chosen = lookup if pattern is None else SparseLookup(lookup, pattern)
+        return ShapedLookup(chosen, config.num_heads) if config.shaped_attention and not is_cross else chosen
 
     return MultiHeadAttention(
         config.model_dim,

@@ -15,7 +15,14 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from regard.models.protocols import DecoderState
-from regard.nn.kv_cache import CrossAttentionKV, KVCache, StaticKVCache, select_shared
+from regard.nn.kv_cache import (
+    CrossAttentionKV,
+    GrowingCache,
+    KVCache,
+    StaticKVCache,
+    StaticLayerCache,
+    select_shared,
+)
 
 _UNUSED_ENTRIES = 4
 """Unused entries per hypothesis from which on a tree is compacted."""
@@ -25,9 +32,9 @@ _SOURCE_MULTIPLE = 32
 
 @dataclass
 class TransformerState:
-    """The keys and values of each decoder block, and those of its cross-attention."""
+    """What each decoder block stores of the positions so far, and the keys and values of its cross-attention."""
 
-    caches: list[KVCache]
+    caches: list[GrowingCache]
     cross_kvs: list[CrossAttentionKV] | None
     """With as many rows as the batch, or fewer, each of which serves as many consecutive rows."""
 
@@ -35,24 +42,36 @@ class TransformerState:
         caches = [cache.select(rows) for cache in self.caches]
         if self.cross_kvs is None:
             return TransformerState(caches, None)
-        num_sharing = self.caches[0].keys.size(0) // self.cross_kvs[0].k.size(0)
+        num_sharing = self.caches[0].batch_size // self.cross_kvs[0].k.size(0)
         return TransformerState(caches, select_shared(self.cross_kvs, rows // num_sharing))
 
-    def to_tree(self) -> "BeamTreeCache":
-        """Return the same state as a tree with one hypothesis per row."""
-        batch, length = self.caches[0].keys.size(0), self.caches[0].length
-        depths = torch.arange(length, device=self.caches[0].keys.device).expand(batch, length)
-        ancestors = torch.ones_like(depths, dtype=torch.bool)[:, None]
-        return BeamTreeCache(self.caches, self.cross_kvs, ancestors, depths, length)
+    def full_caches(self) -> list[KVCache] | None:
+        """Return the caches if each stores all positions, which hypotheses can then share; otherwise None."""
+        full = [cache for cache in self.caches if isinstance(cache, KVCache)]
+        return full if len(full) == len(self.caches) else None
 
-    def to_static_beams(self, beam_size: int, capacity: int) -> "StaticBeamCache":
-        """Return an empty static cache for `beam_size` hypotheses of each row, of up to `capacity` tokens."""
-        like = self.caches[0].keys
+    def to_tree(self) -> "BeamTreeCache | None":
+        """Return the same state as a tree with one hypothesis per row; None where some positions are not stored."""
+        if (caches := self.full_caches()) is None:
+            return None
+        batch, length = caches[0].batch_size, caches[0].length
+        depths = torch.arange(length, device=caches[0].keys.device).expand(batch, length)
+        ancestors = torch.ones_like(depths, dtype=torch.bool)[:, None]
+        return BeamTreeCache(caches, self.cross_kvs, ancestors, depths, length)
+
+    def to_static_beams(self, beam_size: int, capacity: int) -> "StaticBeamCache | None":
+        """Return an empty static cache for `beam_size` hypotheses of each row, of up to `capacity` tokens.
+
+        None where some positions are not stored.
+        """
+        if (caches := self.full_caches()) is None:
+            return None
+        like = caches[0].keys
         batch, heads, _, head = like.shape
         keys = like.new_zeros(batch, heads, capacity * beam_size, head)
         cross_kvs = self.cross_kvs and [kv.empty_like(multiple=_SOURCE_MULTIPLE) for kv in self.cross_kvs]
         return StaticBeamCache(
-            caches=[StaticKVCache(keys.clone(), keys.clone()) for _ in self.caches],
+            caches=[StaticKVCache(keys.clone(), keys.clone()) for _ in caches],
             cross_kvs=cross_kvs,
             ancestors=torch.zeros(batch, beam_size, capacity * beam_size, dtype=torch.bool, device=like.device),
             depths=(torch.arange(capacity * beam_size, device=like.device) // beam_size).expand(batch, -1),
@@ -64,35 +83,35 @@ class TransformerState:
 class StaticCache:
     """A KV cache of fixed size; each row of the batch has its own length."""
 
-    caches: list[StaticKVCache]
+    caches: list[StaticLayerCache]
     lengths: Int[Tensor, " batch"]
-    """Positions stored in each row."""
+    """Positions processed in each row."""
     cross_kvs: list[CrossAttentionKV] | None
+    capacity: int
+    """Positions of the longest sequence."""
 
     @property
-    def capacity(self) -> int:
-        return self.caches[0].keys.size(2)
+    def num_bytes(self) -> int:
+        """Bytes of what the layers store of the positions so far."""
+        parts = [part for cache in self.caches for part in vars(cache).values() if isinstance(part, Tensor)]
+        return sum(part.untyped_storage().nbytes() for part in parts)
 
     def select(self, rows: Int[Tensor, " chosen"]) -> "StaticCache":
         cross_kvs = self.cross_kvs and [kv.select(rows) for kv in self.cross_kvs]
         caches = [cache.select(rows) for cache in self.caches]
-        return StaticCache(caches, self.lengths.index_select(0, rows), cross_kvs)
+        return StaticCache(caches, self.lengths.index_select(0, rows), cross_kvs, self.capacity)
 
     def put(self, rows: Int[Tensor, " chosen"], state: DecoderState) -> None:
         assert isinstance(state, TransformerState | StaticCache)
         for own, new in zip(self.caches, state.caches, strict=True):
-            length = min(new.length if isinstance(new, KVCache) else new.keys.size(2), own.keys.size(2))
-            if length:
-                own.keys[rows, :, :length] = new.keys[:, :, :length]
-                own.values[rows, :, :length] = new.values[:, :, :length]
+            own.put(rows, new)
         self.lengths[rows] = state.lengths if isinstance(state, StaticCache) else state.caches[0].length
         for own, new in zip(self.cross_kvs or (), state.cross_kvs or (), strict=True):
             own.put(rows, new)
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
         for cache in self.caches:
-            cache.keys.copy_(cache.keys.index_select(0, rows))
-            cache.values.copy_(cache.values.index_select(0, rows))
+            cache.reorder(rows)
         self.lengths.copy_(self.lengths.index_select(0, rows))
 
 
@@ -174,7 +193,7 @@ class StaticBeamCache:
     def fits(self, state: DecoderState) -> bool:
         assert isinstance(state, TransformerState)
         has_cross = self.cross_kvs is not None
-        if self.ancestors.size(0) != state.caches[0].keys.size(0) or has_cross != (state.cross_kvs is not None):
+        if self.ancestors.size(0) != state.caches[0].batch_size or has_cross != (state.cross_kvs is not None):
             return False
         pairs = zip(self.cross_kvs or (), state.cross_kvs or (), strict=True)
         return all(0 <= own.k.size(2) - new.k.size(2) < _SOURCE_MULTIPLE for own, new in pairs)

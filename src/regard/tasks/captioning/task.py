@@ -23,7 +23,7 @@ from torch import Tensor
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.images import fit_nearest_picture
-from regard.data.caption_sources import CAPTION_ROLES, Caption, open_captions, read_captions
+from regard.data.caption_sources import CAPTION_ROLES, Caption, open_captions, prepare_captions, read_captions
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.pixels import PixelCodec
 from regard.data.codecs.text import TextCodec
@@ -31,7 +31,7 @@ from regard.data.formats.images import ImageConfig, is_data_uri, read_image, to_
 from regard.data.formats.messages import format_count
 from regard.data.image_sources import ImageSource
 from regard.data.permutation import mix, permute
-from regard.data.prepare import FitData, Prepared, prepare_captions
+from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows
 from regard.data.splits.by_hash import row_hash
@@ -57,19 +57,16 @@ from regard.tasks.captioning.model import (
     make_caption_batch,
     pointing_of,
 )
+from regard.tasks.choices import Defaults, DefaultsContext
+from regard.tasks.content import Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.images import ImageTask, draw_offsets
 from regard.tasks.task import (
     PLAIN,
-    Defaults,
-    DefaultsContext,
     Detection,
     EvaluationData,
     Likelihoods,
     Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
     Task,
     TaskSettings,
     to_device,
@@ -142,7 +139,7 @@ class Captioning(ImageTask[CaptioningSettings]):
     architecture = "encoder-decoder"
     input_kind = "pixels"
     default_preset = "cnn"
-    attention_kind = "picture"
+    attention_kind = None
     objectives = frozenset({"label_smoothing"})
     selection_rows = 200  # generation takes far longer than a forward pass
 
@@ -378,7 +375,7 @@ class Captioning(ImageTask[CaptioningSettings]):
             targets=[[self.normalized(each.text) for each in read_captions(row[-1])] for row in data.rows],
             losses=found.losses,
             num_tokens=found.counts,
-            pointing=[list(each) for each in pointing] if any(count for _, count in pointing) else None,
+            extras={"pointing": [list(each) for each in pointing]} if any(count for _, count in pointing) else {},
             settings={"case": "lower" if self.settings.lowercase else "mixed", "punctuation": "no"},
         )
 
@@ -389,7 +386,7 @@ class Captioning(ImageTask[CaptioningSettings]):
 
     def scores(self, data: EvaluationData) -> list[Score]:
         examples = self.examples(data)
-        names = [*self.metric_names(), *([] if examples.pointing is None else ["pointing"])]
+        names = [*self.metric_names(), *examples.extras]
         return [score for name in names for score in find_metric(name).scores(examples)]
 
     def baseline(self, data: Prepared) -> Baseline:
@@ -430,8 +427,7 @@ class Captioning(ImageTask[CaptioningSettings]):
     @torch.inference_mode()
     def picture_attention(
         self, model: Captioner, image: str, caption: str
-    ) -> tuple[list[str], list[Float[np.ndarray, "heads target cells"]]]:
-        """The tokens of a caption and its end, and by layers the weights of the cells when each is predicted."""
+    ) -> tuple[list[str], list[Float[np.ndarray, "heads target cells"]], int]:
         if not model.has_maps:
             raise ConfigError("this model has no attention over the image: its decoder reads one vector")
         tokenizer = self.tokenizer
@@ -440,7 +436,8 @@ class Captioning(ImageTask[CaptioningSettings]):
         tokens = torch.tensor([[[tokenizer.start, *ids]]], device=device)
         (pixels,) = self.pixel_batches([image], device)
         layers = model.attention(model.encode(pixels), tokens)
-        return tokenizer.pieces([*ids, tokenizer.end]), [layer[0].float().cpu().numpy() for layer in layers]
+        weights = [layer[0].float().cpu().numpy() for layer in layers]
+        return tokenizer.pieces([*ids, tokenizer.end]), weights, self.image.size
 
 
 class CaptionPredictor:

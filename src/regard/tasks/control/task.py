@@ -43,23 +43,12 @@ from regard.evaluation.examples import Examples
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.models.trajectories import TrajectoryShape
+from regard.tasks.choices import Defaults, DefaultsContext
+from regard.tasks.content import Prediction, ServerSchema
 from regard.tasks.control.model import ActionModel
 from regard.tasks.control.policy import TrajectoryPolicy
 from regard.tasks.detection import DetectionSummary
-from regard.tasks.task import (
-    PLAIN,
-    Defaults,
-    DefaultsContext,
-    Detection,
-    EvaluationData,
-    Likelihoods,
-    Objective,
-    Prediction,
-    ServerSchema,
-    Task,
-    TaskSettings,
-    to_device,
-)
+from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, Task, TaskSettings, to_device
 
 _BATCH_WINDOWS = 64
 """Windows of a batch, as in Chen et al. (2021)."""
@@ -288,7 +277,7 @@ class Control(Task[ControlSettings]):
             num_correct=[round(count - error) for count, error in zip(counts, errors, strict=True)]
             if is_discrete
             else None,
-            squared_errors=None if is_discrete else list(errors),
+            extras={} if is_discrete else {"squared_errors": list(errors)},
         )
 
     def step_numbers(

@@ -11,7 +11,7 @@ Dimensions: `batch` subjects, `time` entries of their histories.
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -50,6 +50,8 @@ from regard.evaluation.registry import find_metric
 from regard.logging import log_info, log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
+from regard.tasks.choices import Defaults, DefaultsContext
+from regard.tasks.content import Curve, Panel, Plot, Prediction, ReportContent, Section, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.event_prediction.model import (
     ConstantRates,
@@ -67,15 +69,9 @@ from regard.tasks.task import (
     PLAIN,
     BatchPredictor,
     ComparedRun,
-    Defaults,
-    DefaultsContext,
     Detection,
     EvaluationData,
-    EventTimeline,
     Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
     Task,
     TaskSettings,
     to_device,
@@ -86,7 +82,7 @@ PATIENTS = ("subject", "time", "event", "marker")
 _LEVELS = (0.05, 0.5, 0.95)
 """The quantiles of the time until the next event that a prediction has."""
 _DIGITS = 6
-_NUM_DRAWN, _FEWEST_DRAWN, _NUM_POINTS = 4, 5, 300
+_NUM_DRAWN, _MOST_DRAWN, _FEWEST_DRAWN, _NUM_POINTS = 4, 12, 5, 300
 """Subjects that a report shows, the fewest events of one, and the times at which its risks are computed."""
 _BEFORE = 1e-4
 """In units of the mean gap: the risk right before an event is drawn, too."""
@@ -148,7 +144,6 @@ class EventPrediction(Task[EventPredictionSettings]):
     input_kind = "events"
     next_command = "predict {run} FILE --out FILE"
     default_preset = "transformer-events"
-    reads_tables = True
     has_targets = False
     unit = "subject"
     attention_kind = None
@@ -344,8 +339,7 @@ class EventPrediction(Task[EventPredictionSettings]):
             losses=found.losses,
             num_tokens=found.counts,
             num_correct=list(found.num_correct),
-            brier_sums=brier_sums,
-            risks=risks,
+            extras={"brier_sums": brier_sums, "risks": risks},
             settings={"horizons": ",".join(f"{each:g}" for each in horizons), "unit": self.codec.unit or "data"},
         )
 
@@ -381,9 +375,7 @@ class EventPrediction(Task[EventPredictionSettings]):
         lower, median, upper = (float(f"{time:.{_DIGITS}g}") for time in output["times"])
         risks = {horizon: {"any": sum(each.values()), **each} for horizon, each in output["risks"].items()}
         details = {"time": median, "lower": lower, "upper": upper, "unit": self.codec.unit, "risks": risks}
-        return Prediction(
-            text, event, probabilities=probabilities, probability=probabilities[event], details=details
-        )  # fmt: skip
+        return NextEvent(text, event, None, probabilities, probabilities[event], details)
 
     def predict_subjects(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """For each subject of a table the next event, when it is expected, and risks from the end of observation on."""
@@ -391,8 +383,8 @@ class EventPrediction(Task[EventPredictionSettings]):
         found = BatchPredictor(self, model)([history.to_text() for history in histories])
         return [self._record(history, each) for history, each in zip(histories, found, strict=True)]
 
-    def subject_timelines(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> list[EventTimeline]:
-        return [self.timeline(model, each.subject, each.to_text()) for each in self._read_histories(data, columns)]
+    def plot_subjects(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> Plot:
+        return self._plot(model, [(each.subject, each.to_text()) for each in self._read_histories(data, columns)])
 
     def _read_histories(self, data: Any, columns: Sequence[str] | None) -> tuple[EventHistory, ...]:
         """The histories of a table whose events are all known."""
@@ -411,7 +403,8 @@ class EventPrediction(Task[EventPredictionSettings]):
         return table.histories
 
     def _record(self, history: EventHistory, prediction: Prediction) -> dict[str, Any]:
-        details, probabilities = prediction.details or {}, prediction.probabilities or {}
+        assert isinstance(prediction, NextEvent)
+        details, probabilities = prediction.details, prediction.probabilities or {}
 
         def moment(ahead: float) -> str | float:
             value = history.start.value + (history.end + ahead) * unit_size(self.codec.unit)
@@ -495,19 +488,21 @@ class EventPrediction(Task[EventPredictionSettings]):
         super().check_comparison(tasks, data, config, batch_tokens=batch_tokens, sizes=sizes)
 
     def report(self, model: Any, data: EvaluationData) -> ReportContent:
-        return ReportContent(facts=self.facts(), timelines=self._timelines(model, data.rows))
+        """The first subjects with a few events, or those that there are."""
+        num_events = [sum(event is not None for event in parse_history(row[-1], 0)[1]) for row in data.rows]
+        longer = [row for row, count in zip(data.rows, num_events, strict=True) if count >= _FEWEST_DRAWN]
+        plot = self._plot(model, (longer or list(data.rows))[:_NUM_DRAWN])
+        return ReportContent(facts=self.facts(), sections=[Section("Timelines", _TIMELINES_LEAD, plot)])
 
     def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
         return []
 
-    def _timelines(self, model: Any, rows: Sequence[Sequence[str]]) -> list[EventTimeline]:
-        """The first subjects with a few events, or those that there are."""
-        num_events = [sum(event is not None for event in parse_history(row[-1], 0)[1]) for row in rows]
-        longer = [row for row, count in zip(rows, num_events, strict=True) if count >= _FEWEST_DRAWN]
-        return [self.timeline(model, *row) for row in (longer or list(rows))[:_NUM_DRAWN]]
+    def _plot(self, model: Any, histories: Sequence[Sequence[str]]) -> Plot:
+        panels = [self.timeline(model, *each) for each in histories[:_MOST_DRAWN]]
+        return Plot(panels, description="Events of subjects, and predicted risks over time")
 
     @torch.no_grad()
-    def timeline(self, model: Any, subject: str, history: str) -> EventTimeline:
+    def timeline(self, model: Any, subject: str, history: str) -> Panel:
         """The risks of a subject while it was observed, within the longest of the horizons."""
         codec, horizon = self.codec, self.settings.horizons[-1]
         device = next(model.parameters()).device
@@ -523,16 +518,29 @@ class EventPrediction(Task[EventPredictionSettings]):
         ahead = torch.tensor([horizon / codec.scale], device=device, dtype=times.dtype)
         risks = mixture.risks((grid - read[places]).clamp(min=0.0), ahead)[:, 0].cpu()
         shown = [(float(time) * codec.scale, int(kind)) for time, kind in zip(times, kinds, strict=True) if kind]
-        return EventTimeline(
+        moments = (grid.cpu() * codec.scale).tolist()
+        unit = f" ({codec.unit})" if codec.unit else ""
+        return Panel(
             subject,
-            codec.unit,
-            [time for time, _ in shown],
-            [codec.events[kind - 1] for _, kind in shown],
-            float(times[-1]) * codec.scale,
-            horizon,
-            (grid.cpu() * codec.scale).tolist(),
-            {event: risks[:, place].tolist() for place, event in enumerate(codec.events)},
+            [Curve(event, moments, risks[:, place].tolist()) for place, event in enumerate(codec.events)],
+            {event: [time for time, kind in shown if kind == place] for place, event in enumerate(codec.events, 1)},
+            end=float(times[-1]) * codec.scale,
+            labels=(f"time since the start{unit}", f"risk within {horizon:g} {codec.unit}".rstrip()),
         )
+
+
+@dataclass(frozen=True)
+class NextEvent(Prediction):
+    """The next event of a subject."""
+
+    details: dict[str, Any] = field(default_factory=dict)
+    """The time until the event, with an interval and its unit, and risks by horizon and event."""
+
+
+_TIMELINES_LEAD = (
+    "Held-out subjects: ticks are events; lines are the probability, at each time, that the next event is of this kind "
+    "and comes within the horizon. The dotted line is the end of observation."
+)
 
 
 def _rounded(value: float | None) -> float | None:

@@ -10,6 +10,7 @@ Dimensions: `batch` windows, `time` steps that are read, `horizon` steps that ar
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from regard.baselines.baseline import Baseline, BaselinePredictions
 from regard.baselines.sequences import (
-    Forecaster,
+    PointForecast,
     SeriesBaseline,
     choose_weights,
     exponential_smoothing,
@@ -32,8 +33,8 @@ from regard.data.codecs.codec import Codec
 from regard.data.codecs.series import SeriesCodec, format_values
 from regard.data.formats.messages import format_column, format_count
 from regard.data.formats.series import Series, fill_forward, read_series, require_columns
-from regard.data.prepare import Prepared, prepare_series
-from regard.data.series_sources import SeriesSource, open_series, plan_series
+from regard.data.prepare import Prepared
+from regard.data.series_sources import SeriesSource, open_series, plan_series, prepare_series
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows
 from regard.data.stores.series import Segments, SeriesStore
@@ -43,6 +44,9 @@ from regard.logging import format_duration, log_info, log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.models.series import SeriesShape
+from regard.tasks.capabilities import SeriesForecast, forecast_plot
+from regard.tasks.choices import Defaults, DefaultsContext
+from regard.tasks.content import Prediction, ReportContent, Section, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.forecasting.linear import LinearForecast
 from regard.tasks.forecasting.model import (
@@ -56,22 +60,7 @@ from regard.tasks.forecasting.model import (
     evaluation_batches,
     quantile_losses,
 )
-from regard.tasks.task import (
-    PLAIN,
-    ComparedRun,
-    Defaults,
-    DefaultsContext,
-    Detection,
-    EvaluationData,
-    Objective,
-    Prediction,
-    ReportContent,
-    SeriesForecast,
-    ServerSchema,
-    Task,
-    TaskSettings,
-    to_device,
-)
+from regard.tasks.task import PLAIN, ComparedRun, Detection, EvaluationData, Objective, Task, TaskSettings, to_device
 
 SALES = ("date", "store", "sales")
 """The columns of the built-in data set."""
@@ -449,7 +438,7 @@ class Forecasting(Task[ForecastingSettings]):
             raise DataError("there is no known value to compare a forecast with")
         codec = self.codec
         return Examples(
-            forecasts=[list(each) for each in sums],
+            extras={"forecasts": [list(each) for each in sums]},
             settings={"horizon": codec.horizon, "input": codec.input_length, "stride": self.settings.stride},
         )
 
@@ -537,7 +526,7 @@ class Forecasting(Task[ForecastingSettings]):
         return [
             SeriesForecast(
                 series.name, name, steps[num_past:], *(part[:, column].tolist() for part in parts),
-                past_times=steps[:num_past], past=_known(past[:, column]),
+                past_times=steps[:num_past], past=_known(past[:, column]), coverage=self.settings.coverage,
             )
             for column, name in enumerate(self.codec.columns)
         ]  # fmt: skip
@@ -584,7 +573,10 @@ class Forecasting(Task[ForecastingSettings]):
             return exponential_smoothing(read, weights, horizon=codec.horizon, season=codec.season)
 
         season = f", a season of {codec.season} steps" if codec.season > 1 else ""
-        candidates: dict[str, Forecaster] = {f"seasonal naive{season}": naive, f"exponential smoothing{season}": smooth}
+        candidates: dict[str, PointForecast] = {
+            f"seasonal naive{season}": naive,
+            f"exponential smoothing{season}": smooth,
+        }
         if not season:
             candidates = {"the last value": naive, "exponential smoothing": smooth}
         valid_values, valid_targets = _sample_windows(data.valid.segments, codec)
@@ -645,8 +637,7 @@ class Forecasting(Task[ForecastingSettings]):
         return ReportContent(
             samples=self.samples(model, data),
             facts=self.facts(),
-            forecasts=self._drawn(model, data.rows),
-            coverage=self.settings.coverage,
+            sections=[Section("Forecasts", plot=forecast_plot(self._drawn(model, data.rows)))],
         )
 
     def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
@@ -677,9 +668,19 @@ class Forecasting(Task[ForecastingSettings]):
                     past_times=[codec.clock.at(row[1], step) for step in range(origin - num_past, origin)],
                     past=_known(actual[origin - num_past : origin, column]),
                     actual=_known(actual[origin : origin + codec.horizon, column]),
+                    coverage=self.settings.coverage,
                 )
             )
         return found
+
+
+@dataclass(frozen=True)
+class ForecastPrediction(Prediction):
+    """A forecast as text, with its intervals."""
+
+    lower: str = ""
+    """The lower ends of the intervals, in the form of the output."""
+    upper: str = ""
 
 
 class ForecastPredictor:
@@ -696,7 +697,7 @@ class ForecastPredictor:
         found = task.forecast_values(self._model, values, codec.horizon, features)
         texts = [[format_values(each, _DIGITS) for each in part] for part in found]
         return [
-            Prediction(text, point, lower=lower, upper=upper)
+            ForecastPrediction(text, point, lower=lower, upper=upper)
             for text, point, lower, upper in zip(inputs, *texts, strict=True)
         ]
 

@@ -21,22 +21,12 @@ from regard.data.codecs.labels import LabelCodec
 from regard.data.prepare import FitData, Prepared
 from regard.evaluation.examples import Examples
 from regard.nn.losses import IGNORED
+from regard.tasks.content import Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.graphs.batches import GraphBatch
 from regard.tasks.graphs.model import GraphPredictor
 from regard.tasks.graphs.task import GraphSettings, GraphTask, graph_column, is_json_graph, target_column
-from regard.tasks.task import (
-    PLAIN,
-    Detection,
-    EvaluationData,
-    Likelihoods,
-    Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
-    repeat_batch,
-    to_device,
-)
+from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, repeat_batch, to_device
 from regard.tasks.text_classification import (
     balanced_weights,
     class_examples,

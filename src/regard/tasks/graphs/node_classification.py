@@ -34,21 +34,12 @@ from regard.data.sources import Rows, Source
 from regard.errors import DataError
 from regard.evaluation.examples import Examples
 from regard.nn.losses import IGNORED
+from regard.tasks.content import Prediction, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.graphs.batches import GraphBatch
 from regard.tasks.graphs.model import GraphPredictor
 from regard.tasks.graphs.task import GraphSettings, GraphTask
-from regard.tasks.task import (
-    PLAIN,
-    Detection,
-    EvaluationData,
-    Likelihoods,
-    Objective,
-    Prediction,
-    ServerSchema,
-    repeat_batch,
-    to_device,
-)
+from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, repeat_batch, to_device
 from regard.tasks.text_classification import classification_loss, label_losses
 
 _LIST_FIELDS = ("labels", "label", "targets", "target", "y")

@@ -27,11 +27,12 @@ from regard.data.sources import Rows, Source
 from regard.evaluation.examples import Examples
 from regard.evaluation.metrics.classes import LabelCounts
 from regard.evaluation.scores import Score
+from regard.tasks.content import Prediction
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.graphs.batches import GraphBatch
 from regard.tasks.graphs.model import GraphPredictor
 from regard.tasks.graphs.task import GraphSettings, GraphTask, graph_column, target_column
-from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, Prediction, to_device
+from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, to_device
 
 
 class GraphRegressionSettings(GraphSettings):

@@ -35,23 +35,16 @@ from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows, Source, hash_of_table, is_builtin, open_source, with_held_out
 from regard.data.stores.rows import GraphStore
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, RunError
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
+from regard.tasks.capabilities import GraphDrawing
+from regard.tasks.choices import READING_DEFAULTS, Defaults, DefaultsContext
+from regard.tasks.content import ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.graphs.batches import GraphBatch, graph_shape, make_inputs, pad_graph_batch
 from regard.tasks.graphs.model import GraphPredictor
-from regard.tasks.task import (
-    EVALUATION_TOKENS,
-    READING_DEFAULTS,
-    Defaults,
-    DefaultsContext,
-    GraphDrawing,
-    ServerSchema,
-    Task,
-    TaskSettings,
-    to_device,
-)
+from regard.tasks.task import EVALUATION_TOKENS, Task, TaskSettings, to_device
 
 _BATCH_NODES: Mapping[str, int] = {"cpu": 1_024, "cuda": 2_048}
 """About 64 molecules of 30 atoms on a GPU."""
@@ -208,7 +201,7 @@ class GraphTask(Task[GraphSettingsT]):
     def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
         """The vectors that the head reads."""
         if self.of_nodes:
-            return super().embed(model, inputs)
+            raise RunError(f"a model for {self.description} has no embeddings of whole graphs")
         device, found = next(model.parameters()).device, {}
         for rows, batch in self.indexed_batches(self.encode_inputs(inputs)):
             vectors = F.normalize(model.embed(to_device(batch, device).inputs).float(), dim=-1).cpu().numpy()

@@ -37,8 +37,8 @@ from regard.data.codecs.labels import LabelCodec
 from regard.data.codecs.pixels import PixelCodec
 from regard.data.formats.images import ImageConfig, LabeledImages, is_image
 from regard.data.formats.messages import format_count
-from regard.data.image_sources import ImageSource, open_images
-from regard.data.prepare import FitData, Prepared, prepare_images
+from regard.data.image_sources import ImageSource, open_images, prepare_images
+from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows
 from regard.data.stores.images import ImageStore
@@ -51,21 +51,10 @@ from regard.models.family import ModelConfig, find_family
 from regard.models.heads import HeadConfig
 from regard.models.pixels import PixelModel, PixelShape
 from regard.settings import nearest
+from regard.tasks.choices import Defaults, DefaultsContext
+from regard.tasks.content import DrawnImage, Prediction, ReportContent, ServerSchema, image_section
 from regard.tasks.images import ImageTask, ShuffledImages, choose_flips, draw_for_flips
-from regard.tasks.task import (
-    PLAIN,
-    Defaults,
-    DefaultsContext,
-    DrawnImage,
-    EvaluationData,
-    Likelihoods,
-    Objective,
-    Prediction,
-    ReportContent,
-    ServerSchema,
-    TaskSettings,
-    to_device,
-)
+from regard.tasks.task import PLAIN, EvaluationData, Likelihoods, Objective, TaskSettings, to_device
 
 _BITS = 8
 _LARGEST_SIZE, _REDUCED_SIZE = 64, 32
@@ -140,7 +129,6 @@ class ImageGeneration(ImageTask[ImageGenerationSettings]):
     default_preset = "pixel-gpt"
     has_targets = False
     has_labels = True
-    draws_images = True
     attention_kind = None
     objectives = frozenset()
 
@@ -418,7 +406,7 @@ class ImageGeneration(ImageTask[ImageGenerationSettings]):
         labels: list[str | None] = list(self.label_codec.labels) if self.shape.num_classes else [None]
         chosen = [labels[number % len(labels)] for number in range(_NUM_DRAWN)]
         drawn = self._draw(model, GenerationConfig(temperature=1.0), chosen, data.training)
-        return ReportContent(facts=self.facts(), drawn=drawn, drawn_note=self._drawn_note(data, drawn))
+        return ReportContent(facts=self.facts(), sections=[image_section(drawn, self._drawn_note(data, drawn))])
 
     def _drawn_note(self, data: EvaluationData, drawn: Sequence[DrawnImage]) -> str:
         """How far generated images and validation images are from the nearest training images."""

@@ -47,24 +47,11 @@ from regard.evaluation.examples import Examples
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, MaskedHead, Pool, build_body, pooled
 from regard.nn.losses import IGNORED, linear_cross_entropy, rdrop_cross_entropy
+from regard.tasks.choices import BATCH_TOKENS, READING_DEFAULTS, Defaults, DefaultsContext
+from regard.tasks.content import Prediction, ServerSchema
 from regard.tasks.language_modeling import RunningTextSettings, RunningTextTask
 from regard.tasks.masked_language_modeling.masking import PART_OF_CHARACTER, Masking, texts_within, vocabulary_of
-from regard.tasks.task import (
-    BATCH_TOKENS,
-    PLAIN,
-    READING_DEFAULTS,
-    ComparedRun,
-    Defaults,
-    DefaultsContext,
-    EvaluationData,
-    Likelihoods,
-    Objective,
-    Prediction,
-    ServerSchema,
-    Task,
-    repeat_batch,
-    to_device,
-)
+from regard.tasks.task import PLAIN, ComparedRun, EvaluationData, Likelihoods, Objective, Task, repeat_batch, to_device
 from regard.tasks.text import append_bias
 from regard.text.tokenizer import Tokenizer
 

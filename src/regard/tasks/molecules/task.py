@@ -11,7 +11,7 @@ Dimensions: `batch` molecules, `outputs` properties.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -44,6 +44,8 @@ from regard.logging import log_info
 from regard.models.family import ModelConfig
 from regard.models.gaussian_process import property_losses
 from regard.models.heads import HeadConfig, default_pooling
+from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
+from regard.tasks.content import Prediction, ServerSchema
 from regard.tasks.detection import DetectionSummary, readable_rows
 from regard.tasks.molecules.columns import (
     BUILTIN_COLUMNS,
@@ -67,16 +69,10 @@ from regard.tasks.task import (
     EVALUATION_TOKENS,
     PLAIN,
     BatchPredictor,
-    ChoiceContext,
-    Choices,
-    Defaults,
-    DefaultsContext,
     Detection,
     EvaluationData,
     Likelihoods,
     Objective,
-    Prediction,
-    ServerSchema,
     to_device,
 )
 from regard.tasks.text import TextSettings, TextTask, fit_tokenizer
@@ -369,7 +365,7 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         codec = self.property_codec
         shown = codec.display(codec.write(output))
         if not codec.are_labels:
-            return Prediction(text, shown, properties=dict(zip(codec.names, output, strict=True)))
+            return PropertyPrediction(text, shown, properties=dict(zip(codec.names, output, strict=True)))
         if len(codec) > 1:
             return Prediction(text, shown, probabilities=dict(zip(codec.names, output, strict=True)))
         probabilities = dict(zip(codec.labels[0], (1 - output[0], output[0]), strict=True))
@@ -414,7 +410,7 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
 
     def _numbers(self, prediction: Prediction) -> list[float]:
         codec = self.property_codec
-        if prediction.properties is not None:
+        if isinstance(prediction, PropertyPrediction):
             return [prediction.properties[name] for name in codec.names]
         probabilities = prediction.probabilities or {}
         return [probabilities[name] for name in (codec.labels[0][1:] if len(codec) == 1 else codec.names)]
@@ -473,3 +469,11 @@ def _reads_selfies(tokenizer: Tokenizer) -> bool:
     """Whether a tokenizer has symbols that only SELFIES have."""
     (ids,) = tokenizer.encode([_SELFIES_ONLY])
     return len(ids) == _SELFIES_ONLY.count("[") and not tokenizer.count_unknown([ids])
+
+
+@dataclass(frozen=True)
+class PropertyPrediction(Prediction):
+    """Properties of a molecule that are numbers."""
+
+    properties: dict[str, float] = field(default_factory=dict)
+    """The value of each property."""

@@ -52,24 +52,20 @@ from regard.models.heads import HeadConfig
 from regard.nn.chart import best_trees
 from regard.nn.losses import IGNORED
 from regard.tasks.captioning.model import decoder_config
+from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
+from regard.tasks.content import Drawing, Prediction, ReportContent, Section, ServerSchema
 from regard.tasks.detection import DetectionSummary
+from regard.tasks.parsing.drawing import draw_as_svg, draw_as_text
 from regard.tasks.parsing.linear import END, PADDING, START, Actions, TreeConstraint, action_limit, empty_tree
 from regard.tasks.parsing.model import CROSSING, Parser, SpanChart, TreeDecoder, as_chart, tree_log_likelihood
 from regard.tasks.task import (
     PLAIN,
     BatchPredictor,
-    ChoiceContext,
-    Choices,
-    Defaults,
-    DefaultsContext,
     Detection,
     EvaluationData,
     Likelihoods,
     Objective,
-    Prediction,
     Predictor,
-    ReportContent,
-    ServerSchema,
     to_device,
 )
 from regard.tasks.text import TextSettings, TextTask, next_token_loss, row_losses
@@ -84,6 +80,7 @@ _DROPOUT, _TUNED_DROPOUT, _TUNED_RATE = 0.33, 0.2, 2.4
 twice that of other tasks: all layers of a chart are new. Chosen on validation rows of the Penn Treebank sample."""
 _DRAWN_TREES, _DRAWN_WORDS = 4, 16
 """Trees that a report draws, and the words of the longest one."""
+_TREES_LEAD = "Predicted trees of short held-out sentences, each with the true one below it."
 _SEARCHED_WORDS = 512
 """Words of the sentences that are decoded together, each counted once for every hypothesis."""
 
@@ -378,12 +375,19 @@ class Parsing(TextTask[ParsingSettings]):
         """With drawings of short trees that are wrong, beside the true ones."""
         content = super().report(model, data)
         short = [sample for sample in content.samples if len(words_of(sample["source"])) <= _DRAWN_WORDS]
-        trees = [
-            (f"{number}. {name}", sample[part])
+        drawings = [
+            Drawing(f"{number}. {name}", draw_as_svg(sample[part]))
             for number, sample in enumerate(short[:_DRAWN_TREES], 1)
             for name, part in (("predicted", "prediction"), ("true", "target"))
         ]
-        return replace(content, trees=trees)
+        sections = [Section("Trees", _TREES_LEAD, drawings=drawings)] if drawings else []
+        return replace(content, sections=sections)
+
+    def output_as_text(self, output: str) -> str:
+        return draw_as_text(output)
+
+    def output_as_svg(self, output: str) -> str:
+        return draw_as_svg(output)
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return ServerSchema(

@@ -46,18 +46,16 @@ from regard.errors import ConfigError, DataError
 from regard.evaluation.examples import Examples
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, PredictionHead, build_body, default_pooling
+from regard.tasks.choices import Defaults, DefaultsContext
+from regard.tasks.content import Prediction, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.task import (
     EVALUATION_TOKENS,
     PLAIN,
-    Defaults,
-    DefaultsContext,
     Detection,
     EvaluationData,
     Likelihoods,
     Objective,
-    Prediction,
-    ServerSchema,
     repeat_batch,
     symmetric_kl,
     to_device,

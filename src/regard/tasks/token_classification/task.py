@@ -16,8 +16,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -56,23 +56,17 @@ from regard.models.heads import HeadConfig, PredictionHead, build_body, default_
 from regard.nn.crf import ConditionalRandomField, transition_mask
 from regard.nn.dropout import Dropout
 from regard.nn.losses import IGNORED
+from regard.tasks.capabilities import LabeledVectors
+from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
+from regard.tasks.content import ExportSpec, Prediction, ServerSchema, rounded
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.task import (
     PLAIN,
-    ChoiceContext,
-    Choices,
-    Defaults,
-    DefaultsContext,
     Detection,
     EvaluationData,
-    ExportSpec,
     ImportedCodecs,
-    LabeledVectors,
     Likelihoods,
     Objective,
-    Prediction,
-    ServerSchema,
-    TaggedSpan,
     repeat_batch,
     symmetric_kl,
     to_device,
@@ -242,6 +236,7 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
     metrics = (*_ENTITY_METRICS, *_TAG_METRICS)
     unit = "sentence"
     head_kind = "tags"
+    prediction_columns: ClassVar[Mapping[str, str]] = {**TextTask.prediction_columns, "spans": "spans"}
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
@@ -452,7 +447,7 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
         if self.tag_codec.has_entities:
             spans = [_joined_words(text, entity.type, words[entity.start : entity.end]) for entity in entities_of(tags)]
         together = None if missing else output.probability
-        return Prediction(text, joined, probability=together, words=words, spans=spans)
+        return TaggedPrediction(text, joined, probability=together, words=words, spans=spans)
 
     def baseline(self, data: Prepared) -> Baseline:
         rows, codec = data.train_rows(), self.tag_codec
@@ -656,6 +651,34 @@ def _losses(
         logits.mT, batch.tags, reduction="none", label_smoothing=label_smoothing, ignore_index=IGNORED
     )
     return (by_word * batch.is_word).sum(dim=1)
+
+
+@dataclass(frozen=True)
+class TaggedSpan:
+    """A part of an input with a label: an entity, or a word with its tag."""
+
+    text: str
+    label: str
+    start: int
+    """The position of its first character in the input, from 0."""
+    end: int
+    """The position after its last character."""
+    probability: float | None
+    """Of the tag of a word; of an entity, the smallest one of its words. None for words beyond `task.max_length`."""
+
+
+@dataclass(frozen=True)
+class TaggedPrediction(Prediction):
+    """The tags of the words of a text."""
+
+    words: list[TaggedSpan] = field(default_factory=list)
+    """Each word of the input with its tag."""
+    spans: list[TaggedSpan] = field(default_factory=list)
+    """The entities of the input; all words, where tags are not those of entities."""
+
+    def to_row(self) -> dict[str, Any]:
+        spans = [{**vars(span), "probability": rounded(span.probability)} for span in self.spans]
+        return {**super().to_row(), "spans": spans}
 
 
 def _may_follow(before: str | None, after: str | None) -> bool:

@@ -30,7 +30,7 @@ from regard.models.transformer.inference.layers import (
 from regard.models.transformer.model import Transformer
 from regard.models.transformer.states import StaticCache
 from regard.nn.inference import packed_linear
-from regard.nn.kv_cache import CrossAttentionKV, StaticKVCache
+from regard.nn.kv_cache import CrossAttentionKV, LinearCache, SparseStaticKVCache, StaticLayerCache
 
 Function = Callable[[Tensor], Tensor]
 
@@ -39,6 +39,8 @@ class _Positions(NamedTuple):
     """The positions of the newest tokens, and what follows from them for all layers."""
 
     indices: Int[Tensor, "batch 1"]
+    rows: Int[Tensor, " batch"] | slice
+    """Of the tables of positions."""
     common: int | None
     """The position of all rows, if it is the same."""
     end: int
@@ -73,14 +75,16 @@ class PackedStep:
 
     def step(self, tokens: Int[Tensor, "batch 1"], state: DecoderState) -> Float[Tensor, "batch 1 vocab"]:
         assert isinstance(state, StaticCache)
-        tables = self._tables_for(state.capacity)
-        positions = _positions(state, tables)
+        indices = state.lengths.clamp(max=state.capacity - 1)
+        # A table would grow with the capacity, which layers that store less than all positions do not.
+        is_full = self._model.decoder_stack().is_full
+        tables = self._tables_for(state.capacity) if is_full else self._tables_of(indices)
+        positions = _positions(indices, tables, has_every_position=is_full)
         x = self._model.embedding.weight.index_select(0, tokens[:, 0])
         if self._embedding_scale != 1.0:
             x = x * self._embedding_scale
         if tables.embeddings is not None:
-            common = positions.common
-            x = x + (tables.embeddings[common] if common is not None else tables.embeddings[positions.indices[:, 0]])
+            x = x + tables.embeddings[positions.rows]
         for i, layer in enumerate(self._layers):
             x = self._sublayer(x, layer.attention, self._self_attend, state.caches[i], positions, self._gains[i])
             if layer.cross_attention is not None:
@@ -95,11 +99,14 @@ class PackedStep:
 
     def _tables_for(self, capacity: int) -> PositionTables:
         if capacity not in self._tables:
-            embeddings, rotary = position_tables(self._model, capacity)
-            dtype = self._model.embedding.weight.dtype
-            rotary = None if rotary is None else (rotary[0].to(dtype), rotary[1].to(dtype))
-            self._tables[capacity] = PositionTables(embeddings, rotary)
+            self._tables[capacity] = self._tables_of(torch.arange(capacity))
         return self._tables[capacity]
+
+    def _tables_of(self, every: Int[Tensor, " capacity"]) -> PositionTables:
+        embeddings, rotary = position_tables(self._model, every)
+        dtype = self._model.embedding.weight.dtype
+        rotary = None if rotary is None else (rotary[0].to(dtype), rotary[1].to(dtype))
+        return PositionTables(embeddings, rotary)
 
     def _sublayer(
         self, x: Tensor, layer: AttentionLayer | FeedForwardLayer, function: Callable[..., Tensor], *arguments: object
@@ -112,7 +119,7 @@ class PackedStep:
         self,
         x: Float[Tensor, "batch model"],
         layer: AttentionLayer,
-        cache: StaticKVCache,
+        cache: StaticLayerCache,
         positions: _Positions,
         gains: Float[Tensor, "projected head"] | None,
     ) -> Float[Tensor, "batch model"]:
@@ -121,16 +128,41 @@ class PackedStep:
         qk, v = heads[:, :num_rotated], heads[:, num_rotated:]
         if gains is not None and layer.head_norms is not None:
             qk = F.rms_norm(qk, (self._head_dim,), None, layer.head_norms.epsilon) * gains
+        if isinstance(cache, LinearCache):
+            return layer.output(self._attend_linearly(qk, v, cache, positions).to(x.dtype))
         if positions.rotary is not None:
             cosine, sine = positions.rotary
             qk = torch.addcmul(qk * cosine, qk.roll(self._head_dim // 2, -1), sine)
         q, k = qk[:, :num_heads, None], qk[:, num_heads:]
+        if isinstance(cache, SparseStaticKVCache):
+            own = cache.at(positions.indices)
+            keys, values = own.append(k[:, :, None], v[:, :, None])
+            if positions.common is not None and not cache.pattern.has_common:
+                # All entries that are in use are in the window.
+                end = min(positions.end, cache.ring_size)
+                return self._attend(q, keys[:, :, :end], values[:, :, :end], None, layer)
+            return self._attend(q, keys, values, (own.key_positions() >= 0)[:, None, None], layer)
         if positions.common is not None:
             cache.keys[:, :, positions.common], cache.values[:, :, positions.common] = k, v
         else:
             cache.at(positions.indices).append(k[:, :, None], v[:, :, None])
         keys, values = cache.keys[:, :, : positions.end], cache.values[:, :, : positions.end]
         return self._attend(q, keys, values, positions.mask, layer)
+
+    def _attend_linearly(
+        self, qk: Float[Tensor, "batch projected head"], v: Tensor, cache: LinearCache, positions: _Positions
+    ) -> Float[Tensor, "batch width"]:
+        """Add the newest position to the sums, and read them."""
+        features = F.elu(qk.to(cache.sums.dtype)) + 1.0
+        rotated = features
+        if positions.rotary is not None:
+            cosine, sine = (part.to(features.dtype) for part in positions.rotary)
+            rotated = torch.addcmul(features * cosine, features.roll(self._head_dim // 2, -1), sine)
+        num_heads, shared = self._num_heads, (self._num_shared, -1)
+        cache.sums.add_(rotated[:, num_heads:, :, None] * v[:, :, None].to(features.dtype))
+        cache.totals.add_(features[:, num_heads:])
+        q, rotated_q = (part[:, :num_heads].unflatten(1, shared) for part in (features, rotated))
+        return (rotated_q @ cache.sums / (q @ cache.totals[..., None])).flatten(1)
 
     def _cross_attend(
         self, x: Float[Tensor, "batch model"], layer: AttentionLayer, kv: CrossAttentionKV
@@ -148,8 +180,7 @@ class PackedStep:
         return layer.output(heads.reshape(heads.size(0), -1))
 
 
-def _positions(state: StaticCache, tables: PositionTables) -> _Positions:
-    indices = state.lengths.clamp(max=state.capacity - 1)
+def _positions(indices: Int[Tensor, " batch"], tables: PositionTables, *, has_every_position: bool) -> _Positions:
     numbers = indices.tolist()
     end = max(numbers) + 1
     if min(numbers) + 1 == end:
@@ -157,8 +188,9 @@ def _positions(state: StaticCache, tables: PositionTables) -> _Positions:
     else:
         common, rows = None, indices
         mask = (torch.arange(end) <= indices[:, None])[:, None, None]
+    rows = rows if has_every_position else slice(None)
     rotary = tables.rotary and (tables.rotary[0][rows][:, None], tables.rotary[1][rows][:, None])
-    return _Positions(indices[:, None], common, end, mask, rotary)
+    return _Positions(indices[:, None], rows, common, end, mask, rotary)
 
 
 def _feed_forward(x: Float[Tensor, "batch model"], layer: FeedForwardLayer) -> Float[Tensor, "batch model"]:

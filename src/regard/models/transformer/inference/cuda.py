@@ -73,7 +73,7 @@ class FusedStep:
         config = model.config
         is_usual = config.output_projection and config.head_dim in _HEAD_DIMS and not config.output_bias
         is_usual = is_usual and config.activation not in ("silu", "geglu", "geglu-tanh")
-        if not is_usual or type(model.output) is not nn.Linear:
+        if not is_usual or type(model.output) is not nn.Linear or not model.decoder_stack().is_full:
             return None
         layers = extract_layers(model, _linear_weights, _norm_weights)
         return None if layers is None else cls(model, layers)
@@ -99,7 +99,9 @@ class FusedStep:
             positions = indices.flatten()
         stream = _Stream(x)
         for i, layer in enumerate(self._layers):
-            stream = self._self_attend(stream, layer.attention, state.caches[i], positions, mask, tables.rotary)
+            cache = state.caches[i]
+            assert isinstance(cache, StaticKVCache), "models with other caches are not supported"
+            stream = self._self_attend(stream, layer.attention, cache, positions, mask, tables.rotary)
             if layer.cross_attention is not None:
                 assert state.cross_kvs is not None
                 stream = self._cross_attend(stream, layer.cross_attention, state.cross_kvs[i])
@@ -110,7 +112,8 @@ class FusedStep:
     def _tables_for(self, capacity: int) -> PositionTables:
         # Kept for each capacity: CUDA graphs read them at fixed addresses.
         if capacity not in self._tables:
-            self._tables[capacity] = position_tables(self._model, capacity)
+            every = torch.arange(capacity, device=self._model.device)
+            self._tables[capacity] = position_tables(self._model, every)
         return self._tables[capacity]
 
     def _self_attend(

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.models.transformer.model import Transformer, TransformerStack
 from regard.nn.attention import Lookup, MultiHeadAttention
 from regard.nn.blocks import Block
 from regard.nn.feedforward import FeedForward
+from regard.nn.linear_attention import LinearLookup
 from regard.nn.positions import Learned, Rotary, Sinusoidal
 from regard.nn.similarity import DotProduct
+from regard.nn.sparse_attention import SparseLookup
 
 Converter = Callable[[Any], Any]
 """Turns linear layers, or a norm, into what a backend computes with; returns None for what it does not support."""
@@ -30,15 +32,16 @@ class HeadNorms(NamedTuple):
 
 
 class AttentionLayer(NamedTuple):
-    """Self-attention or cross-attention by an inner product; linear layers and norms as the backend converts them."""
+    """Self-attention or cross-attention by an inner product or sums; layers and norms as the backend converts them."""
 
     project: Any
     """The packed projections of queries, keys and values; in cross-attention of queries only."""
     output: Any
     norm: Any
     """The norm of the sub-layer."""
-    lookup: Lookup
+    lookup: Lookup | LinearLookup
     scale: float
+    """Of the inner products; 1 for linear attention, which does not scale them."""
     head_norms: HeadNorms | None
 
 
@@ -84,15 +87,20 @@ def extract_layers(model: Transformer, linear: Converter, norm: Converter) -> li
 
     def attention(module: MultiHeadAttention, around: nn.Module | None, *, is_cross: bool) -> AttentionLayer | None:
         lookup, query_norm, key_norm = module.lookup, module.query_norm, module.key_norm
-        if not isinstance(lookup, Lookup) or lookup.retrieval != "soft":
+        lookup = lookup.lookup if isinstance(lookup, SparseLookup) else lookup
+        if isinstance(lookup, LinearLookup):
+            scale = 1.0
+        elif not isinstance(lookup, Lookup) or lookup.retrieval != "soft":
             return None
-        if not isinstance(lookup.similarity, DotProduct):
+        elif isinstance(lookup.similarity, DotProduct):
+            scale = lookup.similarity.scale / lookup.temperature
+        else:
             return None
         head_norms = None
         if isinstance(query_norm, nn.RMSNorm) and isinstance(key_norm, nn.RMSNorm) and query_norm.eps is not None:
             head_norms = HeadNorms(query_norm.weight, key_norm.weight, query_norm.eps)
         project = linear([module.query] if is_cross else [module.query, module.key, module.value])
-        output, own_norm, scale = linear([module.output]), norm(around), lookup.similarity.scale / lookup.temperature
+        output, own_norm = linear([module.output]), norm(around)
         layer = AttentionLayer(project, output, own_norm, lookup, scale, head_norms)
         return None if any(part is None for part in (project, output, own_norm)) else layer
 
@@ -124,12 +132,11 @@ def is_watched(layers: Sequence[DecoderLayer]) -> bool:
     )
 
 
-def position_tables(model: Transformer, capacity: int) -> PositionTables:
-    """Return the encodings of the positions below `capacity`."""
+def position_tables(model: Transformer, every: Int[Tensor, " capacity"]) -> PositionTables:
+    """Return the encodings of these positions."""
     positions, weight = model.decoder_stack().positions, model.embedding.weight
     if positions is None:
         return PositionTables()
-    every = torch.arange(capacity, device=weight.device)
     encoding = positions(every, every)
     embeddings = None if encoding.embeddings is None else encoding.embeddings.to(weight.dtype).contiguous()
     if encoding.rotation is None:

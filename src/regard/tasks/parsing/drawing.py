@@ -3,11 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 
 from regard.data.formats.trees import Tree, escape_word, parse_tree
-from regard.errors import ConfigError
-from regard.files import write_atomically
 
 _ROW, _GAP, _MARGIN = 46, 14, 12
 """Pixels between levels, between words and at the border."""
@@ -84,18 +81,6 @@ def draw_as_svg(tree: str | Tree) -> str:
             parts.append(f'<line {line} stroke="{_FAINT}" stroke-width="1"/>')
         stack += each.children
     return "".join([*parts, "</svg>"])
-
-
-def save_tree(tree: str | Tree, path: str | Path) -> None:
-    """Write the drawing of a tree to an SVG file."""
-    require_tree_path(path)
-    write_atomically(Path(path), draw_as_svg(tree).encode())
-
-
-def require_tree_path(path: str | Path) -> None:
-    """Raise unless a tree can be drawn to this file."""
-    if Path(path).suffix.lower() != ".svg":
-        raise ConfigError(f"a tree is drawn as .svg, got {str(path)!r}")
 
 
 def _depth(node: Tree) -> int:
