@@ -20,6 +20,7 @@ if _typing.TYPE_CHECKING:
     from regard.experiments.few_shot import few_shot
     from regard.experiments.sweep import sweep
     from regard.runs.adapters import load_adapters
+    from regard.runs.align import align
     from regard.runs.evaluation import Evaluation
     from regard.runs.export import export_model
     from regard.runs.finetune import finetune
@@ -37,6 +38,7 @@ _HOMES = {
     "RegardError": "regard.errors",
     "Run": "regard.runs.run",
     "Score": "regard.evaluation.scores",
+    "align": "regard.runs.align",
     "attention_maps": "regard.runs.run",
     "compare": "regard.experiments.compare",
     "demo": "regard.experiments.demo",
@@ -60,6 +62,7 @@ __all__ = [
     "RegardError",
     "Run",
     "Score",
+    "align",
     "attention_maps",
     "compare",
     "demo",

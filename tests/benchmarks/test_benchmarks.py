@@ -172,6 +172,16 @@ def test_sweep(run: Run):
     require_times([row], "seconds", "seconds_per_trial", "speedup")
 
 
+def test_align(run: Run):
+    reward, *policies, parting, speed = run("align")
+    assert 0.0 < reward["share"] <= 1.3
+    assert [row["model"] for row in policies] == ["supervised", "dpo", "ppo", "over-optimized"]
+    for row in policies[1:]:
+        assert row["gain_interval"][0] <= row["gain"] <= row["gain_interval"][1]
+    assert len(parting["table"]) > 1
+    assert speed["note"] == "not measured"
+
+
 def test_quality(run: Run):
     rows = run("quality")
     assert [row["row"] for row in rows] == list(importlib.import_module("quality").ROWS)
@@ -213,6 +223,17 @@ def test_beyond_text(run: Run):
         low, high = rows[name]["interval"]
         assert low <= rows[name][score] <= high
     assert all(1 <= rows["cartpole"][name] <= 500 for name in ("mean_return", "cloned", "recorded"))
+
+
+def test_instructions(run: Run):
+    (row,) = run("instructions")
+    assert 0.0 <= row["format"] <= 1.0
+    require_times([row], "perplexity_before", "perplexity_after", "answer_perplexity")
+    assert row["perplexity_change"] == pytest.approx(row["perplexity_after"] / row["perplexity_before"] - 1)
+    script = importlib.import_module("kinds.instructions")
+    pairs = script.generate_instructions(97, 0)
+    assert len({prompt for prompt, _ in pairs}) == 97
+    assert all(re.fullmatch(script.FORMAT, answer) for _, answer in pairs)
 
 
 def test_pictures(run: Run):

@@ -210,7 +210,16 @@ def test_the_preset_of_a_settings_file_gives_the_shape(regard, dates: Path, tmp_
 def test_data_list_names_the_sets(regard):
     assert "dates\t" in regard("data", "list").succeeds().out
     found = last_object(regard("data", "list", "--json").succeeds().out)
-    assert [each["name"] for each in found["sets"]] == ["dates", "molecules", "patients", "rings", "sales", "scenes"]
+    assert [each["name"] for each in found["sets"]] == [
+        "answers",
+        "dates",
+        "molecules",
+        "patients",
+        "ratings",
+        "rings",
+        "sales",
+        "scenes",
+    ]
 
 
 def test_data_show_prints_a_table_that_its_seed_repeats(regard):

@@ -15,6 +15,7 @@ from tests.contracts.plugin_path import installed_plugin
 from tests.golden import data as rows_of
 from tests.tiny import TRANSFORMER, Tiny, tiny
 
+from regard.data.builtin.ratings import generate_ratings
 from regard.data.builtin.scenes import generate_scenes
 from regard.data.codecs.codec import write_codecs
 from regard.data.sources import NamedRows
@@ -155,6 +156,18 @@ def rows_of_trees(count: int) -> list[str]:
     return [*found, "(FRAG (NP (NN cat)))", "(S (VP (VB go)))"]
 
 
+def rows_of_chats(count: int) -> NamedRows:
+    """Conversations of one or two questions, some of which begin with a system message."""
+    rows = []
+    for row in range(count):
+        word = ("sea", "cat", "dog", "sun", "hut")[row % 5]
+        talk = [("user", f"what is {row}?"), ("assistant", f"the {word}.")]
+        talk += [("user", "why?"), ("assistant", "it is so.")] if row % 3 == 0 else []
+        talk = [("system", "be brief."), *talk] if row % 4 == 0 else talk
+        rows.append({"messages": [{"role": role, "content": text} for role, text in talk]})
+    return NamedRows(rows)
+
+
 SHORT_SERIES = {"horizon": 3, "input_length": 8}
 WORDS = {"tokenizer": "words"}
 MEALS = in_memory(rows_of.meals, 40)
@@ -174,6 +187,14 @@ CASES = {
     ),
     "language-modeling-documents": Case(
         "language-modeling", lambda folder: rows_of.documents(), PROMPTS, "gpt-tiny", {**WORDS, "window": 24}
+    ),
+    "instruction-tuning": Case(
+        "instruction-tuning", lambda folder: rows_of_chats(60), ("what is big?", "[1]"), "gpt-tiny", {"max_length": 50},
+    ),
+    "instruction-tuning-likelihoods": Case(
+        "instruction-tuning", lambda folder: rows_of_chats(60), ("what is big?",), "lstm-tiny",
+        {**WORDS, "max_length": 40, "too_long": "cut", "answers": "last", "compare_answers": False,
+         "model": {"num_layers": 1, "model_dim": 12, "dropout": 0.0}},
     ),
     "masked-language-modeling": Case(
         "masked-language-modeling", lambda folder: rows_of.documents(), BLANKS, settings={**WORDS, "window": 24}
@@ -298,9 +319,19 @@ CASES = {
         settings={"tokenizer": "characters", "model": {"num_layers": 1, "model_dim": 12, "dropout": 0.0}},
     ),
     "parsing-linear": Case("parsing", in_memory(rows_of_trees), settings={**WORDS, "decoder": "transformer-tiny"}),
+    "reward-modeling": Case(
+        "reward-modeling", lambda folder: list(generate_ratings(90, 2)), ("write about cats and rain:\t purr",),
+        settings=WORDS,
+    ),
+    "preference-optimization": Case(
+        "preference-optimization", lambda folder: list(generate_ratings(90, 2)), ("write about cats and rain:",),
+        "gpt-tiny", {**WORDS, "method": "simpo"},
+    ),
     "trend": Case("trend", series, preset="pooled-tiny"),
 }  # fmt: skip
-WITHOUT_BASELINE = ("masked-language-modeling", "question-answering", "sentence-embedding", "trend")
+WITHOUT_BASELINE = (
+    "masked-language-modeling", "preference-optimization", "question-answering", "sentence-embedding", "trend",
+)  # fmt: skip
 USES_WHOLE_BATCH = ("sentence-embedding",)
 """Tasks whose rows are negative examples of each other: the loss of a batch is not the sum over its rows."""
 
@@ -365,7 +396,7 @@ def test_a_task_declares_what_it_is(case: Case, made: Tiny):
     assert set(made.task.codecs) <= set(task.codec_types)
     for metric in (*task.metrics, *made.task.metric_names(), *made.task.comparison_metrics(made.task.metrics[0])):
         assert find_metric(metric).name == metric
-    assert task.head_kind is None or task_for_head(task.head_kind) is task
+    assert task.head_kind is None or not task.receives_imports or task_for_head(task.head_kind) is task
     assert set(task.objectives) <= {each.name for each in dataclasses.fields(Objective)}
 
 
@@ -547,7 +578,7 @@ def test_a_server_schema_describes_the_inputs(case: Case, made: Tiny):
         assert text.count("\t") + 1 == len(schema.inputs)
     if schema.labels:
         assert len(set(schema.labels)) == len(schema.labels)
-    assert not (schema.streams and made.task.has_targets)
+    assert not (schema.streams and made.task.has_targets) or made.task.answers_prompts
 
 
 def test_an_export_is_described_or_refused(made: Tiny):

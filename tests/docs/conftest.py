@@ -155,7 +155,7 @@ def _write_gguf(path: Path) -> None:
     tokenizer = train_tokenizer([WORDS], "bpe", 300)
     _, shape = find_preset("llama-tiny")
     config = TransformerConfig.read({**shape, "num_layers": 1, "model_dim": 16, "num_heads": 2, "context_length": 64})
-    template = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}\n{% endfor %}"
     write_gguf(path, Transformer(config, tokenizer.vocab_size), tokenizer, chat_template=template, number_type="F32")
 
 

@@ -1,14 +1,18 @@
 """Plots that a task describes: curves with bands, marks above them, one legend for all panels."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from regard.errors import ConfigError
 from regard.explanation.panels import draw_plot, save_plot
+from regard.explanation.report import Report, write_report
 from regard.tasks.capabilities import SeriesForecast, forecast_plot
-from regard.tasks.content import Curve, Panel, Plot
+from regard.tasks.content import Attribution, Curve, DrawnImage, Panel, Plot, Section, image_section
+
+_PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
 
 
 def test_a_forecast_is_drawn_after_what_was_observed():
@@ -52,3 +56,19 @@ def test_a_plot_is_written_by_its_suffix(tmp_path: Path):
     for name, reason in (("plot.gif", "must end in .png or .svg"), ("none/plot.png", "there is no folder")):
         with pytest.raises(ConfigError, match=reason):
             save_plot(plot, tmp_path / name)
+
+
+def test_a_page_shows_the_sections_of_a_task(tmp_path: Path, drawn: Callable[..., str]):
+    words = Attribution("food", "good", {"good": 1.0}, [("good", 0.7), ("soup", 0.3)])
+    image = DrawnImage(_PNG, "c", nearest=[DrawnImage(_PNG, "d", 1.25)])
+    plot = Plot([Panel("one", [Curve("x", [0, 1], [0.0, 1.0])])], description="one curve")
+    sections = [
+        Section("A <b>plot</b>", "above", plot, columns=("name", "count"), rows=[("first", "17")], note="below"),
+        image_section([image]),
+        Section("Words", texts=[("good soup", [words])]),
+    ]
+    write_report(tmp_path / "page.html", Report(title="run", sections=sections))
+    page = drawn(tmp_path / "page.html")
+    for shown in ("A &lt;b&gt;plot&lt;/b&gt;", "above", "below", 'alt="one curve"', "17", "d · 1.3", "soup"):
+        assert shown in page
+    assert page.count("<img") == 3

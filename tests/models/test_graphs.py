@@ -1,5 +1,6 @@
 """Encoders of graphs: against direct computations, and without an influence of order and padding."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.data.codecs.graphs import GraphCodec
 from regard.data.formats.graphs import parse_graph
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.models.family import find_family, read_model_config
 from regard.models.graphs import GraphInputs
 from regard.models.presets import find_preset
@@ -178,3 +179,74 @@ def test_mixed_precision_has_finite_gradients(codec: GraphCodec, model: Any):
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
+
+
+DIRECTED = (
+    '{"nodes": ["a", "b", "a", "c"], "edges": [[0, 1, "x"], [1, 2, "y"], [2, 0, "x"], [1, 0, "y"], [2, 3, "x"]], '
+    '"directed": true}',
+    '{"nodes": ["a", "b", "a", "c"], "edges": [[1, 0, "x"], [2, 1, "y"], [0, 2, "x"], [0, 1, "y"], [3, 2, "x"]], '
+    '"directed": true}',
+)
+"""A graph, and the same one with the directions of all edges reversed."""
+
+
+def test_paths_follow_the_directions_of_edges():
+    graph = parse_graph(DIRECTED[0])
+    assert graph.ends.tolist() == [[0, 1], [1, 2], [2, 0], [1, 0], [2, 3]]
+    assert graph.distances().tolist() == [[0, 1, 2, 3], [1, 0, 1, 2], [1, 2, 0, 1], [255, 255, 255, 0]]
+    assert np.array_equal(parse_graph(DIRECTED[1]).distances(), graph.distances().T)
+    codec = GraphCodec.fit(DIRECTED)
+    assert GraphCodec.from_json(codec.to_json()) == codec
+    (decoded,) = codec.decode(codec.encode(DIRECTED[:1]))
+    assert parse_graph(decoded).distances().tolist() == graph.distances().tolist()
+
+
+@pytest.mark.parametrize("kind", list(SETTINGS))
+def test_directions_of_edges_are_read(kind: str):
+    codec = GraphCodec.fit(DIRECTED)
+    model = build(kind, codec)
+    one, other = (model.encode(inputs_of(codec, [text])).hidden_states for text in DIRECTED)
+    assert not torch.allclose(one, other, atol=1e-3)
+    plain = [text.replace(', "directed": true', "").replace(', "y"', ', "x"') for text in DIRECTED]
+    codec = GraphCodec.fit(plain)
+    model = build(kind, codec)
+    one, other = (model.encode(inputs_of(codec, [text])).hidden_states for text in plain)
+    torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", list(SETTINGS))
+def test_the_order_of_nodes_and_padding_have_no_effect_on_directed_graphs(kind: str):
+    codec = GraphCodec.fit(DIRECTED)
+    model = build(kind, codec)
+    order = [2, 0, 3, 1]
+    nodes, edges = ["a", "b", "a", "c"], [[0, 1, "x"], [1, 2, "y"], [2, 0, "x"], [1, 0, "y"], [2, 3, "x"]]
+    place = {node: position for position, node in enumerate(order)}
+    moved = {
+        "nodes": [nodes[node] for node in order],
+        "edges": [[place[one], place[other], label] for one, other, label in reversed(edges)],
+        "directed": True,
+    }
+    larger = '{"nodes": ["a", "a", "b", "a", "c", "c"], "edges": [[5, 1, "x"]], "directed": true}'
+    expected = model.encode(inputs_of(codec, DIRECTED[:1])).hidden_states[0]
+    found = model.encode(inputs_of(codec, [larger, json.dumps(moved)])).hidden_states[1]
+    torch.testing.assert_close(found[0], expected[0])
+    torch.testing.assert_close(found[1:5], expected[1:][order])
+
+
+def test_message_passing_along_an_edge_and_against_it_is_written_out():
+    codec = GraphCodec.fit(['{"nodes": ["a", "b"], "edges": [[1, 0]], "directed": true}'])
+    model = build("message-passing", codec, num_layers=1)
+    found = model.encode(inputs_of(codec, ['{"nodes": ["a", "b"], "edges": [[1, 0]], "directed": true}']))
+    a, b = (model.nodes.labels.weight[1 + codec.nodes.labels[0].index(label)] for label in "ab")
+    along, against = model.directions
+    to_a, to_b = torch.relu(b + along), torch.relu(a + against)
+    expected = torch.relu(model.node(torch.stack([torch.cat([a, to_a]), torch.cat([b, to_b])])))
+    torch.testing.assert_close(found.hidden_states[0, 1:], expected)
+
+
+def test_directed_and_undirected_graphs_are_not_mixed():
+    codec = GraphCodec.fit(DIRECTED)
+    with pytest.raises(DataError, match="edges of training are directed, and those of this graph undirected"):
+        codec.read(DIRECTED[0].replace(', "directed": true', "").replace('"y"', '"x"'))
+    with pytest.raises(DataError, match="'directed' that is neither true nor false"):
+        parse_graph('{"nodes": ["a"], "edges": [], "directed": 1}')

@@ -145,3 +145,16 @@ def test_angles_are_those_of_transformers_in_float32(rope_type: str, more: dict)
     # Angles reach to 100, of which float32 has seven digits.
     torch.testing.assert_close(rotation.cosine, cosine[0, :, :16], rtol=0.0, atol=2e-5)
     torch.testing.assert_close(rotation.sine, sine[0, :, :16], rtol=0.0, atol=2e-5)
+
+
+@pytest.mark.parametrize("multiple", [2, 7])
+def test_a_larger_base_is_that_of_transformers_at_a_longer_input(multiple: int):
+    """With a factor of 1, the base of their dynamic form is stretched by the length over that of the context."""
+    torch.set_default_dtype(torch.float32)
+    scaling = {"rope_type": "dynamic", "factor": 1.0, "rope_theta": 500.0}
+    config = transformers.LlamaConfig(**{**SIZES, "head_dim": 32, "rope_parameters": scaling})
+    compute = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["dynamic"]
+    frequencies, _ = compute(config, torch.device("cpu"), seq_len=multiple * SIZES["max_position_embeddings"])
+    places = torch.arange(101)
+    rotation = Rotary(32, base=500.0, stretch=float(multiple), stretch_by="ntk")(places, places).rotation
+    torch.testing.assert_close(rotation.cosine, (places[:, None] * frequencies).cos(), rtol=0.0, atol=2e-5)

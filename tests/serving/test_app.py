@@ -208,7 +208,8 @@ def test_the_page_needs_nothing_from_elsewhere(client: TestClient):
         assert sign not in answer.text.replace("http://www.w3.org/2000/svg", "").replace("http%3A//www.w3.org", "")
     assert "connect-src 'self'" in answer.text
     paths = client.get("/openapi.json").json()["paths"]
-    assert set(paths) == {"/", "/health", "/model", "/predict", "/generate"}
+    own = {"/", "/health", "/model", "/predict", "/generate"}
+    assert set(paths) == own | {"/v1/models", "/v1/chat/completions"}
     schema = paths["/predict"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert "beam_size" in schema["properties"]
 

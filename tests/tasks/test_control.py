@@ -1,6 +1,7 @@
 """Control: what is read, how it is split into windows and scored, rollouts, and errors in one line."""
 
 import json
+import math
 import os
 import signal
 import threading
@@ -64,9 +65,34 @@ def test_a_file_of_episodes_is_recognized_and_has_a_baseline(run: Any):
     assert run.settings.preset == "decision-transformer-tiny"
     assert run.baseline.name == "logistic regression on observations"
     scores = run.evaluate(log=False).scores
-    assert set(scores) == {"action_accuracy", "action_loss"}
+    assert set(scores) == {"action_accuracy", "episode_accuracy", "action_loss"}
     assert run.task.codec.num_actions == 2
     assert run.task.target_return == run.task.codec.best_return
+
+
+def test_a_certificate_bounds_the_mean_over_episodes_of_the_share_of_right_actions(run: Any):
+    """Chernoff's bound from the mean alone: KL(mean, bound) = ln(2M / delta) / n, solved for the bound."""
+    certificate = run.certificate()
+    found = certificate.validation
+    assert found is not None
+    assert found.metric == "episode_accuracy"
+    evaluation = run.evaluate(log=False)
+    rows, examples = evaluation.rows, evaluation.examples
+    assert len(rows) > 1
+    assert found.value == pytest.approx(np.mean(np.divide(examples.num_correct, examples.num_tokens)), abs=1e-6)
+    assert found.value != pytest.approx(evaluation.scores["action_accuracy"].value, abs=1e-4)
+    assert found.num_examples == len(rows)
+    assert found.best is not None
+    limit = math.log(2 * found.num_candidates / certificate.delta) / len(rows)
+    for bound in found.best.interval:
+        if 0 < bound < 1:
+            divergence = found.value * math.log(found.value / bound)
+            divergence += (1 - found.value) * math.log((1 - found.value) / (1 - bound))
+            assert divergence == pytest.approx(limit, rel=1e-6)
+    answer = call("certificate", str(run.path))
+    assert answer.code == 0
+    assert "action accuracy of an episode" in answer.out
+    assert run.certificate("action_accuracy").validation.best is None
 
 
 def test_returns_to_go_are_sums_of_the_rewards_that_follow():
@@ -295,7 +321,7 @@ def test_bad_input_is_one_line_on_the_command_line(run: Any, tmp_path: Path, mon
     assert not (tmp_path / "none").exists()
     call("predict", run.path, '{"observations": [[1, 2]]}').fails_with("the history has observations of 2 numbers")
     call("predict", run.path, "left").fails_with("the history has invalid JSON")
-    call("export", run.path, "--to", "onnx", "--out", tmp_path / "m.onnx").fails_with("cannot be exported")
+    call("export", run.path, "--to", "gguf", "--out", tmp_path / "m.gguf").fails_with("onnx can represent it")
 
 
 def test_without_gymnasium_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch):

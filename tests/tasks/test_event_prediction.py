@@ -352,6 +352,8 @@ def events(**changes: Any) -> list[dict[str, Any]]:
         (events(time=9), "has the event 'relapse' at 9, after its 'end' at 6"),
         (events(dose="much"), "line 11: dose must have numbers, got 'much'"),
         (events(time="soon"), "line 11: time must be a number, got 'soon'"),
+        ([{name: row[name] for name in ("subject", "time", "event")} for row in events(time="soon")],
+         "line 11: time must be a number, got 'soon'"),
         (events(event=""), "line 11: event is empty"),
         ([{"time": row["time"], "event": row["event"]} for row in events()], "has no column of subjects among"),
         ([{"subject": f"s{n}", "time": f"2024-01-{n + 1:02d}", "event": "ab"[n % 2]} for n in range(28)],

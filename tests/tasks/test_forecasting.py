@@ -252,8 +252,8 @@ def test_errors_of_forecasts_are_one_line(run: Any, tmp_path: Path):
         run.forecast(days(30), plot=tmp_path / "f.gif")
     with pytest.raises(DataError, match="made from 14 steps, got 2"):
         run.predict("1 2")
-    with pytest.raises(ConfigError, match="cannot be exported"):
-        run.task.export_spec()
+    with pytest.raises(ConfigError, match="onnx can represent it"):
+        regard.export_model(run.path, tmp_path / "model", to="hf")
 
 
 def test_the_command_prints_a_table(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any):

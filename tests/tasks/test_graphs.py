@@ -194,8 +194,8 @@ def test_inputs_that_do_not_fit_the_model_are_errors(run: Any):
 
 
 def test_what_is_not_offered_is_refused_in_one_line(run: Any, tmp_path: Path):
-    with pytest.raises(ConfigError, match="cannot be exported"):
-        regard.export_model(run.path, tmp_path / "model.onnx", to="onnx")
+    with pytest.raises(ConfigError, match="onnx can represent it"):
+        regard.export_model(run.path, tmp_path / "model", to="hf")
     with pytest.raises((ConfigError, RunError), match="cannot be fine-tuned"):
         regard.finetune(run.path, [("{}", "x")] * 4, task="graph-classification", out=tmp_path / "tuned")
 

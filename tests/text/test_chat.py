@@ -10,7 +10,7 @@ from tokenizers import AddedToken
 
 from regard.errors import DataError
 from regard.text import chat as chat_module
-from regard.text.chat import Chat, render_chat
+from regard.text.chat import PLAIN_TEMPLATE, Chat, RejectedMessagesError, render_chat, silent_roles
 from regard.text.tokenizer import Tokenizer, train_tokenizer
 
 CHATML = (
@@ -243,3 +243,79 @@ def test_the_messages_given_stay_as_they_are(tokenizer):
     messages = [{"role": "user", "content": "a <|im_end|> b"}]
     Chat(CHATML, tokenizer).encode(messages)
     assert messages == [{"role": "user", "content": "a <|im_end|> b"}]
+
+
+ROLES = ("system", "user", "assistant", "user", "assistant")
+TALK = [{"role": role, "content": text} for role, text in zip(ROLES, "abcde", strict=True)]
+
+
+def answers_of(chat: Chat, messages, **options) -> list[str]:
+    """The marked tokens, as the texts of runs of them, with special tokens spelled."""
+    found = chat.encode_conversation(messages, **options)
+    pieces = chat.tokenizer.pieces(found.tokens)
+    marked = [piece if is_answer else "\0" for piece, is_answer in zip(pieces, found.is_answer, strict=True)]
+    return [part for part in "".join(marked).split("\0") if part]
+
+
+@pytest.mark.parametrize(
+    ("template", "end"), [(CHATML, "<|im_end|>"), (ZEPHYR, "</s>"), (PLAIN_TEMPLATE, "</s>")], ids=["im", "s", "plain"]
+)
+def test_answers_are_marked_from_their_first_token_to_the_end_token(tokenizer, template, end):
+    tokenizer = with_ends(tokenizer, end)
+    chat = Chat(template, tokenizer)
+    assert answers_of(chat, TALK) == [f"c{end}", f"e{end}"]
+    assert answers_of(chat, TALK, last_only=True) == [f"e{end}"]
+
+
+@pytest.mark.parametrize("template", [CHATML, ZEPHYR, PLAIN_TEMPLATE], ids=["chatml", "zephyr", "plain"])
+def test_the_prompt_of_an_answer_is_what_generation_starts_from(tokenizer, template):
+    chat = Chat(template, with_ends(tokenizer, "</s>", "<|im_end|>"))
+    found = chat.encode_conversation(TALK)
+    for place in (2, 4):
+        prompt = chat.encode(TALK[:place])
+        assert found.tokens[: len(prompt)] == prompt
+        assert found.is_answer[len(prompt)]
+        assert not found.is_answer[len(prompt) - 1]
+
+
+def test_what_is_encoded_is_the_whole_conversation_up_to_the_end_token(tokenizer):
+    chat = Chat(CHATML, with_ends(tokenizer, "<|im_end|>"))
+    whole = chat.encode(TALK, add_generation_prompt=False)
+    tokens = chat.encode_conversation(TALK).tokens
+    assert whole[: len(tokens)] == tokens
+    assert chat.tokenizer.decode([whole[len(tokens) :]]) == ["\n"]
+
+
+def with_ends(tokenizer: Tokenizer, *ends: str) -> Tokenizer:
+    return Tokenizer.from_json(tokenizer.to_json(), roles={"end": list(ends), "start": "<s>", "pad": "<pad>"})
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", r"must write an end token \(</s>\) after an answer"),
+        ("{{ messages | length }}{% for m in messages %}{{ m.content }}</s>{% endfor %}", "writes the messages before"),
+    ],
+)
+def test_a_template_without_a_defined_answer_is_an_error(tokenizer, template, reason):
+    with pytest.raises(DataError, match=reason):
+        Chat(template, tokenizer).encode_conversation(TALK)
+
+
+def test_errors_name_the_line_of_the_template():
+    for template, line in (("a\n{{ 1 / 0 }}", 2), ("\n\n{{ raise_exception('no') }}", 3), ("{{ 'a' ** 2 }}", 1)):
+        with pytest.raises(DataError, match=rf"\(line {line}\)$"):
+            render_chat(template, TALK, {})
+
+
+def test_a_rejected_conversation_and_a_failing_template_are_different_errors():
+    with pytest.raises(RejectedMessagesError):
+        render_chat("{{ raise_exception('no') }}", TALK, {})
+    with pytest.raises(DataError) as caught:
+        render_chat("{{ 1 / 0 }}", TALK, {})
+    assert not isinstance(caught.value, RejectedMessagesError)
+
+
+def test_roles_that_a_template_does_not_write_are_found():
+    assert silent_roles(ZEPHYR, ["user", "tool", "assistant"]) == ["tool"]
+    assert silent_roles(CHATML, ["user", "tool", "assistant"]) == []

@@ -20,6 +20,7 @@ Dimensions: `rows` vectors, `input` and `output` widths, `rank` of the update.
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, cast
 
@@ -105,6 +106,8 @@ class LoRALinear(nn.Module):
         self.base = base.requires_grad_(False)
         self.in_features, self.out_features, self.scale = base.in_features, base.out_features, scale
         self.dropout = Dropout(dropout)
+        self.is_active = True
+        """Whether the update is added; otherwise the layer is its base."""
         matrix = _matrix(base)
         self.a = nn.Parameter(matrix.new_empty(rank, base.in_features))
         self.b = nn.Parameter(matrix.new_zeros(base.out_features, rank))
@@ -116,6 +119,8 @@ class LoRALinear(nn.Module):
         return LowRankUpdate(self.a, self.b, self.magnitude, self.scale)
 
     def forward(self, x: Float[Tensor, "*rows input"]) -> Float[Tensor, "*rows output"]:
+        if not self.is_active:
+            return self.base(x)
         if not self._can_be_fused(x):
             return self.plain(x)
         dropout = self.dropout.probability if self.training else 0.0
@@ -180,6 +185,19 @@ def merge_lora(model: nn.Module) -> None:
     for name, layer in linear_layers(model).items():
         if isinstance(layer, QuantizedLinear):
             model.set_submodule(name, layer.dequantized())
+
+
+@contextmanager
+def without_adapter(model: nn.Module) -> Iterator[None]:
+    """Inside the context, the model is its base: no update is added."""
+    layers = adapted_layers(model).values()
+    for layer in layers:
+        layer.is_active = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.is_active = True
 
 
 def lora_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -115,8 +115,9 @@ def weisfeiler_lehman(graph: Graph, num_rounds: int = _ROUNDS) -> list[list[str]
     neighbors: list[list[tuple[int, str]]] = [[] for _ in range(graph.num_nodes)]
     for (one, other), labels in zip(graph.ends.tolist(), graph.edges.labels, strict=True):
         kind = " ".join(labels)
-        neighbors[one].append((other, kind))
-        neighbors[other].append((one, kind))
+        ways = (">", "<") if graph.is_directed else ("", "")
+        neighbors[one].append((other, ways[0] + kind))
+        neighbors[other].append((one, ways[1] + kind))
     rounds = [[" ".join(labels) for labels in graph.nodes.labels]]
     for _ in range(num_rounds):
         last = rounds[-1]

@@ -101,6 +101,42 @@ def fit_number(texts: Sequence[str], numbers: Sequence[float]) -> Baseline:
     return Baseline(name, predict, len(texts))
 
 
+def fit_preferences(pairs: Sequence[Sequence[str]], *, separator: str, outputs: tuple[str, str]) -> Baseline:
+    """A linear reward of the TF-IDF vectors of answers and of their lengths, by Bradley and Terry.
+
+    Args:
+        pairs: A prompt, a chosen and a rejected answer each.
+        separator: Between the prompt and the two answers of an input.
+        outputs: What is predicted where the first or the second answer is preferred.
+    """
+    from scipy.sparse import csr_matrix, hstack, vstack
+
+    rows, _, _ = _limited([" ".join(pair) for pair in pairs], pairs, "")
+    kept = limit_rows(pairs, len(rows))
+    answers = [answer for _, chosen, rejected in kept for answer in (chosen, rejected)]
+    features = make_features(answers, num_outputs=1)
+    longest = max(map(len, answers))
+
+    def vectors(texts: Sequence[str]) -> Any:
+        lengths = csr_matrix([[len(text) / longest] for text in texts])
+        return hstack([features.transform(texts), lengths]).tocsr()
+
+    with quiet():
+        features.fit(answers)
+        found = vectors(answers)
+        gaps = found[::2] - found[1::2]
+        model = logistic_regression(fit_intercept=False)
+        model.fit(vstack([gaps, -gaps]), [1] * gaps.shape[0] + [0] * gaps.shape[0])
+
+    def predict(inputs: Sequence[str]) -> BaselinePredictions:
+        parts = [text.split(separator) for text in inputs]
+        gaps = vectors([some[1] for some in parts]) - vectors([some[2] for some in parts])
+        # The classes are 0 and 1 in this order.
+        return most_probable_labels(model.predict_proba(gaps), [outputs[1], outputs[0]])
+
+    return Baseline("TF-IDF differences + logistic regression", predict, len(kept))
+
+
 def fit_pixels(
     pixels: NDArray[np.uint8], labels: Sequence[str], *, read: Callable[[Sequence[str]], NDArray[np.uint8]]
 ) -> Baseline:
@@ -183,10 +219,10 @@ def _have_characters(texts: Sequence[str]) -> bool:
     return sum(map(len, texts)) <= _MOST_CHARACTERS
 
 
-def logistic_regression(*, penalty: float = 1 / _INVERSE_PENALTY) -> Any:
+def logistic_regression(*, penalty: float = 1 / _INVERSE_PENALTY, fit_intercept: bool = True) -> Any:
     from sklearn.linear_model import LogisticRegression
 
-    return LogisticRegression(C=1 / penalty, max_iter=_MOST_ITERATIONS)
+    return LogisticRegression(C=1 / penalty, max_iter=_MOST_ITERATIONS, fit_intercept=fit_intercept)
 
 
 def _limited(texts: Sequence[str], targets: Sequence[Any], method: str) -> tuple[list[str], list[Any], str]:

@@ -17,9 +17,11 @@ from regard.cli.options import (
     SkipBad,
     Steps,
     TaskName,
+    Template,
     TrainDevice,
     merge_settings,
     print_run,
+    read_template,
     remedies,
     split_names,
 )
@@ -52,6 +54,7 @@ def finetune_command(
     device: TrainDevice = None,
     settings: SettingsFile = None,
     set_: Annotated[Given, option("Any setting: --set finetune.layer_decay=0.9", "--set", metavar="NAME=VALUE")] = None,
+    template: Template = None,
     no_baseline: NoBaseline = False,
     skip_bad: SkipBad = False,
     shots: Shots = None,
@@ -84,7 +87,7 @@ def finetune_command(
         require_shots(shot_seeds, jobs)
 
     options = {
-        "task": {"name": task},
+        "task": {"name": task, "template": read_template(template)},
         "data": {"columns": split_names(columns), "encoding": encoding, "valid": valid, "test": test,
                  "skip_bad": skip_bad or None},
         "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device,

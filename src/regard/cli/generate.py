@@ -30,6 +30,8 @@ def generate_command(
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
     samples: Annotated[int, typer.Option(min=1, help="The number of texts, each with the next seed.")] = 1,
+    best_of: Annotated[int | None, option("Print the best of so many texts, by --reward.")] = None,
+    reward: Annotated[str | None, option("With --best-of: a run of a reward model, or module:function.")] = None,
     metrics: Annotated[bool, typer.Option("--metrics", help="Molecules: validity, uniqueness, novelty.")] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Answer the prompt, formatted by the chat template.")] = False,
     label: Annotated[str | None, typer.Option("--class", help="Of images: their class; unset, all classes.")] = None,
@@ -55,6 +57,8 @@ def generate_command(
 
       regard generate smollm2 --chat "What is the capital of France?" --temperature 0
 
+      regard generate runs/base "Dear customer," --best-of 16 --reward runs/reward
+
       regard generate runs/digits --class 3 --count 16 --out grid.png
     """
     configure_logging(quiet=quiet)
@@ -74,12 +78,21 @@ def generate_command(
         _draw(loaded, 16 if count is None else count, label, out, {**options, "seed": seed}, json=json)
         return
     is_beam = beam is not None and beam > 1
-    if is_beam and (chat or samples != 1):
-        raise ConfigError("beam search gives one continuation of a prompt: --beam is without --samples and --chat")
+    if is_beam and (chat or samples != 1 or best_of is not None):
+        raise ConfigError(
+            "beam search gives one continuation of a prompt: --beam is without --samples, --best-of and --chat"
+        )
     if length_penalty is not None and not is_beam:
         raise ConfigError(f"--length-penalty needs --beam of at least 2, got {length_penalty:g} without it")
     if not is_beam:
         options.setdefault("temperature", 0.8)
+    if best_of is not None or reward is not None:
+        if best_of is None or reward is None:
+            raise ConfigError("--best-of and --reward belong together: a number of texts, and what ranks them")
+        if chat or metrics:
+            raise ConfigError("--best-of is for a prompt: it has no effect with --chat and --metrics")
+        _print_best(loaded, prompt, best_of, reward, samples, {**options, "seed": seed}, json=json)
+        return
     texts = []
     for number in range(samples):
         stream = loaded.chat if chat else loaded.stream
@@ -92,7 +105,7 @@ def generate_command(
         first = next(pieces, "")  # so that an error is reported before anything is printed
         if number:
             print("---")
-        sys.stdout.write("" if chat else prompt)
+        sys.stdout.write("" if chat or loaded.task.answers_prompts else prompt)
         text = ""
         for piece in chain([first], pieces):
             sys.stdout.write(piece)
@@ -107,6 +120,26 @@ def generate_command(
         print_json({"prompt": prompt, "texts": found, **measured})
     elif scores:
         print(format_scores({score.name: score for score in scores}, None, num_rows=len(texts)))
+
+
+def _print_best(
+    run: "Run", prompt: str, best_of: int, reward: str, samples: int, options: dict[str, Any], *, json: bool
+) -> None:
+    """Print the best of several texts, as often as samples are wanted."""
+    found = [
+        {"seed": options["seed"] + number * best_of, **vars(best)}
+        for number in range(samples)
+        for best in [
+            run.best_of(prompt, best_of, reward=reward, **{**options, "seed": options["seed"] + number * best_of})
+        ]
+    ]
+    if json:
+        print_json({"prompt": prompt, "best_of": best_of, "reward": reward, "texts": found})
+        return
+    for number, each in enumerate(found):
+        if number:
+            print("---")
+        print(f"{prompt}{each['text']}")
 
 
 def _draw(run: "Run", count: int, label: str | None, out: str | None, options: dict[str, Any], *, json: bool) -> None:

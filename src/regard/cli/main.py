@@ -8,9 +8,11 @@ from typing import Any
 import typer
 
 from regard.cli import (
+    align,
     attention,
     bound,
     certificate,
+    chat,
     compare,
     data,
     demo,
@@ -48,6 +50,7 @@ app.command("demo", short_help="Train, compare, explain and certify on built-in 
 )
 app.command("train", short_help="Train a model on a file.")(train.train_command)
 app.command("finetune", short_help="Fine-tune a model on your rows.")(finetune.finetune_command)
+app.command("align", short_help="Align a language model with preferences or a reward.")(align.align_command)
 app.command("merge", short_help="Merge LoRA updates into the weights.")(merge.merge_command)
 app.command("import", short_help="Import a pretrained model.")(importing.import_command)
 app.command("export", short_help="Export a model to another format.")(export.export_command)
@@ -57,6 +60,7 @@ app.command("predict", short_help="Print the output for each input.")(predict.pr
 app.command("forecast", short_help="Forecast the next steps of series.")(forecast.forecast_command)
 app.command("rollout", short_help="Let a model act in an environment.")(rollout.rollout_command)
 app.command("generate", short_help="Generate text from a prompt.")(generate.generate_command)
+app.command("chat", short_help="Talk with a model in the terminal.")(chat.chat_command)
 app.command("score", short_help="Print the log-probability of a text.")(generate.score_command)
 app.command("embed", short_help="Print embeddings of texts, or search by them.")(embed.embed_command)
 app.command("serve", short_help="Serve models over HTTP, with a page to try them.")(serve.serve_command)

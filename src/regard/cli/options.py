@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.output import option, print_json
-from regard.errors import BadRowsError, EncodingError, RegardError, RunExistsError, StoppedError, UnknownTaskError
+from regard.errors import (
+    BadRowsError,
+    ConfigError,
+    EncodingError,
+    RegardError,
+    RunExistsError,
+    StoppedError,
+    UnknownTaskError,
+)
 from regard.logging import log_info
 
 if TYPE_CHECKING:
@@ -32,6 +40,7 @@ SettingsFile = Annotated[Path | None, option("A TOML file of settings; see regar
 SharedSettings = Annotated[Path | None, option("A TOML file of settings for all runs.", dir_okay=False)]
 SetValues = Annotated[Given, option("Any setting: --set model.num_layers=6", "--set", metavar="NAME=VALUE")]
 NoBaseline = Annotated[bool, typer.Option("--no-baseline", help="Do not fit a simple baseline to compare with.")]
+Template = Annotated[str | None, option("Of conversations: a file with a chat template, in Jinja.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip rows that cannot be read.")]
 
 _REMEDIES: dict[type[RegardError], str] = {
@@ -88,6 +97,18 @@ def remedies(own: Mapping[type[RegardError], str] | None = None) -> Iterator[Non
         raise
 
 
+def read_template(path: str | None) -> str | None:
+    """The text of a chat template, the value of --template."""
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"cannot read the chat template {path}: {getattr(error, 'strerror', None) or error}"
+        ) from None
+
+
 def print_run(run: "Run", *, json: bool) -> None:
     """Print the path of a run that was trained, or its scores as JSON."""
     if not json:
@@ -105,6 +126,8 @@ def _next_commands(run: "Run") -> str:
     schema, path = run.task.server_schema([]), shlex.quote(str(run.path))
     verb = "generate" if schema.streams else "embed" if schema.output == "vector" else "predict"
     use = f"{verb} {path} {'IMAGE' if schema.reads_files else 'TEXT'}"
+    if run.task.answers_prompts:
+        use = f"chat {path}, regard predict {path} PROMPT"
     if run.task.next_command is not None:
         use = run.task.next_command.format(run=path)
     use = f"next: regard {use}, regard evaluate {path} FILE"

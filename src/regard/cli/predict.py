@@ -28,6 +28,7 @@ def predict_command(
     encoding: Encoding = None,
     plot: Annotated[str | None, option("Draw the first subjects and risks (.png, .svg), or tree (.svg).")] = None,
     tree: Annotated[bool, typer.Option("--tree", help="Draw trees over several lines, as in a terminal.")] = False,
+    paths: Annotated[int | None, option("For events: simulated continuations of each subject.")] = None,
     also: Annotated[list[str] | None, option("A further run with LoRA on the same base.")] = None,
     aspect: Annotated[str | None, option("For aspect sentiment: the aspect; unset, each aspect.")] = None,
     beam: Beam = None,
@@ -80,16 +81,18 @@ def predict_command(
         if texts or also or tree:
             other = "texts" if texts else "--also" if also else "--tree"
             raise ConfigError(f"--file cannot be combined with {other}")
-        table_options = {**options, "aspect": aspect, "columns": split_names(columns), "encoding": encoding}
+        table_options = {**options, "aspect": aspect, "columns": split_names(columns), "encoding": encoding,
+                         "num_paths": paths}  # fmt: skip
         with remedies():
             _predict_file(load(run, device=device), file, out, table_options, plot, json=json)
         return
     if texts and len(texts) == 1 and not also and Path(texts[0]).is_file():
         opened = load(run, device=device)
         if isinstance(opened.task, SubjectPredictor):
-            _predict_file(opened, texts[0], out, {"columns": split_names(columns)}, plot, json=json)
+            table_options = {**options, "columns": split_names(columns), "encoding": encoding, "num_paths": paths}
+            _predict_file(opened, texts[0], out, table_options, plot, json=json)
             return
-    for name, value in {"--out": out, "--columns": columns, "--encoding": encoding}.items():
+    for name, value in {"--out": out, "--columns": columns, "--encoding": encoding, "--paths": paths}.items():
         if value is not None:
             raise ConfigError(f"{name} needs --file")
     loaded = load_adapters([run, *also], device=device) if also else {"": load(run, device=device)}

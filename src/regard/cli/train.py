@@ -20,10 +20,12 @@ from regard.cli.options import (
     SkipBad,
     Steps,
     TaskName,
+    Template,
     TokenizerName,
     TrainDevice,
     merge_settings,
     print_run,
+    read_template,
     remedies,
     split_names,
 )
@@ -49,6 +51,7 @@ def train_command(
     settings: SettingsFile = None,
     set_: SetValues = None,
     no_auto_batch: Annotated[bool, typer.Option("--no-auto-batch", help="Never split batches to save memory.")] = False,
+    template: Template = None,
     no_baseline: NoBaseline = False,
     skip_bad: SkipBad = False,
     shots: Shots = None,
@@ -82,7 +85,7 @@ def train_command(
         require_shots(shot_seeds, jobs)
 
     options = {
-        "task": {"name": task, "tokenizer": tokenizer},
+        "task": {"name": task, "tokenizer": tokenizer, "template": read_template(template)},
         "data": {"columns": split_names(columns), "encoding": encoding, "valid": valid, "test": test,
                  "skip_bad": skip_bad or None},
         "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device,

@@ -68,6 +68,8 @@ class Metric:
 
     A proportion needs no mark: its counts show it.
     """
+    certified_by: str | None = None
+    """A metric of the same examples to which bounds apply, where they do not apply to this one."""
     find_artifact: Callable[[Float[np.ndarray, " statistics"]], str | None] | None = None
     """From the sums of the counts, why such a score is not comparable with another like it; None where it is.
 

@@ -182,6 +182,7 @@ class Engine:
         self._batch: DecodingBatch | None = None
         self._kept: OrderedDict[BatchShape, DecodingBatch] = OrderedDict()
         self._prefixes: list[_SharedPrefix] = []
+        self._last_kept: _SharedPrefix | None = None
         self._outbox = _Outbox()
         self._unused = Request([0], limit=1, source=[0] if model.config.encoder_depth else None)
 
@@ -215,6 +216,16 @@ class Engine:
         """Process a common prefix of prompts once; of requests that begin with it only the rest is processed."""
         check_request(self._model, Request(prefix, limit=1, source=source))
         self._prefixes.append(self._process_prefix(prefix, source))
+
+    def keep(self, prompt: list[int]) -> None:
+        """Process a prompt, and keep its state for requests that begin with it, such as the next turn of a chat.
+
+        Where it begins with the one that was kept before, only the rest is processed; that one is dropped.
+        """
+        check_request(self._model, Request(prompt, limit=1))
+        kept = self._process_prefix(prompt, None)
+        self._prefixes = [*(prefix for prefix in self._prefixes if prefix is not self._last_kept), kept]
+        self._last_kept = kept
 
     def advance(self) -> list[NewTokens]:
         """Admit waiting requests and take a step or a few; returns the tokens generated since the last call.
@@ -430,9 +441,14 @@ class Engine:
 
     @torch.inference_mode()
     def _process_prefix(self, prefix: list[int], source: list[int] | None) -> _SharedPrefix:
-        state = self._initial_state([Request(prefix, limit=1, source=source)])
-        if len(prefix) > 1:
-            _, state = self._model.step(self._tensor([prefix[:-1]]), state)
+        request = Request(prefix, limit=1, source=source)
+        known = self._prefix_of(request)
+        if known is None:
+            rest, state = prefix[:-1], self._initial_state([request])
+        else:
+            rest, state = prefix[len(known.tokens) - 1 : -1], known.state.select(self._tensor([0]))
+        if rest:
+            _, state = self._model.step(self._tensor([rest]), state)
         return _SharedPrefix(prefix, source, state)
 
     def _prefix_of(self, request: Request) -> _SharedPrefix | None:

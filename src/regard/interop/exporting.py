@@ -22,6 +22,7 @@ from regard.logging import log_info
 from regard.models.transformer.config import TransformerConfig
 from regard.registry import Registry
 from regard.settings import nearest
+from regard.tasks.capabilities import ExportGraph
 
 EXPORTERS: Registry[Exporter] = Registry(
     "regard.exporters", "export format", members=("name", "write", "outputs", "files")
@@ -53,12 +54,13 @@ class ExportedModel:
     """The largest absolute difference of an output."""
     num_rows: int
     num_tokens: int
-    """Tokens of each row."""
+    """Tokens of each row; 0 where inputs are no tokens."""
     texts: "ComparedTexts | None" = None
     """The comparison from texts to final outputs, where the runtime of the format is installed."""
 
     def __str__(self) -> str:
-        tokens = f"largest difference of outputs: {self.difference:.1e} for {self.num_rows} x {self.num_tokens} tokens"
+        compared = f"{self.num_rows} x {self.num_tokens} tokens" if self.num_tokens else f"{self.num_rows} rows"
+        tokens = f"largest difference of outputs: {self.difference:.1e} for {compared}"
         return tokens if self.texts is None else f"{tokens}; of {self.texts}"
 
     def to_json(self) -> dict[str, Any]:
@@ -101,6 +103,26 @@ def write_export(
         texts = _compare_texts(model, exporter, staged, tolerance)
     num_rows, num_tokens = model.example_tokens().shape
     return ExportedModel(out, to, name, difference, num_rows, num_tokens, texts)
+
+
+def write_graph_export(graph: ExportGraph, out: Path, *, to: str, overwrite: bool = False) -> ExportedModel:
+    """Write a network whose inputs are arrays, and compare its outputs with the predictions of the run."""
+    check_destination(out, to=to, number_type=None, overwrite=overwrite)
+    exporter = EXPORTERS.find(to)
+    if exporter.write_graph is None or exporter.graph_outputs is None:
+        able = " or ".join(each.name for each in EXPORTERS if each.write_graph is not None)
+        raise ConfigError(
+            f"{to} has models of texts, and this one reads {', '.join(graph.axes)}: {able} can represent it"
+        )
+    with _Staging(out, is_file=bool(exporter.suffix)) as staged:
+        name = exporter.write_graph(graph, staged)
+        differences, num_rows = [], 0
+        for inputs, expected in graph.examples:
+            found = exporter.graph_outputs(staged, inputs)
+            num_rows += len(next(iter(inputs.values())))
+            for what, one, other in zip(graph.outputs, found, expected, strict=True):
+                differences.append(_difference(one, other, EXPORT_TOLERANCE, what=what, to=to))
+    return ExportedModel(out, to, name, max(differences), num_rows, 0)
 
 
 def _compare_texts(model: ExportableModel, exporter: Exporter, path: Path, tolerance: float) -> ComparedTexts | None:

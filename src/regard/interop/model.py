@@ -18,6 +18,7 @@ from regard.models.heads import Pooling
 from regard.models.transformer import Transformer
 from regard.models.transformer.config import TransformerConfig
 from regard.nn.positions import Sinusoidal
+from regard.tasks.capabilities import ExportGraph
 from regard.tasks.content import ExportSpec
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints import load_weights, weights_of
@@ -165,6 +166,10 @@ class Exporter:
     predict: Callable[[ExportableModel, Path, Sequence[str]], Tensor | None] | None = None
     """Computes final outputs for inputs from what was written, in the runtime that it is for; None where that is not
     installed."""
+    write_graph: Callable[[ExportGraph, Path], str] | None = None
+    """Writes a network whose inputs are arrays, and returns its inputs; None for a format of texts only."""
+    graph_outputs: Callable[[Path, Mapping[str, Tensor]], list[Tensor]] | None = None
+    """Computes the outputs of what `write_graph` has written."""
     files: tuple[str, ...] = ()
     """What a folder of this format may contain: an export with other content is not overwritten."""
     suffix: str = ""

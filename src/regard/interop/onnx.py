@@ -9,6 +9,9 @@ The output is `logits`; the inputs have Hugging Face's names:
 A mask has 1 for tokens and 0 for the padding after them. There is no KV cache: the graph computes the logits of all
 positions. A number has the units of the data.
 
+A model whose inputs are arrays, such as series or graphs, has the inputs and outputs that its task declares; they are
+described in `config.json`, and the outputs are those of the run: numbers in the units of the data, or probabilities.
+
 `tokenizer.json` adds the tokens that the model was trained with, and truncates texts. `config.json` has the names of
 the labels, the function that turns logits into probabilities, and the pooling, which is part of the graph.
 """
@@ -18,7 +21,7 @@ import importlib.util
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,7 @@ from regard.logging import log_info
 from regard.models.recurrent import RecurrentConfig
 from regard.models.transformer.config import TransformerConfig
 from regard.nn.recurrent import LayerHidden, RecurrentLayer
+from regard.tasks.capabilities import ExportGraph
 from regard.tasks.text import SEPARATOR
 
 _FILE, _CONFIG = "model.onnx", "config.json"
@@ -55,47 +59,91 @@ def write_onnx(model: ExportableModel, folder: Path) -> str:
         optional_package(package, extra="onnx")
     _require_graph(model)
     log_info("writing the graph, which takes up to a minute")
-    inner = copy.deepcopy(model.model).float().eval()
-    for layer in inner.modules():
-        if isinstance(layer, RecurrentLayer):
-            layer.forward = _Recurrence(layer)
+    inner = _prepared(model.model)
     graph = _Graph(model, inner)
     inputs = _example_inputs(model, torch.zeros(_ROWS, _TIME), torch.zeros(_ROWS, _SOURCE_TIME))
     limit, batch = model.max_positions, torch.export.Dim("batch")
     time, source_time = (torch.export.Dim(name, max=limit) for name in ("time", "source_time"))
     is_pair = model.spec.head == "target-tokens"
     lengths = {name: source_time if is_pair and name != "decoder_input_ids" else time for name in inputs}
+    shapes = {name: {0: batch, 1: length} for name, length in lengths.items()}
+    _export(graph, inputs, shapes, ["logits"], folder)
+    write_atomically(folder / "tokenizer.json", _tokenizer(model).encode())
+    _write_config(folder, _config(model))
+    return f"a graph of {', '.join(inputs)}"
+
+
+def write_onnx_graph(graph: ExportGraph, folder: Path) -> str:
+    """Write a network whose inputs are arrays to an empty folder and return its inputs."""
+    for package in ("onnx", "onnxscript"):
+        optional_package(package, extra="onnx")
+    log_info("writing the graph, which takes up to a minute")
+    names = sorted({name for axes in graph.axes.values() for name in axes.values()})
+    dims = {name: torch.export.Dim(name, max=graph.limits.get(name)) for name in names}
+    shapes = {name: {axis: dims[size] for axis, size in axes.items()} for name, axes in graph.axes.items()}
+    example, _ = graph.examples[0]
+    # A size of 1 would be traced as a constant; values have no influence on a trace.
+    traced = dict(example)
+    for name, axes in graph.axes.items():
+        for axis in axes:
+            traced[name] = traced[name].repeat_interleave(1 + (traced[name].size(axis) == 1), dim=axis)
+    _export(_prepared(graph.module), traced, shapes, graph.outputs, folder)
+    sizes = {
+        name: [graph.axes[name].get(axis, size) for axis, size in enumerate(values.shape)]
+        for name, values in example.items()
+    }
+    _write_config(folder, {"inputs": sizes, "outputs": list(graph.outputs), **graph.config})
+    return f"a graph of {', '.join(example)}"
+
+
+def graph_outputs(folder: Path, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+    """The outputs of a graph for inputs by name, by onnxruntime or else by ONNX's reference."""
+    feed, path = {name: values.numpy() for name, values in inputs.items()}, str(folder / _FILE)
+    if importlib.util.find_spec("onnxruntime") is not None:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        return [torch.from_numpy(each) for each in session.run(None, feed)]
+    from onnx.reference import ReferenceEvaluator
+
+    found: Any = ReferenceEvaluator(path).run(None, feed)
+    return [torch.from_numpy(each) for each in found]
+
+
+def _prepared(model: nn.Module) -> nn.Module:
+    """A copy in float32 whose recurrent layers are operators of ONNX."""
+    inner = copy.deepcopy(model).float().eval()
+    for layer in inner.modules():
+        if isinstance(layer, RecurrentLayer):
+            layer.forward = _Recurrence(layer)
+    return inner
+
+
+def _export(
+    module: nn.Module, inputs: dict[str, Tensor], shapes: Mapping[str, Any], outputs: Sequence[str], folder: Path
+) -> None:
     with _quiet_exporter(), torch.no_grad():
         torch.onnx.export(
-            graph,
+            module,
             kwargs=inputs,
             f=folder / _FILE,
             input_names=list(inputs),
-            output_names=["logits"],
-            dynamic_shapes={name: {0: batch, 1: length} for name, length in lengths.items()},
+            output_names=list(outputs),
+            dynamic_shapes=dict(shapes),
             dynamo=True,
-            external_data=sum(parameter.numel() * 4 for parameter in inner.parameters()) > _MAX_BYTES,
+            external_data=sum(parameter.numel() * 4 for parameter in module.parameters()) > _MAX_BYTES,
             verbose=False,
         )
-    write_atomically(folder / "tokenizer.json", _tokenizer(model).encode())
-    write_atomically(folder / _CONFIG, (json.dumps(_config(model), indent=2, ensure_ascii=False) + "\n").encode())
-    return f"a graph of {', '.join(inputs)}"
+
+
+def _write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    write_atomically(folder / _CONFIG, (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def onnx_outputs(model: ExportableModel, folder: Path) -> tuple[Tensor, Tensor]:
     """The outputs of the graph, by onnxruntime or else by ONNX's reference, and those of the model."""
     tokens = model.example_tokens()
-    feed = {name: values.numpy() for name, values in _example_inputs(model, tokens, tokens.flip(1)).items()}
-    path = str(folder / _FILE)
-    if importlib.util.find_spec("onnxruntime") is not None:
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        return torch.from_numpy(session.run(None, feed)[0]), model.outputs()
-    from onnx.reference import ReferenceEvaluator
-
-    found = ReferenceEvaluator(path).run(None, feed)[0]  # pyright: ignore[reportArgumentType, reportIndexIssue, reportCallIssue]  its stubs
-    return torch.from_numpy(found), model.outputs()
+    return graph_outputs(folder, _example_inputs(model, tokens, tokens.flip(1)))[0], model.outputs()
 
 
 def onnx_predictions(model: ExportableModel, folder: Path, inputs: Sequence[str]) -> Tensor | None:
@@ -261,5 +309,7 @@ ONNX = Exporter(
     write=write_onnx,
     outputs=onnx_outputs,
     predict=onnx_predictions,
+    write_graph=write_onnx_graph,
+    graph_outputs=graph_outputs,
     files=(_FILE, f"{_FILE}.data", _CONFIG, *TOKENIZER_FILES),
 )

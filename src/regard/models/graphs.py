@@ -31,6 +31,8 @@ from regard.nn.masks import padding_mask
 
 _UNREACHABLE = 255
 """The distance between nodes that no path connects."""
+_DIRECTION_STD = 0.3
+"""Of the vectors that distinguish messages along an edge and against it."""
 _PADDING = -1
 """An end of an edge that only pads the batch."""
 
@@ -46,6 +48,8 @@ class GraphShape:
     edge_numbers: int = 0
     mean_nodes: float = 1.0
     """The mean number of nodes of a graph, by which sums over nodes are divided."""
+    is_directed: bool = False
+    """Whether edges lead from their first node to their second."""
 
     @property
     def has_edge_features(self) -> bool:
@@ -66,7 +70,7 @@ class GraphInputs:
     edge_labels: Int[Tensor, "batch edges edge_labels"]
     edge_numbers: Float[Tensor, "batch edges edge_numbers"]
     distances: UInt8[Tensor, "batch nodes nodes"]
-    """The length of the shortest path between each two nodes; 255 where there is none."""
+    """The length of the shortest path from each node to each other; 255 where there is none."""
 
     def tensors(self) -> list[Tensor]:
         return [getattr(self, each.name) for each in fields(self)]
@@ -162,6 +166,9 @@ class GraphTransformer(GraphEncoder):
     features of the edge between neighbors. The degree of a node is embedded, and so are the numbers of nodes at larger
     distances from it: weights of attention sum to 1, and cannot count. The whole graph is a further node, which has a
     bias of its own.
+
+    Where edges have a direction, so have paths: the score of node i for node j has a bias for the path from i to j,
+    and another one for that from j to i, and the bias of an edge is added where it leads from i to j.
     """
 
     def __init__(self, config: GraphTransformerConfig, shape: GraphShape) -> None:
@@ -177,6 +184,10 @@ class GraphTransformer(GraphEncoder):
             if shape.has_edge_features
             else None
         )
+        if shape.is_directed:
+            self.back_profile = nn.Linear(config.max_distance + 2, width, bias=False)
+            self.back_distances = nn.Embedding(config.max_distance + 3, config.num_heads)
+        self.is_directed = shape.is_directed
         self.local = LocalMessages(shape, width, config.local_layers) if config.local_layers else None
         self.encoder = TransformerStack(config, config.encoder_depth)
         initialize_transformer(self, config)
@@ -186,9 +197,11 @@ class GraphTransformer(GraphEncoder):
         kinds = self.kinds(graphs)
         x = x + self.degrees(graphs.degrees.clamp(max=self.config.max_degree))
         x = x + self.profile(self.counts(kinds, mask).to(x.dtype))
+        if self.is_directed:
+            x = x + self.back_profile(self.counts(kinds.mT, mask).to(x.dtype))
         if self.local is not None:
             x = self.local(x, graphs)
-        x = torch.cat([self.graph.to(x.dtype).expand(len(x), 1, -1), x], dim=1)
+        x = torch.cat([self.graph.to(x.dtype).expand(x.size(0), 1, -1), x], dim=1)
         return self.encoder(x, mask, bias=self.bias(graphs, kinds))
 
     def kinds(self, graphs: GraphInputs) -> Int[Tensor, "batch nodes nodes"]:
@@ -208,23 +221,46 @@ class GraphTransformer(GraphEncoder):
         self, graphs: GraphInputs, kinds: Int[Tensor, "batch nodes nodes"]
     ) -> Float[Tensor, "batch heads positions positions"]:
         """What is added to the attention scores: position 0 is the graph, the others are its nodes."""
-        found = self.distances(F.pad(kinds, (1, 0, 1, 0), value=self.config.max_distance + 2))
+        kinds = F.pad(kinds, (1, 0, 1, 0), value=self.config.max_distance + 2)
+        found = self.distances(kinds)
+        if self.is_directed:
+            found = found + self.back_distances(kinds.mT)
         if self.edge_bias is not None:
             of_edges = self.edge_bias(graphs.edge_labels, graphs.edge_numbers).to(found.dtype)
-            found = found + pair_values(of_edges, graphs)
+            found = found + pair_values(of_edges, graphs, is_directed=self.is_directed)
         return found.permute(0, 3, 1, 2)
 
 
 def pair_values(
-    values: Float[Tensor, "batch edges heads"], graphs: GraphInputs
+    values: Float[Tensor, "batch edges heads"], graphs: GraphInputs, *, is_directed: bool = False
 ) -> Float[Tensor, "batch positions positions heads"]:
-    """The values of edges at both places of their pair of nodes, 0 elsewhere; position 0 is the graph."""
+    """The values of edges at both places of their pair of nodes, or at that of their direction; 0 elsewhere.
+
+    Position 0 is the graph.
+    """
     width = graphs.degrees.size(1) + 1
     one, other = (graphs.ends + 1).unbind(dim=-1)  # an edge of the padding is between the graph and itself
-    places = torch.cat([one * width + other, other * width + one], dim=1)[..., None].expand(-1, -1, values.size(2))
+    places = one * width + other
     values = values.masked_fill(graphs.ends[..., :1] < 0, 0.0)
-    found = values.new_zeros(len(values), width * width, values.size(2))
-    return found.scatter_add(1, places, torch.cat([values, values], dim=1)).unflatten(1, (width, width))
+    if not is_directed:
+        places, values = torch.cat([places, other * width + one], dim=1), torch.cat([values, values], dim=1)
+    found = values.new_zeros(values.size(0), width * width, values.size(2))
+    places = places[..., None].expand(-1, -1, values.size(2))
+    return found.scatter_add(1, places, values).unflatten(1, (width, width))
+
+
+def message_features(
+    edges: "FeatureEmbedding | None", directions: Float[Tensor, "two model"] | None, graphs: GraphInputs
+) -> Float[Tensor, "some directed model"] | None:
+    """What is added to messages along each edge, in the order of `directed_edges`; None where nothing is known."""
+    found = None
+    if edges is not None:
+        features = edges(graphs.edge_labels, graphs.edge_numbers)
+        found = torch.cat([features, features], dim=1)
+    if directions is not None:
+        of_edges = directions[:, None].expand(-1, graphs.ends.size(1), -1).flatten(0, 1)[None]
+        found = of_edges if found is None else found + of_edges.to(found.dtype)
+    return found
 
 
 class LocalMessages(nn.Module):
@@ -236,15 +272,16 @@ class LocalMessages(nn.Module):
     def __init__(self, shape: GraphShape, width: int, num_layers: int) -> None:
         super().__init__()
         self.edges = FeatureEmbedding(shape.edge_sizes, shape.edge_numbers, width) if shape.has_edge_features else None
+        self.directions = nn.Parameter(_DIRECTION_STD * torch.randn(2, width)) if shape.is_directed else None
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(num_layers))
 
     def forward(self, x: Float[Tensor, "batch nodes model"], graphs: GraphInputs) -> Float[Tensor, "batch nodes model"]:
         source, target, is_edge = directed_edges(graphs)
-        features = None if self.edges is None else self.edges(graphs.edge_labels, graphs.edge_numbers)
+        features = message_features(self.edges, self.directions, graphs)
         for layer in self.layers:
             messages = take_nodes(x, source)
             if features is not None:
-                messages = messages + torch.cat([features, features], dim=1)
+                messages = messages + features.to(messages.dtype)
             x = x + layer(sum_at(F.relu(messages) * is_edge, target, x.size(1)))
         return x
 
@@ -265,6 +302,7 @@ class MessagePassing(GraphEncoder):
         self.mean_nodes = shape.mean_nodes
         self.nodes = FeatureEmbedding(shape.node_sizes, shape.node_numbers, width)
         self.edges = FeatureEmbedding(shape.edge_sizes, shape.edge_numbers, width) if shape.has_edge_features else None
+        self.directions = nn.Parameter(_DIRECTION_STD * torch.randn(2, width)) if shape.is_directed else None
         self.message = nn.Linear(width, width, bias=False)
         self.node = nn.Linear(2 * width, width)
         self.graph = nn.Linear(2 * width, width)
@@ -279,14 +317,12 @@ class MessagePassing(GraphEncoder):
         x, mask = self.nodes(graphs.labels, graphs.numbers), self.mask(graphs)
         source, target, is_edge = directed_edges(graphs)
         first = take_nodes(x, source)
-        if self.edges is not None:
-            features = self.edges(graphs.edge_labels, graphs.edge_numbers)
-            first = first + torch.cat([features, features], dim=1)
-        first = F.relu(first)
+        features = message_features(self.edges, self.directions, graphs)
+        first = F.relu(first if features is None else first + features.to(first.dtype))
         messages, num_edges = first, graphs.ends.size(1)
         for _ in range(self.config.num_layers - 1):
             sums = sum_at(messages * is_edge, target, x.size(1))
-            back = messages.roll(num_edges, dims=1)  # the other direction of each edge
+            back = torch.cat([messages[:, num_edges:], messages[:, :num_edges]], dim=1)  # the reverse edges
             messages = self.dropout(F.relu(first + self.message(take_nodes(sums, source) - back)))
         sums = sum_at(messages * is_edge, target, x.size(1))
         nodes = self.dropout(F.relu(self.node(torch.cat([x, sums.to(x.dtype)], dim=-1))))
@@ -318,7 +354,7 @@ def sum_at(
     values: Float[Tensor, "batch directed model"], places: Int[Tensor, "batch directed"], num_nodes: int
 ) -> Float[Tensor, "batch nodes model"]:
     """The sum of the values at each node."""
-    found = values.new_zeros(len(values), num_nodes, values.size(2))
+    found = values.new_zeros(values.size(0), num_nodes, values.size(2))
     return found.scatter_add(1, places[..., None].expand(-1, -1, values.size(2)), values)
 
 

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from regard.data.codecs.text import TextCodec
 from regard.errors import ConfigError
-from regard.interop.exporting import ExportedModel, check_destination, write_export
+from regard.interop.exporting import ExportedModel, check_destination, write_export, write_graph_export
 from regard.interop.model import FINAL_OUTPUTS, ExportableModel
 from regard.logging import log_info
 from regard.runs.run import Run
+from regard.tasks.capabilities import GraphExporter
 from regard.tasks.task import Task
 from regard.tasks.text import SEPARATOR
 from regard.training.settings import ResolvedSettings
@@ -45,8 +46,13 @@ def export_model(
     check_destination(Path(out), to=to, number_type=number_type, overwrite=overwrite)
     found = Run(run.path if isinstance(run, Run) else run, device="cpu")
     model = (found.unmerged() if to == "peft" else found.model).float()
-    template = found.folder.read_chat_template()
-    exportable = exportable_model(found.settings, found.task, model, chat_template=template)
+    rows = found.folder.read_held_out("valid")[:_NUM_CANDIDATES]
+    graph = found.task.export_graph(model, rows) if isinstance(found.task, GraphExporter) else None
+    if graph is not None:
+        exported = write_graph_export(graph, Path(out), to=to, overwrite=overwrite)
+        log_info(str(exported))
+        return exported
+    exportable = exportable_model(found.settings, found.task, model, chat_template=found.chat_template)
     if exportable.spec.head in FINAL_OUTPUTS:
         predict = partial(_final_outputs, found, exportable.spec.head)
         exportable = replace(exportable, inputs=_example_inputs(found), predict=predict)

@@ -17,6 +17,7 @@ from regard.runs.folder import RunFolder
 from regard.runs.run import Run, split_paths_and_rows
 from regard.runs.train import Data, as_list, given_values, make_trainer, new_run_path, start, with_task
 from regard.settings import merge_tables
+from regard.tasks.capabilities import RolloutTask
 from regard.tasks.registry import find_task, make_task
 from regard.tasks.text import TextSettings
 from regard.training.checkpoints import hash_of
@@ -112,7 +113,14 @@ def finetune(
     tuned = resolved.finetune
     assert tuned is not None, "fine-tuning has a base"
     relative = os.path.relpath(Path(base).absolute(), folder.path.absolute())
-    resolved = resolved.changed(finetune={**tuned.model_dump(), "base": relative})
+    sources = trainer.task.reward_sources() if isinstance(trainer.task, RolloutTask) else {}
+    rewards = {
+        name: os.path.relpath(source, folder.path.absolute())
+        for name, source in sources.items()
+        if Path(source).is_dir()
+    }
+    task_settings = {**resolved.task.model_dump(), **rewards}
+    resolved = resolved.changed(finetune={**tuned.model_dump(), "base": relative}, task=task_settings)
     return start(folder, prepared, resolved, trainer, overwrite=overwrite, show_progress=show_progress)
 
 
@@ -151,6 +159,9 @@ def _from_base(before: ResolvedSettings, folder: RunFolder, task: Any, method: M
         tokenizer = next(name for name in ("text", "source") if name in base_task.codecs)
         own["tokenizer"] = str(folder.codecs_path / f"{tokenizer}.json")
         own |= {} if limit is None else {"max_length": min(_MOST_TOKENS, limit)}
+    if "template" in task.Settings.model_fields:
+        template = base_task.chat_template or folder.read_chat_template()
+        own |= {} if template is None else {"template": template}
     if "image" in task.Settings.model_fields:
         own["image"] = before.task.model_dump()["image"]
     return {
@@ -178,7 +189,7 @@ def _report_cost(trainer: Trainer) -> None:
         saved += tensor.numel() * tensor.element_size()
         return tensor
 
-    batch = trainer.batches.batch(0)
+    batch = trainer.training_batch(0)
     before = time.perf_counter()
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         trainer.updater.dry_run(batch)

@@ -13,7 +13,8 @@ from regard.runs.attention import maps_for_report
 from regard.runs.baseline import BaselineResult
 from regard.runs.evaluation import Evaluation
 from regard.runs.run import Run
-from regard.tasks.content import ReportContent
+from regard.tasks.capabilities import TrainingReporter
+from regard.tasks.content import ReportContent, Section
 from regard.tasks.task import EvaluationData
 from regard.training.checkpoints import note_of
 from regard.training.precision import threads
@@ -111,7 +112,7 @@ def write_run_report(
         certificate=certificate_summary(run.certificate()),
         confusion=content.confusion,
         attention=maps_for_report(run.task, run.model, content),
-        sections=content.sections,
+        sections=[*_training_sections(run), *content.sections],
         notes=run.folder.read_provenance().notes,
     )
     write_report(run.folder.report_path, report)
@@ -129,3 +130,8 @@ def _baseline(found: BaselineResult | None, evaluation: Evaluation) -> dict[str,
         "is_beaten": found.is_beaten,
         "advice": list(found.advice),
     }
+
+
+def _training_sections(run: Run) -> list[Section]:
+    """What the task measured at the evaluations of training."""
+    return run.task.training_sections(run.folder.read_metrics()) if isinstance(run.task, TrainingReporter) else []

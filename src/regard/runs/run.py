@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -36,6 +37,7 @@ from regard.logging import log_info, log_warning, progress_bar, quiet_logs
 from regard.nn.inference import prepare_for_inference
 from regard.runs.attention import attention_of, input_tokenizer
 from regard.runs.baseline import BaselineResult
+from regard.runs.conversation import Conversation
 from regard.runs.evaluation import Evaluation
 from regard.runs.folder import RunFolder
 from regard.runs.tables import ROWS_AT_ONCE, TableInputs, check_out, predict_subjects, write_table
@@ -63,7 +65,6 @@ from regard.tasks.capabilities import (
 from regard.tasks.content import DrawnImage, Prediction
 from regard.tasks.registry import make_task
 from regard.tasks.task import EvaluationData, Predictor, Task
-from regard.text.chat import Chat
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints import (
     SkipInit,
@@ -103,6 +104,16 @@ class GenerationOptions(TypedDict, total=False):
     max_tokens: int | None
     seed: int
     quantization: Literal["int8"] | None
+
+
+@dataclass(frozen=True)
+class BestOf:
+    """The best of several continuations of a prompt."""
+
+    text: str
+    reward: float
+    mean_reward: float
+    """Of all continuations."""
 
 
 class Run:
@@ -243,6 +254,7 @@ class Run:
         columns: Sequence[str] | None = None,
         encoding: str | None = None,
         aspect: str | None = None,
+        num_paths: int | None = None,
         **options: Unpack[GenerationOptions],
     ) -> list[dict[str, Any]]: ...
 
@@ -255,6 +267,7 @@ class Run:
         columns: Sequence[str] | None = None,
         encoding: str | None = None,
         aspect: str | None = None,
+        num_paths: int | None = None,
         **options: Unpack[GenerationOptions],
     ) -> None: ...
 
@@ -266,6 +279,7 @@ class Run:
         columns: Sequence[str] | None = None,
         encoding: str | None = None,
         aspect: str | None = None,
+        num_paths: int | None = None,
         **options: Unpack[GenerationOptions],
     ) -> list[dict[str, Any]] | None:
         """The rows of a table, in their order, with a prediction for each.
@@ -279,11 +293,17 @@ class Run:
             columns: The columns of the input; unset, those of training where the table has them, else one of text.
             encoding: The encoding of a text file; unset, as in training, or detected.
             aspect: For aspect sentiment: the aspect; unset, a column of the table, or each aspect.
-            options: Options of generation.
+            num_paths: For events: continuations that are simulated for each subject; unset, `task.paths`.
+            options: Options of generation; for events the seed of the simulation alone.
         """
         if isinstance(self.task, SubjectPredictor):
             with threads(1):
-                return predict_subjects(self.task, self.model, data, out, columns)
+                seed = self.generation(**options).seed
+                return predict_subjects(
+                    self.task, self.model, data, out, columns=columns, num_paths=num_paths, seed=seed
+                )
+        if num_paths is not None:
+            raise ConfigError(f"num_paths is for events, and this is a model for {self.task.description}")
         config, is_file = self.generation(**options), isinstance(data, str | os.PathLike)
         unseen: dict[str, None] = {}
 
@@ -483,6 +503,30 @@ class Run:
         with threads(1):
             yield from predictor.stream(prompt)
 
+    def best_of(
+        self, prompt: str, number: int, *, reward: str | os.PathLike[str], **options: Unpack[GenerationOptions]
+    ) -> "BestOf":
+        """The continuation of `prompt` with the highest reward of `number` sampled ones.
+
+        Its KL divergence from the model is at most log(n) - (n - 1) / n nats (Hilton & Gao, 2022).
+
+        Args:
+            prompt: The prompt.
+            number: How many continuations are sampled; continuation i has the seed `seed` + i.
+            reward: The run of a reward model, or a function `module:function` of a prompt and an answer.
+            options: Options of generation; unset, the temperature is 1.
+        """
+        from regard.runs.rewards import load_reward
+
+        if number < 1:
+            raise ConfigError(f"the number of texts must be at least 1, got {number}")
+        sampled: dict[str, Any] = {"temperature": 1.0, "seed": 0, **options}
+        score = load_reward(os.fspath(reward), device=str(self.device))
+        texts = [self.generate(prompt, **{**sampled, "seed": sampled["seed"] + place}) for place in range(number)]
+        rewards = score([prompt] * number, texts)
+        best = max(range(number), key=lambda place: rewards[place])
+        return BestOf(texts[best], rewards[best], sum(rewards) / number)
+
     def score_samples(self, texts: Sequence[str]) -> list[Score]:
         """Metrics of generated texts as a whole: for molecules validity, uniqueness and novelty.
 
@@ -496,24 +540,35 @@ class Run:
         """The model's answer to a conversation, or to one question, piece by piece.
 
         Messages have a `role`, such as system, user or assistant, and `content`; they are formatted by the model's
-        chat template.
+        chat template. A model for pairs answers the last message.
         """
-        predictor = self._streaming_predictor("chat", options)
-        template = self.folder.read_chat_template()
-        if template is None:
-            raise RunError(f"{self.path} has no chat template: it can only continue a prompt")
-        conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        tokens = Chat(template, self.tokenizer).encode(conversation)
+        conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+        if not conversation:
+            raise DataError("a conversation must have at least one message, got none")
+        self._require_one_beam(options)
+        pieces = self.task.answer_messages(self.predictor(self.generation(**options)), conversation, self.chat_template)
         with threads(1):
-            yield from predictor.stream_tokens(tokens)
+            yield from pieces
 
-    def _streaming_predictor(self, verb: str, options: GenerationOptions) -> Any:
+    def conversation(self, *, system: str | None = None, **options: Unpack[GenerationOptions]) -> Conversation:
+        """A conversation with the model, which keeps its messages: see `Conversation`."""
+        return Conversation(self, system=system, **options)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja source of the chat template; None where the model was not trained on conversations."""
+        return self.task.chat_template or self.folder.read_chat_template()
+
+    def _require_one_beam(self, options: GenerationOptions) -> None:
         config = self.generation(**options)
-        if config.beam_size > 1:
+        if config.beam_size > 1 and self.task.server_schema([]).streams:
             raise ConfigError(
                 f"beam search cannot stream: its output is known only at the end, got beam_size={config.beam_size!r}"
             )
-        return self._generator(verb, config)
+
+    def _streaming_predictor(self, verb: str, options: GenerationOptions) -> Any:
+        self._require_one_beam(options)
+        return self._generator(verb, self.generation(**options))
 
     def _generator(self, verb: str, config: GenerationConfig) -> Any:
         """The predictor of a language model."""

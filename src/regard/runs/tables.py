@@ -111,11 +111,11 @@ class TableInputs:
 
 
 def predict_subjects(
-    task: SubjectPredictor, model: Any, data: AnyTable, out: TableOut | None, columns: Sequence[str] | None
+    task: SubjectPredictor, model: Any, data: AnyTable, out: TableOut | None, **options: Any
 ) -> list[dict[str, Any]] | None:
-    """A row for each subject of a table whose rows are not inputs one by one."""
+    """A row for each subject of a table whose rows are not inputs one by one; options are those of the task."""
     check_out(data, out)
-    rows = task.predict_subjects(model, data, columns=columns)
+    rows = task.predict_subjects(model, data, **options)
     if out is None:
         return rows
     write_table(out, rows, tuple(rows[0]))

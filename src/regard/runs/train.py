@@ -33,8 +33,10 @@ from regard.runs.baseline import BaselineResult, advise, compare_with_baseline
 from regard.runs.evaluation import Evaluation
 from regard.runs.folder import RunFolder, imported_runs
 from regard.runs.report import describe_failure, write_run_report
+from regard.runs.rewards import load_reward
 from regard.runs.run import Run, split_paths_and_rows
 from regard.settings import merge_tables, require_table
+from regard.tasks.capabilities import RolloutTask
 from regard.tasks.choices import ChoiceContext
 from regard.tasks.detection import readable_rows
 from regard.tasks.registry import detect_task, find_task, make_task
@@ -42,7 +44,7 @@ from regard.tasks.task import Task
 from regard.tasks.text import TextSettings
 from regard.training.checkpoints import load_checkpoint, save_checkpoint, trained_weights, weights_of, write_tensors
 from regard.training.defaults import choose_size, draft, find_hardware, preset_of, resolve, with_model_defaults
-from regard.training.finetuning import adapt, base_weights, initialize_embeddings
+from regard.training.finetuning import InitialModel, adapt, base_weights, initialize_embeddings
 from regard.training.interruption import listen
 from regard.training.loop import Trainer
 from regard.training.precision import find_device, is_out_of_memory, keep_memory, threads
@@ -291,7 +293,14 @@ def make_trainer(
     if settings.finetune is not None:
         adapt(model, settings.finetune, base_weights(settings.finetune, folder or Path()))
     log_info(f"{sum(p.numel() for p in model.parameters()):,} parameters on {hardware}")
-    return Trainer(model.to(hardware.device), task, data, settings, hardware)
+    model = model.to(hardware.device)
+    if isinstance(task, RolloutTask):
+        rewards = {
+            name: load_reward(source, folder=folder, seconds=task.reward_seconds(), device=str(hardware.device))
+            for name, source in task.reward_sources().items()
+        }
+        task = task.bind(InitialModel(model), rewards)
+    return Trainer(model, task, data, settings, hardware)
 
 
 def start(

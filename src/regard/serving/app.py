@@ -5,6 +5,8 @@
     GET  /model       the description of a model: its task, labels, size and scores
     POST /predict     the predictions that `regard predict --json` prints
     POST /generate    the texts that `regard generate --json` prints, or one text as server-sent events
+    POST /v1/chat/completions, GET /v1/models
+                      the answer to a conversation, in the form of the OpenAI API, as one object or as events
 
 One thread does all the work of the models, one unit after another, so that a response does not depend on concurrent
 requests. A unit is the inputs of one request, or the next few characters of a text: texts of several requests are
@@ -13,12 +15,14 @@ generated side by side, each as if it were alone.
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib import resources
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import torch
 from fastapi import FastAPI, Request
@@ -26,6 +30,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from pydantic import Field, field_validator, model_validator
 from starlette.exceptions import HTTPException
 
+from regard.data.conversation_sources import read_messages
 from regard.data.formats.images import is_data_uri
 from regard.errors import ConfigError, RegardError
 from regard.evaluation.registry import score_label
@@ -33,6 +38,7 @@ from regard.explanation.pages import ICON, page_file
 from regard.runs.report import summarize
 from regard.runs.run import Run
 from regard.settings import Settings, nearest
+from regard.text.chat import ASSISTANT
 from regard.version import version
 
 MOST_INPUTS, MOST_CHARACTERS = 256, 20_000
@@ -114,6 +120,28 @@ class GenerateRequest(_GenerationRequest):
         return self.model_dump(exclude={"model", "prompt", "chat", "seed", "samples", "stream"}, exclude_none=True)
 
 
+class ChatRequest(_GenerationRequest):
+    """A request for the answer to a conversation, as the OpenAI API has it."""
+
+    messages: list[dict[str, Any]]
+    """Each with a `role` and a `content`."""
+    temperature: float = 0.8
+    """0 takes the most probable token; 1 samples from the distribution of the model."""
+    seed: int = 0
+    """The seed of the sampling."""
+    stream: bool = False
+    """Send the answer while it is generated, as server-sent events."""
+
+    @model_validator(mode="after")
+    def _is_a_conversation(self) -> "ChatRequest":
+        _require_short("the conversation", "".join(str(message.get("content", "")) for message in self.messages))
+        return self
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options of generation that were given."""
+        return self.model_dump(exclude={"model", "messages", "stream"}, exclude_none=True)
+
+
 AnyRequest = TypeVar("AnyRequest", bound=_GenerationRequest)
 
 
@@ -179,6 +207,23 @@ def make_app(runs: Run | Sequence[Run]) -> FastAPI:
         ]
         return {"prompt": wanted.prompt, "texts": found}
 
+    @app.get("/v1/models")
+    async def list_models() -> dict[str, Any]:
+        return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "regard"} for name in models]}
+
+    @app.post("/v1/chat/completions", openapi_extra=_body_of(ChatRequest), response_model=None)
+    async def complete(request: Request) -> dict[str, Any] | StreamingResponse:
+        wanted = await _read(request, ChatRequest)
+        run = find(wanted.model)
+        pieces = _pieces(worker, run.chat(read_messages(wanted.messages), **wanted.options()))
+        head = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": run.path.resolve().name}
+        if wanted.stream:
+            first = await anext(pieces, "")  # an error in the request is reported before the response begins
+            return StreamingResponse(_completion_events(head, first, pieces), media_type="text/event-stream")
+        text = "".join([piece async for piece in pieces])
+        choice = {"index": 0, "message": {"role": ASSISTANT, "content": text}, "finish_reason": "stop"}
+        return {**head, "object": "chat.completion", "choices": [choice]}
+
     return app
 
 
@@ -212,7 +257,7 @@ def _describe(run: Run, names: list[str]) -> dict[str, Any]:
         "reads_images": schema.reads_files,
         "streams": schema.streams,
         "has_beam_search": schema.has_beam_search,
-        "has_chat": run.folder.read_chat_template() is not None,
+        "has_chat": run.chat_template is not None,
         "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
         "summary": summarize(run),
         "headline": headline,
@@ -279,6 +324,24 @@ async def _events(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
         yield _event("error", {"error": _one_line(str(error))})
 
 
+async def _completion_events(head: dict[str, Any], first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
+    """Yields an answer as the events of the OpenAI API."""
+
+    def event(delta: dict[str, str], reason: str | None = None) -> str:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason}
+        chunk = {**head, "object": "chat.completion.chunk", "choices": [choice]}
+        return f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
+
+    try:
+        yield event({"role": ASSISTANT, "content": first})
+        async for piece in rest:
+            yield event({"content": piece})
+        yield event({}, "stop")
+        yield "data: [DONE]\n\n"
+    except RegardError as error:
+        yield f"data: {json.dumps({'error': {'message': _one_line(str(error))}})}\n\n"
+
+
 def _event(name: str, data: dict[str, str]) -> str:
     return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
 
@@ -297,7 +360,7 @@ def _one_line(message: str) -> str:
     return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]} ..."
 
 
-def _body_of(kind: type[PredictRequest] | type[GenerateRequest]) -> dict[str, Any]:
+def _body_of(kind: type[_GenerationRequest]) -> dict[str, Any]:
     """Returns the schema of the body of a route for its OpenAPI documentation."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": kind.model_json_schema()}}}}
 

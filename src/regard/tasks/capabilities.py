@@ -9,6 +9,7 @@ Dimensions: `inputs` that are embedded, `model` width.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.data.formats.images import ImageConfig
 from regard.data.prepare import Prepared
@@ -24,7 +25,7 @@ from regard.errors import RunError
 from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
 from regard.models.heads import HeadConfig
-from regard.tasks.content import Attribution, Curve, DrawnImage, Panel, Plot
+from regard.tasks.content import Attribution, Curve, DrawnImage, Panel, Plot, Section
 from regard.tasks.task import PLAIN, Batches, Objective, Task
 
 CapabilityT = TypeVar("CapabilityT")
@@ -157,12 +158,60 @@ class Forecaster(Protocol):
 class SubjectPredictor(Protocol):
     """Predicts for subjects each of which has several rows of a table, so that a table is read as a whole."""
 
-    def predict_subjects(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """A row with the prediction for each subject of a table."""
+    def predict_subjects(
+        self,
+        model: Any,
+        data: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        num_paths: int | None = None,
+        seed: int = 0,
+    ) -> list[dict[str, Any]]:
+        """A row with the prediction for each subject of a table.
+
+        Args:
+            model: The model, in evaluation mode.
+            data: A path, or rows in memory.
+            columns: The columns to read.
+            num_paths: How many continuations of an input are simulated; None for the number that the task has set.
+            seed: That of the simulation.
+        """
         ...
 
     def plot_subjects(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> Plot:
         """The events and the risks of the first subjects of a table."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportGraph:
+    """A network whose inputs are arrays, to be exported as one graph from numbers of the data to predictions."""
+
+    module: nn.Module
+    """Its `forward` takes the inputs by name and returns a tuple of outputs, in the units of the data."""
+    axes: Mapping[str, Mapping[int, str]]
+    """For each input the axes that may have any size, by name: axes with one name have one size."""
+    outputs: tuple[str, ...]
+    """The names of the outputs; all have a row for each row of the inputs."""
+    examples: Sequence[tuple[Mapping[str, Tensor], tuple[Tensor, ...]]]
+    """Inputs of different sizes, and what the run predicts for them; the graph is traced with the first."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """The largest sizes of axes that have one."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """What a program must know of inputs and outputs: names of columns, labels, and so on."""
+
+
+@runtime_checkable
+class GraphExporter(Protocol):
+    """Has models with arrays as inputs, which can be exported as one graph."""
+
+    def export_graph(self, model: Any, rows: Sequence[Sequence[str]]) -> ExportGraph | None:
+        """The model as a graph; None where this one cannot be exported.
+
+        Args:
+            model: The model in evaluation mode, on the CPU.
+            rows: Rows of the run, from which examples are made.
+        """
         ...
 
 
@@ -383,7 +432,70 @@ class StatefulTask(Protocol):
         ...
 
 
+class ReferenceModel(Protocol):
+    """The model that training started from, with frozen weights."""
+
+    def applied(self) -> AbstractContextManager[Any]:
+        """A context with the model to call; inside of it, the trained model must not be called."""
+        ...
+
+
+@runtime_checkable
+class RolloutTask(Protocol):
+    """A task whose training batches need models: a reference, rewards, and answers that the trained model samples.
+
+    The model that training starts from is the first candidate: it is evaluated before the first step.
+    """
+
+    def reward_sources(self) -> Mapping[str, str]:
+        """By name, the runs or functions `module:function` that score answers in training."""
+        ...
+
+    def reward_seconds(self) -> float:
+        """The longest time that a function may take to score one answer."""
+        ...
+
+    def bind(self, reference: ReferenceModel, rewards: Mapping[str, Any]) -> Task[Any]:
+        """The task with what its loss needs beside the model: for each of `reward_sources`, a function of texts."""
+        ...
+
+    def roll_out(self, model: Any, batch: Any, number: int, seed: int) -> Any:
+        """Training batch `number` with what only models can add to it, such as answers that `model` samples now."""
+        ...
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """What `roll_out` keeps from batch to batch, for checkpoints."""
+        ...
+
+    def restore_state(self, tensors: Mapping[str, Tensor], device: torch.device) -> None:
+        """Restore what `state_tensors` returned."""
+        ...
+
+    def reason_to_stop(self) -> str | None:
+        """Why training must stop, as a sentence; the last weights are then not kept."""
+        ...
+
+
+@runtime_checkable
+class RewardProvider(Protocol):
+    """Scores answers."""
+
+    def rewards(self, model: Any, prompts: Sequence[str], answers: Sequence[str]) -> list[float]:
+        """The reward of each answer to its prompt."""
+        ...
+
+
+@runtime_checkable
+class TrainingReporter(Protocol):
+    """Measures more than a loss and a score at the evaluations of training: `Likelihoods.figures`."""
+
+    def training_sections(self, lines: Sequence[Mapping[str, Any]]) -> list[Section]:
+        """What a report shows of them, given the lines of `metrics.jsonl`."""
+        ...
+
+
 _RULES: Mapping[type, str] = {
+    RewardProvider: "rewards are for reward models",
     Embedder: "embeddings are for models that read a text, an image or a graph as one vector",
     TextScorer: "log-probabilities of texts are for language models",
     SampleScorer: "metrics of generated texts are for language models",

@@ -168,11 +168,13 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         return DetectionSummary(name, suffix, named, columns_given=num_given)
     if len(config.train) == 1 and _is_file_of_trees(config, suffix):
         return DetectionSummary(name, suffix, has_trees=True)
-    if suffix in (".jsonl", ".ndjson") and not named:
+    lists: tuple[str, ...] = ()
+    if suffix in (".jsonl", ".ndjson", ".parquet", ".pq") and not named:
         described = describe(config.train[0], format=config.format, encoding=config.encoding)
-        if len(described.lists) > 1 and (len(described.columns) < len(_PAIR) or not _has_text(described)):
-            names = tuple(map(_plain, described.lists))
-            return DetectionSummary(name, suffix, names, columns=described.columns, lists=described.lists)
+        lists = described.lists
+        if lists and (len(described.columns) < len(_PAIR) or (len(lists) > 1 and not _has_text(described))):
+            names = tuple(map(_plain, lists))
+            return DetectionSummary(name, suffix, names, columns=described.columns, lists=lists)
     if num_given > len(_PAIR):
         return DetectionSummary(
             name, suffix, named, columns=_columns(config), columns_given=num_given, has_label_separator=has_separator
@@ -195,6 +197,7 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         sample=_sample(table),
         columns=_columns(config),
         columns_given=num_given,
+        lists=lists,
         has_label_separator=has_separator,
     )
 

@@ -38,7 +38,7 @@ from regard.evaluation.examples import Examples
 from regard.models.family import ModelConfig, build_encoder
 from regard.models.heads import HeadConfig, Pool, PredictionHead, pooled
 from regard.nn.augmentation import crop_and_flip, mix_images
-from regard.tasks.capabilities import LabeledVectors
+from regard.tasks.capabilities import ExportGraph, LabeledVectors
 from regard.tasks.choices import MUON_REASON, Defaults, DefaultsContext
 from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
@@ -290,6 +290,23 @@ class ImageClassification(ImageTask[ImageClassificationSettings]):
     def export_spec(self) -> ExportSpec:
         return replace(super().export_spec(), labels=tuple(self.label_codec.labels))
 
+    def export_graph(self, model: Any, rows: Sequence[Sequence[str]]) -> ExportGraph | None:
+        """Pixels as bytes in, probabilities of labels out."""
+        if not len(self.label_codec):
+            return None
+        pixels = torch.from_numpy(PixelCodec(self.image).pixels([row[0] for row in rows[:5]]))
+        examples = []
+        for some in (pixels[:3], pixels[-1:], pixels):
+            with torch.inference_mode():
+                examples.append(({"pixels": some}, (model(some).softmax(dim=-1),)))
+        return ExportGraph(
+            module=ExportedClassifier(model),
+            axes={"pixels": {0: "batch"}},
+            outputs=("probabilities",),
+            examples=examples,
+            config={"labels": list(self.label_codec.labels)},
+        )
+
     @classmethod
     def imported_codecs(cls, imported: ImportedCodecs) -> dict[str, Codec]:
         """Without labels the codec is empty, and the model is a body to be fine-tuned."""
@@ -428,3 +445,14 @@ class ImageClassifier(nn.Module):
         if self.training or not self.averages_flips:
             return found
         return (found + pooled(self.pooling, self.body.encode(pixels.flip(3)))) / 2
+
+
+class ExportedClassifier(nn.Module):
+    """Pixels in, the probability of each label out."""
+
+    def __init__(self, model: ImageClassifier) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor]:
+        return (self.model(pixels).softmax(dim=-1),)

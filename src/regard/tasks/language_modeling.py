@@ -73,6 +73,7 @@ from regard.tasks.task import (
 )
 from regard.tasks.text import TextSettings, TextTask, next_token_loss, target_log_likelihoods
 from regard.text.alphabets import describe_kind, sequence_kind
+from regard.text.chat import Chat
 from regard.text.tokenizer import TextStreamer, Tokenizer
 
 _NEW_TOKENS = 200
@@ -85,7 +86,7 @@ _WINDOW = {"cpu": 128, "cuda": 256}
 _WIDE, _WIDE_WINDOW = 512, 1_024
 """A model at least this wide is trained on windows of this length on a GPU."""
 _FEWEST_WINDOWS, _SHORTEST_WINDOW = 8, 8
-_TRAIN_DEFAULTS = {
+DECODER_TRAIN_DEFAULTS: dict[str, Any] = {
     "label_smoothing": 0.0,
     "schedule": "trapezoid",
     "warmup_steps": 40,
@@ -319,10 +320,12 @@ class WindowBatch:
     rows as one text."""
     continues: bool = False
     """Whether each row continues the same row of the previous batch."""
+    num_padding: int = 0
+    """Positions without a token."""
 
     @property
     def num_tokens(self) -> int:
-        return self.tokens.numel()
+        return self.tokens.numel() - self.num_padding
 
     def tensors(self) -> list[Tensor | None]:
         return [self.tokens, self.targets, self.documents]
@@ -409,7 +412,7 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
 
     def defaults(self, context: DefaultsContext) -> Defaults:
         train = {
-            **_TRAIN_DEFAULTS,
+            **DECODER_TRAIN_DEFAULTS,
             "optimizer": "muon" if context.model.can_use_muon else "adamw",
             "batch_tokens": _BATCH_TOKENS[context.device],
         }
@@ -479,12 +482,7 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
             raise ConfigError(f"task.carry_state is for recurrent models, got model.family={model.family}")
 
     def build(self, model: ModelConfig, head: HeadConfig) -> nn.Module:
-        if model.encoder_depth or not model.decoder_depth:
-            raise ConfigError(
-                "a language model is decoder-only: set model.encoder_layers to 0, "
-                f"got encoder_layers={model.encoder_depth} and decoder_layers={model.decoder_depth}"
-            )
-        network, order = build_model(model, self.tokenizer.vocab_size), self.settings.ngrams
+        network, order = build_decoder(model, self.tokenizer.vocab_size), self.settings.ngrams
         if not order:
             return network
         tables = NgramTables(self.tokenizer.vocab_size, order)
@@ -556,7 +554,7 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
         network = _network_of(model)
         if objective.rdrop:
             batch = repeat_batch(batch)
-        hidden_states = network.hidden_states(batch.tokens, documents=_documents_for(network, batch))
+        hidden_states = network.hidden_states(batch.tokens, documents=documents_for(network, batch))
         return self._loss_of(network, hidden_states, batch, objective)
 
     def stateful_loss(
@@ -696,17 +694,12 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
         return score_examples([metric.name for metric in GENERATION_METRICS], examples)
 
     def score_text(self, model: Any, text: str) -> TextScore:
-        """The log-probability of a text, from its start to its end, by the chain rule."""
-        tokenizer = self.tokenizer
-        ids = tokenizer.encode([text])[0]
-        limit = model.config.max_positions
-        if limit is not None and len(ids) + 1 > limit:
-            raise DataError(f"the text has {len(ids):,} tokens, the model reads at most {limit - 1:,}")
-        device = next(model.parameters()).device
-        tokens, targets = torch.tensor([[tokenizer.start, *ids]]), torch.tensor([[*ids, tokenizer.end]])
-        batch = WindowBatch(tokens, targets, documents=None, num_targets=targets.numel())
-        [found] = _log_likelihoods(model, iter([batch]), device)
-        return TextScore(text, tokenizer.pieces([*ids, tokenizer.end]), found.mixed(model)[0].tolist())
+        return score_text(model, self.tokenizer, text)
+
+    def answer_messages(
+        self, predictor: Any, messages: Sequence[Mapping[str, Any]], template: str | None
+    ) -> Iterator[str]:
+        return answer_by_template(predictor, messages, template, self.tokenizer)
 
 
 class LanguageModelingPredictor:
@@ -742,14 +735,22 @@ class LanguageModelingPredictor:
         yield from self._decode(request, request.prompt[-1:] if prompt else [])
 
     def stream_tokens(self, prompt: Sequence[int]) -> Iterator[str]:
-        """The continuation of token ids, such as a conversation, piece by piece."""
+        """The continuation of token ids, such as a conversation, piece by piece.
+
+        The state after the prompt is kept: of the next prompt that begins with it, only the rest is processed.
+        """
         seed = mix(self._config.seed, row_hash([str(token) for token in prompt]))
-        yield from self._decode(Request(list(prompt), self._config.max_tokens or _NEW_TOKENS, seed=seed), [])
+        self._engine.keep(list(prompt))
+        yield from self._decode(Request(list(prompt), self._limit, seed=seed), [])
+
+    @property
+    def _limit(self) -> int:
+        return self._config.max_tokens or _NEW_TOKENS
 
     def _request(self, prompt: str) -> Request:
         """The seed is combined with the prompt, so that each text is sampled independently."""
-        limit, seed = self._config.max_tokens or _NEW_TOKENS, mix(self._config.seed, row_hash((prompt,)))
-        return Request(self._tokenizer.prompt(prompt), limit, seed=seed)
+        seed = mix(self._config.seed, row_hash((prompt,)))
+        return Request(self._tokenizer.prompt(prompt), self._limit, seed=seed)
 
     @torch.inference_mode()
     def _best(self, request: Request) -> Hypothesis:
@@ -775,6 +776,42 @@ class LanguageModelingPredictor:
                 yield text
         if rest := streamer.flush():
             yield rest
+
+
+def build_decoder(model: ModelConfig, vocab_size: int) -> nn.Module:
+    """A new decoder-only model."""
+    if model.encoder_depth or not model.decoder_depth:
+        raise ConfigError(
+            "a language model is decoder-only: set model.encoder_layers to 0, "
+            f"got encoder_layers={model.encoder_depth} and decoder_layers={model.decoder_depth}"
+        )
+    return build_model(model, vocab_size)
+
+
+def answer_by_template(
+    predictor: LanguageModelingPredictor,
+    messages: Sequence[Mapping[str, Any]],
+    template: str | None,
+    tokenizer: Tokenizer,
+) -> Iterator[str]:
+    """The answer to a conversation that a chat template formats, piece by piece."""
+    if template is None:
+        raise RunError("the model has no chat template: it can only continue a prompt")
+    return predictor.stream_tokens(Chat(template, tokenizer).encode(messages))
+
+
+@torch.inference_mode()
+def score_text(model: Any, tokenizer: Tokenizer, text: str) -> TextScore:
+    """The log-probability of a text, from its start to its end, by the chain rule."""
+    ids = tokenizer.encode([text])[0]
+    limit = model.config.max_positions
+    if limit is not None and len(ids) + 1 > limit:
+        raise DataError(f"the text has {len(ids):,} tokens, the model reads at most {limit - 1:,}")
+    device = next(model.parameters()).device
+    tokens, targets = torch.tensor([[tokenizer.start, *ids]]), torch.tensor([[*ids, tokenizer.end]])
+    batch = WindowBatch(tokens, targets, documents=None, num_targets=targets.numel())
+    [found] = _log_likelihoods(model, iter([batch]), device)
+    return TextScore(text, tokenizer.pieces([*ids, tokenizer.end]), found.mixed(model)[0].tolist())
 
 
 def hidden_state_penalty(
@@ -865,7 +902,7 @@ def _log_likelihoods(
             if reads_on:
                 hidden_states, state = _read_on(network, batch, state)
             else:
-                hidden_states = network.hidden_states(batch.tokens, documents=_documents_for(network, batch))
+                hidden_states = network.hidden_states(batch.tokens, documents=documents_for(network, batch))
             found = target_log_likelihoods(network, hidden_states, batch.targets)
         if isinstance(model, NgramMixture):
             ngrams, recent = _ngram_log_likelihoods(model, batch, recent)
@@ -898,7 +935,7 @@ def _facts_of(model: Any) -> dict[str, str]:
     return {"probabilities": f"{weight:.2f} network + {1 - weight:.2f} Kneser-Ney {model.tables.order}-grams"}
 
 
-def _documents_for(model: Any, batch: WindowBatch) -> Int[Tensor, "batch time"] | None:
+def documents_for(model: Any, batch: WindowBatch) -> Int[Tensor, "batch time"] | None:
     """The documents of a batch, where the model can isolate them."""
     return batch.documents if model.config.can_isolate_documents else None
 

@@ -26,14 +26,23 @@ def find_task(name: str) -> type[Task[Any]]:
 
 def task_for_head(head: str | None) -> type[Task[Any]]:
     """The task whose models have this head."""
-    return next(task for task in TASKS if task.head_kind == head)
+    return next(task for task in TASKS if task.head_kind == head and task.receives_imports)
+
+
+def alignment_task() -> type[Task[Any]]:
+    """The task that continues the training of a language model by preferences or rewards."""
+    return next(task for task in TASKS if task.needs_base)
 
 
 def task_for_model(model: ModelConfig) -> type[Task[Any]]:
     """The task that a model with these stacks and this kind of input is for; raises if there are several."""
     stacks = "encoder-" * bool(model.encoder_depth) + "decoder" * bool(model.decoder_depth)
     architecture = stacks.removesuffix("-") or "encoder"
-    found = [each for each in TASKS if (each.architecture, each.input_kind) == (architecture, model.input_kind)]
+    found = [
+        each
+        for each in TASKS
+        if (each.architecture, each.input_kind) == (architecture, model.input_kind) and each.receives_imports
+    ]
     if len(found) != 1:
         names = ", ".join(task.name for task in found)
         raise ConfigError(f"models of family {model.family} without a decoder have several tasks: name one of {names}")

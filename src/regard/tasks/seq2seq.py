@@ -132,7 +132,7 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
-        if summary.is_builtin:
+        if summary.is_builtin and len(summary.names) == 2:
             return Detection("a built-in data set of pairs", confidence=0.9)
         if summary.num_columns != 2 or summary.is_series or summary.has_images or _has_other_columns(summary):
             return None
@@ -310,6 +310,12 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
 
     def predictor(self, model: Any, config: GenerationConfig) -> "Seq2SeqPredictor":
         return Seq2SeqPredictor(self, model, config)
+
+    def answer_messages(
+        self, predictor: Any, messages: Sequence[Mapping[str, Any]], template: str | None
+    ) -> Iterator[str]:
+        """The target of the last message: pairs have no history."""
+        yield predictor([str(messages[-1]["content"])])[0].output
 
     def headline(self, rows: Sequence[Sequence[str]]) -> str:
         """BLEU counts n-grams of four words, so it is of no use for shorter targets."""

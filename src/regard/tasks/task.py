@@ -14,7 +14,7 @@ Dimensions: `batch` rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
@@ -129,6 +129,8 @@ class Likelihoods:
     """Where the task retrieves: the rank of the right candidate."""
     carries_state: bool = False
     """Whether a recurrent model read everything as one text, its state carried from span to span."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What else was measured in an evaluation during training, for `capabilities.TrainingReporter`."""
 
     @property
     def mean(self) -> float:
@@ -220,8 +222,10 @@ class Task(Generic[TaskSettingsT]):
     default_preset: ClassVar[str] = "transformer"
     next_command: ClassVar[str | None] = None
     """What is suggested after training, such as `forecast {run} FILE`. None: predict, generate or embed."""
-    has_targets: ClassVar[bool] = True
+    has_targets: bool = True
     """Whether rows have targets that predictions are compared with."""
+    answers_prompts: ClassVar[bool] = False
+    """Whether text is generated as the answer to a prompt, rather than as its continuation."""
     selection_rows: ClassVar[int] = 2_000
     """The most validation rows that `selection_score` predicts."""
     has_labels: bool = False
@@ -236,6 +240,10 @@ class Task(Generic[TaskSettingsT]):
     """The attention maps of texts that can be drawn; None where there are none."""
     head_kind: ClassVar[str | None] = None
     """What the model's head predicts, for exports and imports; None where it cannot be exported."""
+    needs_base: ClassVar[bool] = False
+    """Whether it continues the training of a model that another task has trained: neither detected nor imported."""
+    receives_imports: ClassVar[bool] = True
+    """Whether an imported model with this head is a run of this task; one task for each head is."""
     objectives: ClassVar[frozenset[str]] = frozenset({"label_smoothing", "rdrop"})
     """Terms of `Objective` that the loss implements; `objective_terms` has those that the settings allow."""
 
@@ -433,6 +441,17 @@ class Task(Generic[TaskSettingsT]):
     def prediction(self, text: str, output: Any) -> Prediction:
         """An output as a prediction."""
         raise NotImplementedError
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template that the model was trained with; None where it was not trained on conversations."""
+        return None
+
+    def answer_messages(
+        self, predictor: Any, messages: Sequence[Mapping[str, Any]], template: str | None
+    ) -> Iterator[str]:
+        """The answer to a conversation, piece by piece; `template` is the model's chat template."""
+        raise RunError(f"conversations are for models that write text, and this is a model for {self.description}")
 
     def output_for(self, model: Any, text: str) -> str:
         """The output for one text, beside the attention maps of an encoder."""

@@ -261,7 +261,7 @@ def encode_texts(rows: Sequence[Sequence[str]], tokenizer: Tokenizer, max_length
 
     A row with more than `max_length` tokens is truncated, its longest text first.
     """
-    width = len(rows[0]) if rows else 0
+    width = len(rows[0]) if rows else 1
     flat = tokenizer.encode([text for row in rows for text in row])
     return [join_texts(flat[place : place + width], tokenizer, max_length) for place in range(0, len(flat), width)]
 

@@ -7,17 +7,23 @@ Hugging Face's `apply_chat_template`: blocks remove the line they are on, and `r
 A template runs in Jinja's sandbox, which gives access to strings and lists only; its run time and the length of its
 output are limited. Special tokens are recognized only where the template itself writes them: a message that contains
 the spelling of one is encoded as ordinary text.
+
+For training, a conversation is cut where an answer begins: after the generation prompt, so that the model is trained to
+predict exactly what it generates later, from the first token of the answer to the end token that the template writes.
 """
 
 import json
 import re
 import time
 from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property, lru_cache
+from types import TracebackType
 from typing import Any
 
 import tokenizers
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2 import Template, TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -34,8 +40,36 @@ Message = Mapping[str, Any]
 _MAX_CHARACTERS = 1_000_000
 """Limit of a rendered conversation, and of a string that a template makes by repetition."""
 _MAX_SECONDS = 10.0
+_MAX_COMPILED = 16
+"""Compiled templates that are kept: a file of conversations is rendered by one of them."""
 _GENERATION = "generation"
 """The block that marks the assistant's text in a template for training; its content is rendered unchanged."""
+ASSISTANT = "assistant"
+"""The role whose messages are answers."""
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ bos_token }}{{ message.role }}\n{{ message.content }}{{ eos_token }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ bos_token }}assistant\n{% endif %}"
+)
+"""For models without a template of their own: each message between the start token and the end token."""
+
+
+class RejectedMessagesError(DataError):
+    """A chat template does not accept a conversation, such as one whose roles do not alternate."""
+
+
+class TemplateLimitError(DataError):
+    """A template exceeds its limits of time or length, or reaches for what is not its own."""
+
+
+@dataclass(frozen=True)
+class EncodedConversation:
+    """The tokens of a conversation, and which of them the assistant writes."""
+
+    tokens: list[int]
+    is_answer: list[bool]
+    """For each token, whether the model generates it: those of answers, and the end token after each."""
 
 
 class Chat:
@@ -55,7 +89,7 @@ class Chat:
         self.template, self.tokenizer = template, tokenizer
         start, end, pad = tokenizer.pieces([tokenizer.start, tokenizer.end, tokenizer.pad])
         self.special_tokens = {"bos_token": start, "eos_token": end, "pad_token": pad, **(special_tokens or {})}
-        _compile(template)
+        compile_template(template)
         layout = tokenizer.to_json()
         self._with_specials = tokenizers.Tokenizer.from_str(layout)
         self._with_specials.encode_special_tokens = False
@@ -66,12 +100,73 @@ class Chat:
 
         With `add_generation_prompt`, the ids end where the assistant's answer begins.
         """
-        plain = _plain(messages)
+        shielded, mark = self._shielded(messages)
+        return self._tokens(self._render(shielded, add_generation_prompt=add_generation_prompt), mark)
+
+    def encode_conversation(self, messages: Sequence[Message], *, last_only: bool = False) -> EncodedConversation:
+        """The tokens of a conversation up to the end of its last answer, and which of them are answers.
+
+        The prompt of each answer is encoded as `encode` does it, and the answer on its own, as it is generated.
+
+        Args:
+            messages: At least one of the assistant.
+            last_only: Whether only the last answer is marked; earlier ones are part of its prompt.
+
+        Raises:
+            DataError: If the template writes no end token after an answer, or writes earlier messages in another way
+                once an answer follows, so that the place of an answer is not defined.
+        """
+        shielded, mark = self._shielded(messages)
+        places = [place for place, message in enumerate(shielded) if message["role"] == ASSISTANT]
+        if not places:
+            raise DataError("a conversation must have an answer of the assistant, got none")
+        tokens: list[int] = []
+        is_answer: list[bool] = []
+        done = ""
+        for place in places[-1:] if last_only else places:
+            prompt = self._render(shielded[:place], add_generation_prompt=True) if place else ""
+            whole = self._render(shielded[: place + 1], add_generation_prompt=False)
+            if not prompt.startswith(done) or not whole.startswith(prompt):
+                raise DataError(
+                    f"the chat template writes the messages before answer {places.index(place) + 1} in another way "
+                    "once it follows: only the last answer can be trained on (task.answers)"
+                )
+            answer = self._answer(whole[len(prompt) :])
+            for text, is_written in ((prompt[len(done) :], False), (answer, True)):
+                ids = self._tokens(text, mark)
+                tokens += ids
+                is_answer += [is_written] * len(ids)
+            done = prompt + answer
+        return EncodedConversation(tokens, is_answer)
+
+    def _answer(self, written: str) -> str:
+        """What a template writes after the generation prompt, up to its first end token."""
+        ends = [written.find(name) + len(name) for name in self._end_names if name in written]
+        if not ends:
+            names = " or ".join(self._end_names)
+            raise DataError(
+                f"the chat template must write an end token ({names}) after an answer, since the model would not stop "
+                "without one: {{ eos_token }}"
+            )
+        return written[: min(ends)]
+
+    @cached_property
+    def _end_names(self) -> list[str]:
+        return self.tokenizer.pieces(sorted(self.tokenizer.ends))
+
+    def _shielded(self, messages: Sequence[Message]) -> tuple[list[dict[str, Any]], str]:
+        """The messages without spellings of special tokens, and the mark in their place."""
+        plain = plain_messages(messages)
         mark = _unused_character(plain)
-        shielded = [self._shield(message, mark) for message in plain]
+        return [self._shield(message, mark) for message in plain], mark
+
+    def _render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         values = {**self.special_tokens, "add_generation_prompt": add_generation_prompt}
+        return render_chat(self.template, messages, values)
+
+    def _tokens(self, rendered: str, mark: str) -> list[int]:
         ids: list[int] = []
-        for place, part in enumerate(re.split(f"{mark}([0-9]+){mark}", render_chat(self.template, shielded, values))):
+        for place, part in enumerate(re.split(f"{mark}([0-9]+){mark}", rendered)):
             if place % 2:
                 ids += self.tokenizer.encode([self._names[int(part)]])[0]
             else:
@@ -101,24 +196,76 @@ def render_chat(template: str, messages: Sequence[Message], values: Mapping[str,
     Raises:
         DataError: If the template rejects the messages, fails, or exceeds its limits.
     """
+    return render_template(template, {"documents": None, "tools": None, **values, "messages": messages})
+
+
+def render_template(source: str, values: Mapping[str, Any], *, what: str = "the chat template") -> str:
+    """Run a template on plain JSON values, within the limits of time and length; errors name its line.
+
+    Args:
+        source: The source of the template.
+        values: Its variables.
+        what: What it is called in errors.
+    """
     pieces, length = [], 0
-    variables = {"documents": None, "tools": None, **values}
+    template = compile_template(source, what=what)
+    template.environment.start_clock()  # pyright: ignore[reportAttributeAccessIssue]  it is a _Sandbox
+    stream: Any = template.generate(**values)  # a generator, whose frame has the line
     try:
-        for piece in _compile(template).generate(messages=messages, **variables):
+        for piece in stream:
             pieces.append(piece)
             length += len(piece)
             if length > _MAX_CHARACTERS:
-                raise SecurityError(f"a text of more than {_MAX_CHARACTERS:,} characters")
+                line = template.get_corresponding_lineno(stream.gi_frame.f_lineno)
+                raise TemplateLimitError(
+                    f"{what} does what is not allowed: a text of more than {_MAX_CHARACTERS:,} characters (line {line})"
+                )
+    except TemplateLimitError:
+        raise
     except SecurityError as error:
-        raise DataError(f"the chat template does what is not allowed: {str(error).rstrip('.')}") from None
+        raise TemplateLimitError(
+            f"{what} does what is not allowed: {str(error).rstrip('.')}{_line_of(error)}"
+        ) from None
     except TemplateError as error:
-        raise DataError(f"the chat template rejects these messages: {error}") from None
+        raise RejectedMessagesError(f"{what} rejects these messages: {error}{_line_of(error)}") from None
     except Exception as error:  # a template is a program and can raise anything
-        raise DataError(f"the chat template fails: {type(error).__name__}: {error}") from None
+        raise DataError(f"{what} fails: {type(error).__name__}: {error}{_line_of(error)}") from None
     return "".join(pieces)
 
 
-def _plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def template_variables(source: str) -> set[str]:
+    """The names that a template reads and does not set itself."""
+    return meta.find_undeclared_variables(_Sandbox().parse(source))
+
+
+def silent_roles(template: str, roles: Sequence[str]) -> list[str]:
+    """Those of the roles, of consecutive messages, whose messages a template does not write at all.
+
+    A template that knows user and assistant only may leave out a message of another role without an error.
+    """
+    return list(_silent_roles(template, tuple(roles)))
+
+
+@lru_cache(maxsize=1024)
+def _silent_roles(template: str, roles: tuple[str, ...]) -> tuple[str, ...]:
+    messages = [{"role": role, "content": f"probe{place}probe"} for place, role in enumerate(roles)]
+    values = {"bos_token": "", "eos_token": "", "pad_token": "", "add_generation_prompt": False}
+    text = render_chat(template, messages, values)
+    return tuple(dict.fromkeys(m["role"] for m in messages if m["content"] not in text))
+
+
+def _line_of(error: BaseException) -> str:
+    """The innermost line of the template in a traceback, which Jinja has translated into lines of the template."""
+    trace: TracebackType | None = error.__traceback__
+    line = None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "<template>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return "" if line is None else f" (line {line})"
+
+
+def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """A copy of strings, numbers, lists and dictionaries only, without methods that a template could call."""
     if not messages:
         raise DataError("a conversation must have at least one message, got none")
@@ -142,17 +289,18 @@ def _unused_character(messages: Sequence[Message]) -> str:
     return found
 
 
-def _compile(source: str) -> Any:
-    """The template, compiled for a single rendering: its time limit starts here."""
+@lru_cache(maxsize=_MAX_COMPILED)
+def compile_template(source: str, *, what: str = "the chat template") -> Template:
+    """The template, compiled once; each rendering has its own time limit."""
     environment = _Sandbox()
     try:
         tree = environment.parse(source)
         _check_time_in_loops(tree, environment)
         return environment.from_string(tree)
     except TemplateSyntaxError as error:
-        raise DataError(f"the chat template is not a Jinja template: {error.message} (line {error.lineno})") from None
+        raise DataError(f"{what} is not a Jinja template: {error.message} (line {error.lineno})") from None
     except RecursionError:
-        raise DataError("the chat template is nested too deeply") from None
+        raise DataError(f"{what} is nested too deeply") from None
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -165,6 +313,10 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[_Generation, loopcontrols])
         self.filters["tojson"] = _to_json
         self.globals.update(raise_exception=_reject, strftime_now=_now, namespace=_Namespace)
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """Begin the time limit of one rendering."""
         self._deadline = time.monotonic() + _MAX_SECONDS
 
     def call(self, context: Context, callee: Any, /, *args: Any, **kwargs: Any) -> Any:

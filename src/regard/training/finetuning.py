@@ -11,17 +11,19 @@ and for gradual unfreezing from the top. https://arxiv.org/abs/1801.06146
 A new linear head is solved first: see `regard.training.probe`.
 """
 
+import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from regard.adapters.lora import LoraConfig, add_lora
+from regard.adapters.lora import LoraConfig, adapted_layers, add_lora, without_adapter
 from regard.errors import CheckpointError, ConfigError
 from regard.settings import Settings
 from regard.training.checkpoints import copy_weights, hash_of, read_tensors, weights_of
@@ -110,6 +112,23 @@ def adapt(model: nn.Module, config: FinetuneConfig, weights: Mapping[str, Tensor
         )
         if name in new or is_top:
             parameter.requires_grad_(True)
+
+
+class InitialModel:
+    """A model as it is when training starts: the base under its adapter, or else a frozen copy."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._copy = None if adapted_layers(model) else copy.deepcopy(model).eval().requires_grad_(False)
+
+    @contextmanager
+    def applied(self) -> Iterator[Any]:
+        """A context with the model to call; inside of it, the trained model must not be called."""
+        if self._copy is not None:
+            yield self._copy
+            return
+        with without_adapter(self._model):
+            yield self._model.eval()
 
 
 def load_base(model: nn.Module, weights: Mapping[str, Tensor]) -> None:

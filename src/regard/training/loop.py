@@ -23,7 +23,7 @@ from regard.data.permutation import mix
 from regard.data.prepare import Prepared
 from regard.errors import CheckpointError, RunError
 from regard.logging import log_info
-from regard.tasks.capabilities import PartSolver, StatefulTask, capability
+from regard.tasks.capabilities import PartSolver, RolloutTask, StatefulTask, capability
 from regard.tasks.task import Batch, Batches, Likelihoods, SelectionScore, Task
 from regard.training.checkpoints import copy_weights, resize_buffers, trained_weights
 from regard.training.ema import WeightAverage
@@ -171,7 +171,7 @@ class Trainer:
             if is_stopped:
                 return Outcome(progress, "interrupted", is_finished=False)
             last_save = progress.seconds
-        elif self._solve():
+        elif self._solve() or (self._is_new() and isinstance(self.task, RolloutTask)):
             observe({**self._evaluate(save_best), "seconds": time.perf_counter() - clock})
             progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
         reason = self._reason_to_stop()
@@ -188,7 +188,7 @@ class Trainer:
             if progress.step % _LOG_EVERY == 0 or is_evaluation or reason:
                 observe(self._line(clock))
                 progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
-            if is_evaluation or reason:
+            if (is_evaluation or reason) and not self._has_diverged:
                 observe(self._evaluate(save_best))
                 before, progress.seconds = progress.seconds, time.perf_counter() - clock
                 progress.seconds_at_line = progress.evaluated_at = progress.seconds
@@ -196,7 +196,8 @@ class Trainer:
                 self._begin_cooldown()
                 reason = reason or self._reason_to_stop()
             is_stopped = reason is None and should_stop()
-            if self._is_checkpoint_due(progress.seconds - last_save, save_seconds) or reason or is_stopped:
+            is_due = self._is_checkpoint_due(progress.seconds - last_save, save_seconds) or reason or is_stopped
+            if is_due and not self._has_diverged:  # of a run that diverged, the checkpoint before is kept
                 before = time.perf_counter()
                 self._require_finite_weights()
                 save(self)
@@ -225,6 +226,14 @@ class Trainer:
         with self.ema.applied(), self.hardware.autocast():
             return self.task.selection_score(self.model, rows)
 
+    def training_batch(self, number: int) -> Batch:
+        """Training batch `number`, with what the current model adds to it."""
+        batch = self._ahead.take(number)
+        if not isinstance(self.task, RolloutTask):
+            return batch
+        with self.hardware.autocast():
+            return self.task.roll_out(self.model, batch, number, mix(self.config.seed, number))
+
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the training state."""
         parts = {
@@ -232,6 +241,7 @@ class Trainer:
             "ema": self.ema.tensors(),
             "optimizer": optimizer_tensors(self.optimizer, self.model),
             "state": self._carried_state(),
+            "task": self.task.state_tensors() if isinstance(self.task, RolloutTask) else {},
         }
         return {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
@@ -242,7 +252,7 @@ class Trainer:
 
     def restore(self, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
         """Restore a state from `tensors` and `progress_note`."""
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "ema": {}, "optimizer": {}, "state": {}}
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "ema": {}, "optimizer": {}, "state": {}, "task": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(":")
             if part not in parts:
@@ -254,6 +264,8 @@ class Trainer:
         restore_optimizer(self.optimizer, self.model, parts["optimizer"])
         if carried := parts["state"]:
             self.updater.carried = {0: [carried[str(n)].to(self.hardware.device) for n in range(len(carried))]}
+        if isinstance(self.task, RolloutTask):
+            self.task.restore_state(parts["task"], self.hardware.device)
         window = [(torch.tensor(loss), targets, tokens) for loss, targets, tokens in note["window"]]
         self.progress = Progress(**{**note, "window": window})
 
@@ -338,7 +350,7 @@ class Trainer:
         config = self.config
         torch.manual_seed(mix(config.seed, step))
         first = (step - 1) * config.accumulate
-        batches = [self._ahead.take(first + index) for index in range(config.accumulate)]
+        batches = [self.training_batch(first + index) for index in range(config.accumulate)]
         decay, progress = self.ema.decay_at(step), self.used(step - 1)
         total = self.updater.update(batches, learning_rate=self._learning_rate(step), decay=decay, progress=progress)
         num_targets = sum(batch.num_targets for batch in batches)
@@ -431,11 +443,13 @@ class Trainer:
     def _evaluate(self, save_best: Callable[["Trainer"], None]) -> dict[str, Any]:
         """Evaluate on the validation rows, and save the model if it is the best so far."""
         self._blend()
-        loss = self._finite(self.validate().mean, "validation loss")
+        likelihoods = self.validate()
+        loss = self._finite(likelihoods.mean, "validation loss")
         score = self.score()
         if self.progress.add_evaluation(loss, score):
             save_best(self)
         line = {"step": self.progress.step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
+        line |= likelihoods.figures
         return line if score is None else {**line, "valid_score": score.value, "valid_metric": score.metric}
 
     def _blend(self) -> None:
@@ -458,8 +472,14 @@ class Trainer:
         for weight in self.model.parameters():
             self._finite(float(weight.detach().sum()), "sum of some weights")
 
+    @property
+    def _has_diverged(self) -> bool:
+        return isinstance(self.task, RolloutTask) and self.task.reason_to_stop() is not None
+
     def _reason_to_stop(self) -> str | None:
         progress = self.progress
+        if isinstance(self.task, RolloutTask) and (reason := self.task.reason_to_stop()) is not None:
+            return reason
         if self.settings.is_probe_alone:
             return "the head is solved exactly"
         if self._is_cooling and self._cooled() >= 1.0:

@@ -8,7 +8,7 @@ Dimensions: `batch` series, `time` positions, `model` width, `labels` classes.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 

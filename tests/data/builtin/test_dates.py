@@ -278,7 +278,7 @@ def test_a_negative_number_of_rows_is_an_error_at_once():
 
 
 def test_builtin_data_are_found_by_name():
-    assert builtin_names() == ["dates", "molecules", "patients", "rings", "sales", "scenes"]
+    assert builtin_names() == ["answers", "dates", "molecules", "patients", "ratings", "rings", "sales", "scenes"]
     data = find_builtin("dates")
     assert isinstance(data, BuiltinData)
     assert all(len(row) == len(data.columns) for row in data.generate(7, 0))

@@ -420,6 +420,11 @@ SENTENCES = [f"Satz Nummer {number} ist lang" for number in range(12)]
         ([("was", "preis"), ("x", "3,5"), ("y", "n/a"), ("z", "1.234,5"), ("v", "7")], True),
         ([("Name", "the mean of what was measured in the year before"), ("x", "1"), ("y", "2"), ("z", "3")], True),
         ([("was", "3,5"), ("x", "3,5"), ("y", "2"), ("z", "4,25")], False),
+        # A word among numbers is an error below a title; the same word twice is no title.
+        ([("was", "preis"), ("x", "teuer"), *((f"v{n}", f"{n}") for n in range(12))], True),
+        ([("was", "teuer"), ("x", "teuer"), *((f"v{n}", f"{n}") for n in range(12))], False),
+        ([("was", "preis"), ("x", "teuer"), *((f"v{n}", f"{n}") for n in range(7))], False),
+        ([("subject", "time"), ("p1", "later"), ("p2", "3")], True),
     ],
 )
 def test_a_header_is_recognized_by_types_names_and_forms(tmp_path: Path, rows: list[tuple[str, ...]], has_header: bool):

@@ -100,9 +100,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(folder / "cache"))
         settings = {"task": {"span_dim": 7}, "model": {"num_layers": 1, "model_dim": 12}}
-        return regard.train(
-            rows_of_trees(60), task="parsing", steps=2, device="cpu", out=folder / "run", settings=settings
-        )
+        rows = [(tree,) for tree in rows_of_trees(60)]
+        return regard.train(rows, steps=2, device="cpu", out=folder / "run", settings=settings)
+
+
+def command(*arguments: str) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["regard", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return int(ended.value.code or 0)
 
 
 def test_the_report_draws_predicted_and_true_trees(run: Any):
@@ -115,9 +122,10 @@ def test_the_report_draws_predicted_and_true_trees(run: Any):
 
 def test_a_command_draws_a_tree_as_text_and_to_a_file(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "tree.svg"
-    assert main(["predict", str(run.path), "the cat sees", "--tree", "--plot", str(path)]) == 0
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()][-3:] == ["the", "cat", "sees"]
-    assert path.read_text(encoding="utf-8") == run.task.output_as_svg(run.predict("the cat sees"))
+    assert command("predict", str(run.path), "the cat sees", "--tree", "--plot", str(path)) == 0
+    tree = run.predict("the cat sees")
+    assert capsys.readouterr().out == draw_as_text(tree) + "\n"
+    assert path.read_text(encoding="utf-8") == draw_as_svg(tree)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +140,7 @@ def test_a_command_draws_a_tree_as_text_and_to_a_file(run: Any, tmp_path: Path, 
 def test_what_cannot_be_drawn_is_one_line(
     run: Any, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ):  # fmt: skip
-    assert main(["predict", str(run.path), *arguments]) != 0
+    assert command("predict", str(run.path), *arguments) != 0
     printed = capsys.readouterr().err.strip().splitlines()
     assert message in printed[-1]
 

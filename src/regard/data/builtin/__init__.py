@@ -6,7 +6,7 @@ entry point of the group `regard.datasets`; those of this folder are declared in
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import metadata
@@ -41,6 +41,10 @@ class BuiltinData:
     """Generates rows from their number and a seed."""
     log_likelihood: Callable[[Iterable[Any]], tuple[list[float], list[int]]] | None = None
     """For events of a known process: the exact log-likelihood of histories, in nats, and their numbers of events."""
+    true_reward: str | None = None
+    """For answers of known utility: the function of a prompt and an answer that computes it, as `module:function`."""
+    preference_ceiling: Callable[[Sequence[Sequence[str]]], float] | None = None
+    """For preferences with known noise: the accuracy on rows that a model of them cannot exceed but by chance."""
 
     def content_hash(self, num_rows: int, seed: int) -> str:
         """A hash that identifies the rows without generating them: of the arguments, the code and Babel's version."""

@@ -25,6 +25,7 @@ _HORIZON_QUANTILES = (0.25, 0.5, 0.75)
 _NUM_SCALES = 16
 _LARGEST_VALUE = 1e3
 """Of a standardized value."""
+_LARGEST_MEMORY = 0.99
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,26 @@ class EventCodec(Codec):
     """The columns of numbers."""
     means: tuple[float, ...] = ()
     stds: tuple[float, ...] = ()
+    value_shares: tuple[float, ...] = ()
+    """For each event and each column, by which values of simulated events are drawn: how many events have a value."""
+    value_means: tuple[float, ...] = ()
+    """The mean, the standard deviation, and the correlation with the value of the last event of the same kind."""
+    value_stds: tuple[float, ...] = ()
+    value_memories: tuple[float, ...] = ()
 
     @classmethod
     def fit(cls, histories: Iterable[str], *, unit: str, values: Sequence[str]) -> Self:
         """Count events, and compute statistics of gaps and values."""
         counts, gaps, numbers = Counter[str](), [], []
+        by_event: dict[str, list[list[float]]] = {}
+        nothing = [math.nan] * len(values)
         for text in histories:
             times, events, found = parse_history(text, len(values))
+            last: dict[str, list[float]] = {}
+            for event, some in zip(events, found, strict=True):
+                if event is not None and values:
+                    by_event.setdefault(event, []).append([*last.get(event, nothing), *some])
+                    last[event] = some
             counts.update(event for event in events if event is not None)
             gaps += [after - now for now, after, event in zip(times, times[1:], events[1:], strict=False) if event]
             numbers += found
@@ -77,6 +91,13 @@ class EventCodec(Codec):
         known = [column[np.isfinite(column)] for column in table.T]
         ordered = sorted(counts, key=lambda event: (-counts[event], event))
         scale = float(np.mean(positive))
+        means = [float(column.mean()) if len(column) else 0.0 for column in known]
+        stds = [float(column.std()) or 1.0 if len(column) else 1.0 for column in known]
+        statistics = [
+            _autoregression((np.array(by_event[event]).reshape(-1, 2, len(values)) - means) / stds)
+            for event in (ordered if values else [])
+        ]
+        drawn = np.concatenate(statistics, axis=1) if statistics else np.zeros((4, 0))
         return cls(
             events=tuple(ordered),
             counts=tuple(counts[event] for event in ordered),
@@ -86,8 +107,12 @@ class EventCodec(Codec):
             gap_quantiles=tuple((np.quantile(positive, (np.arange(_NUM_SCALES) + 0.5) / _NUM_SCALES) / scale).tolist()),
             horizons=tuple(sorted({_rounded(float(np.quantile(positive, each))) for each in _HORIZON_QUANTILES})),
             values=tuple(values),
-            means=tuple(float(column.mean()) if len(column) else 0.0 for column in known),
-            stds=tuple(float(column.std()) or 1.0 if len(column) else 1.0 for column in known),
+            means=tuple(means),
+            stds=tuple(stds),
+            value_shares=tuple(drawn[0].tolist()),
+            value_means=tuple(drawn[1].tolist()),
+            value_stds=tuple(drawn[2].tolist()),
+            value_memories=tuple(drawn[3].tolist()),
         )
 
     def read(self, text: str, *, is_strict: bool = True, max_entries: int | None = None) -> EncodedHistory:
@@ -172,6 +197,21 @@ class EventCodec(Codec):
         found: dict[str, Any] = json.loads(text)
         lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
         return cls(**{**found, **lists})
+
+
+def _autoregression(pairs: Float[np.ndarray, "events two columns"]) -> Float[np.ndarray, "four columns"]:
+    """Of the values of one kind of event and of those before them: share known, mean, deviation, correlation."""
+    found = np.zeros((4, pairs.shape[2]))
+    for column, (before, now) in enumerate(zip(pairs[:, 0].T, pairs[:, 1].T, strict=True)):
+        known = now[np.isfinite(now)]
+        if not len(known):
+            continue
+        mean, std = float(known.mean()), float(known.std())
+        both = np.isfinite(before) & np.isfinite(now)
+        product = float(np.mean((before[both] - mean) * (now[both] - mean))) if both.any() else 0.0
+        memory = np.clip(product / std**2, -_LARGEST_MEMORY, _LARGEST_MEMORY) if std else 0.0
+        found[:, column] = len(known) / len(now), mean, std, memory
+    return found
 
 
 def join_halves(high: NDArray, low: NDArray) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.codecs.codec import Codec
-from regard.data.formats.graphs import Features, Graph, parse_graph
+from regard.data.formats.graphs import DIRECTED, Features, Graph, parse_graph
 from regard.data.formats.messages import format_count
 from regard.errors import DataError
 
@@ -101,19 +101,20 @@ class GraphCodec(Codec):
     mean_nodes: float = 1.0
     """The mean number of nodes of a graph."""
     are_molecules: bool = False
+    are_directed: bool = False
 
     @classmethod
     def fit(cls, values: Iterable[str]) -> Self:
         nodes, edges = _ScaleFitter(), _ScaleFitter()
-        num_graphs, num_nodes, are_molecules = 0, 0, False
+        num_graphs, num_nodes, are_molecules, are_directed = 0, 0, False, False
         for text in values:
             graph = parse_graph(text)
             nodes.add(graph.nodes)
             if len(graph.ends):
                 edges.add(graph.edges)
             num_graphs, num_nodes = num_graphs + 1, num_nodes + graph.num_nodes
-            are_molecules = not text.lstrip().startswith("{")
-        return cls(nodes.scales(), edges.scales(), num_nodes / max(1, num_graphs), are_molecules)
+            are_molecules, are_directed = not text.lstrip().startswith("{"), graph.is_directed
+        return cls(nodes.scales(), edges.scales(), num_nodes / max(1, num_graphs), are_molecules, are_directed)
 
     def read(self, text: str) -> Graph:
         """Parse a graph, which must have the features of training.
@@ -125,6 +126,9 @@ class GraphCodec(Codec):
             graph = parse_graph(text)
         except DataError as error:
             raise DataError(f"an input must be a graph, and this one has {error}") from None
+        if graph.is_directed != self.are_directed:
+            kinds = ("directed", "undirected") if self.are_directed else ("undirected", "directed")
+            raise DataError(f"edges of training are {kinds[0]}, and those of this graph {kinds[1]}")
         for kind, scales, features in (("node", self.nodes, graph.nodes), ("edge", self.edges, graph.edges)):
             expected = (len(scales.labels), len(scales.means))
             if features.labels and features.widths != expected and (kind == "node" or any(expected)):
@@ -170,6 +174,7 @@ class GraphCodec(Codec):
         pairs = [list(ends[place : place + 2]) for place in range(0, len(ends), 2)]
         edges = [pair if feature is None else [*pair, feature] for pair, feature in zip(pairs, of_edges, strict=True)]
         content = {"nodes": self.nodes.decode(labels, numbers, len(degrees)), "edges": edges}
+        content |= {DIRECTED: True} if self.are_directed else {}
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
     def describe(self) -> str:
@@ -178,7 +183,8 @@ class GraphCodec(Codec):
             return f"molecules of {self.mean_nodes:.1f} atoms on average, {len(self.nodes.labels[0])} elements"
         known = [f"{format_count(len(some), 'label')} of nodes" for some in self.nodes.labels]
         numbers = [f"{format_count(len(self.nodes.means), 'number')} of each node"] if self.nodes.means else []
-        return f"graphs of {self.mean_nodes:.1f} nodes on average, {', '.join([*known, *numbers])}"
+        kind = "directed graphs" if self.are_directed else "graphs"
+        return f"{kind} of {self.mean_nodes:.1f} nodes on average, {', '.join([*known, *numbers])}"
 
     def to_json(self) -> str:
         return json.dumps(
@@ -187,6 +193,7 @@ class GraphCodec(Codec):
                 "edges": self.edges.to_json(),
                 "mean_nodes": self.mean_nodes,
                 "are_molecules": self.are_molecules,
+                "are_directed": self.are_directed,
             },
             ensure_ascii=False,
         )
@@ -195,7 +202,7 @@ class GraphCodec(Codec):
     def from_json(cls, text: str) -> Self:
         values = json.loads(text)
         nodes, edges = (FeatureScales.from_json(values[kind]) for kind in ("nodes", "edges"))
-        return cls(nodes, edges, values["mean_nodes"], values["are_molecules"])
+        return cls(nodes, edges, values["mean_nodes"], values["are_molecules"], values.get("are_directed", False))
 
 
 def read_numbers(ids: NDArray[np.int64], width: int) -> NDArray[np.float32]:

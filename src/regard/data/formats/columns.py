@@ -36,8 +36,9 @@ _IDENTIFIERS = "id idx index key guid uid number unnamed:0 __index_level_0__"
 _HEADER_NAMES = """source src target tgt trg text texts label labels input inputs output outputs question answer
     answers prompt completion sentence sentences sentence1 sentence2 premise hypothesis question1 question2 gold_label
     is_duplicate"""
-_OTHER_NAMES = """caption captions context date entities image intent lang language lemma name pos score split tag tags
-    phonemes pronunciation spelling text1 text2 token tokens topic transcription url utterance word words"""
+_OTHER_NAMES = """caption captions context date entities event event_type image intent lang language lemma name pos
+    score split subject subject_id tag tags phonemes pronunciation spelling text1 text2 time timestamp token tokens
+    topic transcription url utterance word words"""
 _ISO_639_1 = """aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee
     el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja
     jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne
@@ -125,11 +126,11 @@ def _are_numbers(cells: Sequence[str]) -> bool:
 def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row is a header.
 
-    It is if its cells are distinct, and one is not a number above a column of numbers, or not a date above dates. It
-    also is if they are short, and one is a typical name (`text`, `label`, `question`, ...), or two are common names
-    (`word`, `tag`) or languages (`en`, `de`): a single one may be a word of the data, such as `no` and `it`, unless all
-    cells below it or another one have digits, several words or capitals only, and the title has not; or if the first
-    one is empty above an index.
+    It is if its cells are distinct, and one is not a number above a column of numbers, or not a date above dates; one
+    in ten cells of such a column may be another word. It also is if they are short, and one is a typical name (`text`,
+    `label`, `question`, ...), or two are common names (`word`, `tag`) or languages (`en`, `de`): a single one may be a
+    word of the data, such as `no` and `it`, unless all cells below it or another one have digits, several words or
+    capitals only, and the title has not; or if the first one is empty above an index.
 
     >>> looks_like_header([["en", "de"], ["Hello", "Hallo"]])
     True
@@ -163,7 +164,9 @@ def _has_other_type(column: Sequence[str]) -> bool:
     known = [cell for cell in cells if cell.lower() not in _MISSING]
     if title.lower() in _MISSING or decimal_marks(title) or is_date(title) or len(known) < _MIN_NUMBERS:
         return False
-    return all(map(decimal_marks, known)) or all(map(is_date, known))
+    # A word among many numbers is an error to be reported with its line, unless it is written like the first cell.
+    num_other = len(known) // _MIN_ALIKE if title not in known else 0
+    return any(sum(not is_typed(cell) for cell in known) <= num_other for is_typed in (decimal_marks, is_date))
 
 
 def _has_other_form(column: Sequence[str]) -> bool:

@@ -1,10 +1,13 @@
-"""Graphs: nodes and undirected edges, each with labels or numbers, from SMILES or JSON.
+"""Graphs: nodes and edges, each with labels or numbers, from SMILES or JSON.
 
 A graph as text is a SMILES string, such as `CCO`, or a JSON object, in which a node and the third part of an edge are a
 label or a list of numbers:
 
     {"nodes": ["a", "b", "a"], "edges": [[0, 1], [1, 2]]}
     {"nodes": [[0.5, 1], [2, 3]], "edges": [[0, 1, "strong"]]}
+    {"nodes": ["a", "b"], "edges": [[0, 1]], "directed": true}
+
+Edges have no direction unless `directed` is true: then an edge leads from its first node to its second.
 
 Molecules are read by RDKit (the extra `regard[chemistry]`): an atom has several labels, and so has a bond.
 """
@@ -26,6 +29,8 @@ from regard.data.formats.messages import format_count
 from regard.errors import DataError
 
 FIELDS = ("nodes", "edges")
+DIRECTED = "directed"
+"""The field of a graph whose edges have a direction."""
 UNREACHABLE = 255
 """The distance between two nodes that no path connects."""
 _FARTHEST = UNREACHABLE - 1
@@ -54,14 +59,15 @@ class Features:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes and undirected edges between them."""
+    """Nodes and edges between them."""
 
     nodes: Features
     edges: Features
     ends: NDArray[np.int64]
-    """The two nodes of each edge, the smaller number first."""
+    """The two nodes of each edge: the smaller number first, or the one that a directed edge begins at."""
     names: tuple[str, ...]
     """What each node is called in drawings."""
+    is_directed: bool = False
 
     @property
     def num_nodes(self) -> int:
@@ -72,9 +78,11 @@ class Graph:
         return np.bincount(self.ends.reshape(-1), minlength=self.num_nodes)
 
     def distances(self) -> NDArray[np.int64]:
-        """The edges on the shortest path between each two nodes; `UNREACHABLE` where there is none."""
+        """The edges on the shortest path from each node to each other; `UNREACHABLE` where there is none."""
         adjacency = np.zeros((self.num_nodes, self.num_nodes), np.float32)
-        adjacency[self.ends[:, 0], self.ends[:, 1]] = adjacency[self.ends[:, 1], self.ends[:, 0]] = 1
+        adjacency[self.ends[:, 0], self.ends[:, 1]] = 1
+        if not self.is_directed:
+            adjacency = np.maximum(adjacency, adjacency.T)
         found = np.full(adjacency.shape, UNREACHABLE, np.int64)
         reached, steps = np.eye(self.num_nodes, dtype=bool), 0
         while reached.any():
@@ -123,19 +131,25 @@ def graph_of_record(record: Mapping[str, Any]) -> Graph:
         parts.append(edge[2] if len(edge) == 3 else None)
     if len({part is None for part in parts}) > 1:
         raise DataError("edges with and without a feature")
+    is_directed = record.get(DIRECTED, False)
+    if not isinstance(is_directed, bool):
+        raise DataError(f"a field {DIRECTED!r} that is neither true nor false: {_cut(json.dumps(is_directed))}")
+    pairs = pairs if is_directed else [sorted(pair) for pair in pairs]
     kept = _without_copies(pairs, parts)
     features = [parts[place] for place in kept]
     return Graph(
         nodes=_features(nodes, "node"),
         edges=_plain(len(features)) if not features or features[0] is None else _features(features, "edge"),
-        ends=np.array([sorted(pairs[place]) for place in kept], np.int64).reshape(-1, 2),
+        ends=np.array([pairs[place] for place in kept], np.int64).reshape(-1, 2),
         names=tuple(text if (text := as_text(node)) is not None else str(place) for place, node in enumerate(nodes)),
+        is_directed=is_directed,
     )
 
 
 def graph_text(record: Mapping[str, Any]) -> str:
     """The nodes and edges of a record as one line of JSON, its input as text."""
-    return json.dumps({field: record[field] for field in FIELDS}, ensure_ascii=False, separators=(",", ":"))
+    fields = [*FIELDS, *([DIRECTED] if record.get(DIRECTED) else [])]
+    return json.dumps({field: record[field] for field in fields}, ensure_ascii=False, separators=(",", ":"))
 
 
 def read_molecule(smiles: str) -> Graph:
@@ -258,12 +272,12 @@ def _node_number(end: Any, num_nodes: int) -> int:
 
 
 def _without_copies(pairs: Sequence[Sequence[int]], parts: Sequence[Any]) -> list[int]:
-    """The places of distinct edges: one that is listed in both directions is one edge."""
+    """The places of distinct edges."""
     found: dict[tuple[int, int], int] = {}
     for place, (one, other) in enumerate(pairs):
         if one == other:
             raise DataError(f"an edge from node {one} to itself")
-        first = found.setdefault((min(one, other), max(one, other)), place)
+        first = found.setdefault((one, other), place)
         if parts[first] != parts[place]:
             raise DataError(f"two edges between the nodes {one} and {other}, with different features")
     return list(found.values())
@@ -277,6 +291,9 @@ def same_kind(expected: Graph | None, graph: Graph) -> str:
     """What differs between the features of two graphs of one data set; empty where nothing does."""
     if expected is None:
         return ""
+    if expected.is_directed != graph.is_directed:
+        kinds = ("directed", "undirected") if graph.is_directed else ("undirected", "directed")
+        return f"{kinds[0]} edges, where others have {kinds[1]} ones"
     for kind, one, other in zip(("node", "edge"), expected.signature(), graph.signature(), strict=True):
         if one is None or other is None or one == other:
             continue

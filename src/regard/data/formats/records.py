@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -85,11 +85,13 @@ def open_records(
     wanted: Sequence[str] | None = None,
     own: Sequence[str] = (),
     encoding: str | None = None,
+    format: str | None = None,
+    header: bool | None = None,
 ) -> RecordTable:
     """Open a file, or rows in memory: dictionaries, sequences of cells, or single texts.
 
-    A first row of CSV or TSV with one of the columns that are `wanted`, or that are the run's `own`, is a header. The
-    encoding of text is detected unless it is given.
+    A first row of CSV or TSV with one of the columns that are `wanted`, or that are the run's `own`, is a header, if
+    `header` does not say whether it is. The encoding of text and the format of the file are detected if not given.
     """
     if not isinstance(data, str | os.PathLike):
         rows = [_as_row(row, number) for number, row in enumerate(data, start=1)]
@@ -97,7 +99,7 @@ def open_records(
     path = check_file(data)
     if format_suffix(path) in _UNREADABLE_SUFFIXES:
         raise DataError(f"{path.name} is not a table with a row for each input: use {_suffixes()}")
-    kind = WRITTEN_FORMATS.get(format_suffix(path))
+    kind = format or WRITTEN_FORMATS.get(format_suffix(path))
     if kind == "jsonl":
         return RecordTable(name=path.name, format=kind, read=partial(_read_json_lines, path, encoding))
     if kind == "parquet":
@@ -105,7 +107,7 @@ def open_records(
         return RecordTable(
             name=path.name, format=kind, read=partial(_read_parquet, path), names=tuple(schema.names), schema=schema
         )
-    return _open_cells(path, wanted, own, encoding)
+    return _open_cells(path, wanted, own, ReadOptions(format=format, header=header, encoding=encoding))
 
 
 def choose_inputs(
@@ -270,9 +272,9 @@ def _write_parquet(part: Path, rows: Iterator[Row], table: RecordTable, added: M
         raise DataError(f"the rows of {table.name} cannot be written as Parquet, JSON lines can: {reason}") from error
 
 
-def _open_cells(path: Path, wanted: Sequence[str] | None, own: Sequence[str], encoding: str | None) -> RecordTable:
+def _open_cells(path: Path, wanted: Sequence[str] | None, own: Sequence[str], options: ReadOptions) -> RecordTable:
     """A table of text: CSV, TSV, plain lines, or another format that a layout exists for."""
-    layout = _layout(path, wanted, own, encoding)
+    layout = _layout(path, wanted, own, options)
     names = ("text",) if layout.format == "lines" else layout.names
     if twice := [name for name in names if names.count(name) > 1]:
         raise DataError(f"{path.name} has two columns with the name {twice[0]!r}")
@@ -291,13 +293,13 @@ def _open_cells(path: Path, wanted: Sequence[str] | None, own: Sequence[str], en
     )
 
 
-def _layout(path: Path, wanted: Sequence[str] | None, own: Sequence[str], encoding: str | None) -> Layout:
+def _layout(path: Path, wanted: Sequence[str] | None, own: Sequence[str], options: ReadOptions) -> Layout:
     if wanted is not None:
-        return file_layout(path, ReadOptions(roles=tuple(wanted), columns=tuple(wanted), encoding=encoding))
+        return file_layout(path, replace(options, roles=tuple(wanted), columns=tuple(wanted)))
     if own:
         with suppress(DataError):  # the first row is not a header with these names
-            return file_layout(path, ReadOptions(roles=tuple(own), columns=tuple(own), encoding=encoding))
-    return file_layout(path, ReadOptions(roles=("text",), encoding=encoding))
+            return file_layout(path, replace(options, roles=tuple(own), columns=tuple(own)))
+    return file_layout(path, replace(options, roles=("text",)))
 
 
 def _read_json_lines(path: Path, encoding: str | None) -> Records:

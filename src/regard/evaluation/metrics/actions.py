@@ -26,13 +26,34 @@ def _per_step(name: str) -> Callable[[Examples], Counts]:
     return count
 
 
+def _per_episode(examples: Examples) -> Counts:
+    """Counts of the share of each episode, and 1 for the episode."""
+    correct, steps = examples.require("num_correct", "num_tokens")
+    check_equal_lengths(correct, steps, "num_correct and num_tokens")
+    shares = np.array(correct, np.float64) / np.array(steps, np.float64)
+    statistics = np.stack([shares, np.ones(len(shares))], axis=1)
+    return Counts(statistics=statistics, compute=ratio, settings={"steps": int(sum(steps))})
+
+
 ACTION_ACCURACY = Metric(
     name="action_accuracy",
     label="Action accuracy",
     counter=_per_step("num_correct"),
     needs=("num_correct", "num_tokens"),
+    certified_by="episode_accuracy",
 )
-"""The share of steps whose action is the most probable one."""
+"""The share of steps whose action is the most probable one.
+
+Steps are not independent and episodes have different lengths, so no bound applies to this ratio of two sums.
+"""
+EPISODE_ACCURACY = Metric(
+    name="episode_accuracy",
+    label="Action accuracy of an episode",
+    counter=_per_episode,
+    needs=("num_correct", "num_tokens"),
+    is_bounded_mean=True,
+)
+"""The same share within each episode, averaged over episodes: a mean of independent values in [0, 1]."""
 ACTION_MSE = Metric(
     name="action_mse",
     label="Action MSE",

@@ -5,6 +5,7 @@ BLEU and chrF are sacrebleu's own, and so are the fields of their signatures. An
 Hyyrö, "A Bit-Vector Algorithm for Computing Levenshtein and Damerau Edit Distances" (2003).
 """
 
+import re
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Literal, get_args
@@ -16,6 +17,7 @@ from sacrebleu.metrics import chrf as sacrebleu_chrf
 
 from regard.errors import ConfigError, DataError
 from regard.evaluation.counts import Counts, check_equal_lengths, count_right
+from regard.evaluation.examples import Examples
 from regard.evaluation.registry import Metric, on_pairs
 
 References = Sequence[str] | Sequence[Sequence[str]]
@@ -156,6 +158,28 @@ def _only_smoothed(sums: Float[np.ndarray, " statistics"]) -> str | None:
     return "no 4-gram of any output matches its reference, so BLEU depends on its smoothing only"
 
 
+def count_format(outputs: Sequence[str], pattern: str) -> Counts:
+    """Count the outputs that match a regular expression as a whole.
+
+    Example:
+        >>> count_format(["2024-05-01", "May 1"], r"[0-9]{4}-[0-9]{2}-[0-9]{2}").value
+        0.5
+    """
+    compiled = re.compile(pattern, re.DOTALL)
+    return count_right([compiled.fullmatch(output) is not None for output in outputs], {"format": pattern})
+
+
+def _count_format_of(examples: Examples) -> Counts:
+    (outputs,) = examples.require("outputs")
+    return count_format(outputs, str(examples.settings.get("format", ".*")))
+
+
+FORMAT_MATCH = Metric(
+    name="format_match",
+    label="Format",
+    counter=_count_format_of,
+    needs=("outputs",),
+)
 EXACT_MATCH = Metric(name="exact_match", label="Exact match", counter=on_pairs(count_exact_match))
 BLEU = Metric(name="bleu", label="BLEU", counter=on_pairs(count_bleu), digits=2, find_artifact=_only_smoothed)
 CHRF = Metric(name="chrf", label="chrF", counter=on_pairs(count_chrf), digits=2)

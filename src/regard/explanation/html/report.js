@@ -28,8 +28,8 @@ PAGES.report = (root, data) => {
 function showTaskSection(section, { lead, figure, description, drawings = [], images, texts, table, note }) {
   const above = lead || (texts.length ? HIGHLIGHTS_LEAD : "");
   if (above) section.append(make("p", { class: "lead" }, above));
-  if (figure) section.append(makeSvg(figure, description));
-  section.append(...drawings.map(({ caption, svg }) => make("figure", { class: "drawing" }, make("figcaption", {}, caption), makeSvg(svg, caption))));
+  if (figure) section.append(makeDrawing(figure, description));
+  section.append(...drawings.map(({ caption, svg }) => make("figure", { class: "drawing" }, make("figcaption", {}, caption), makeDrawing(svg, caption))));
   if (images.length) section.append(make("div", { class: "drawn" }, ...images.map(makeDrawn)));
   if (texts.length) showHighlights(section, texts);
   if (table.rows.length) section.append(makeTable(table));
@@ -37,7 +37,7 @@ function showTaskSection(section, { lead, figure, description, drawings = [], im
 }
 
 /* An image, not part of the page: whatever the names in a plot are, they are only drawn. */
-const makeSvg = (svg, description) => make("img", { class: "figure", src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`, alt: description });
+const makeDrawing = (svg, description) => make("img", { class: "figure", src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`, alt: description });
 
 /* Each generated image is larger than the training images that differ least from it: copies would be seen at once. */
 function makeDrawn(image) {

@@ -184,7 +184,7 @@ class TransformerConfig(EncoderDecoderConfig):
             ("attention", self.decoder_depth, True),
         ):
             if depth:
-                own = {*self.attention_kinds(depth, is_causal=is_causal)}
+                own: set[SelfAttentionKind] = {*self.attention_kinds(depth, is_causal=is_causal)}
                 self._check_kinds(own, name if self.encoder_attention else "attention", is_causal=is_causal)
                 kinds |= own
         if kinds and kinds != {"full"} and not self.has_attention_kinds:

@@ -58,7 +58,7 @@ from regard.tasks.captioning.model import (
     pointing_of,
 )
 from regard.tasks.choices import Defaults, DefaultsContext
-from regard.tasks.content import Prediction, ReportContent, ServerSchema
+from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.images import ImageTask, draw_offsets
 from regard.tasks.task import (
@@ -420,6 +420,13 @@ class Captioning(ImageTask[CaptioningSettings]):
         wrong, right = ([row for row in rows if row["right"] is is_right] for is_right in (False, True))
         shown = [*wrong[: _SHOWN // 2], *right[: _SHOWN // 2]]
         return [{**row, "image": _thumbnail(row["image"])} for row in shown]
+
+    def export_spec(self) -> ExportSpec:
+        raise ConfigError(
+            f"a model for {self.description} cannot be exported: it generates "
+            "word by word from an image, and no single graph repeats a step; "
+            "regard serve returns its captions"
+        )
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return ServerSchema(("image",), has_beam_search=True, reads_files=True)

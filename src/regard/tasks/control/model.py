@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from regard.data.codecs.episodes import EpisodeCodec
 from regard.models.family import ModelConfig, build_encoder
 from regard.models.heads import HeadConfig
 from regard.models.trajectories import TrajectoryShape
@@ -45,3 +46,43 @@ class ActionModel(nn.Module):
             return F.cross_entropy(outputs.flatten(0, 1), actions.flatten(), reduction="none").view_as(actions)
         scaled = (actions - outputs) * (-self.log_std).exp()
         return (0.5 * scaled.square() + self.log_std + 0.5 * _LOG_TWO_PI).sum(dim=-1)
+
+
+class ExportedPolicy(nn.Module):
+    """The last steps of an episode in the units of the data in, the distribution of the action of the last one out.
+
+    The action before the first step of an episode is -1, or NaN for vectors of numbers.
+    """
+
+    means: Tensor
+    stds: Tensor
+    action_means: Tensor
+    action_stds: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, model: ActionModel, codec: EpisodeCodec) -> None:
+        super().__init__()
+        self.model, self.is_discrete, self.num_actions = model, codec.is_discrete, codec.num_actions
+        self.return_scale = codec.return_scale
+        parts = {"means": codec.means, "stds": codec.stds}
+        if not codec.is_discrete:
+            parts |= {"action_means": codec.action_means, "action_stds": codec.action_stds,
+                      "low": codec.action_low, "high": codec.action_high}  # fmt: skip
+        for name, values in parts.items():
+            self.register_buffer(name, torch.tensor(list(values)))
+
+    def forward(
+        self, observations: Tensor, previous_actions: Tensor, returns_to_go: Tensor | None = None
+    ) -> tuple[Tensor]:
+        if self.is_discrete:
+            before = (previous_actions[..., None] == torch.arange(self.num_actions)).float()
+        else:
+            scaled = (previous_actions - self.action_means) / self.action_stds
+            before = torch.where(scaled.isnan(), 0.0, scaled)
+        returns = [] if returns_to_go is None else [returns_to_go[..., None] / self.return_scale]
+        steps = torch.cat([before, *returns, (observations - self.means) / self.stds], dim=-1)
+        outputs = self.model(steps)[:, -1]
+        if self.is_discrete:
+            return (outputs.softmax(dim=-1),)
+        return (torch.clamp(outputs * self.action_stds + self.action_means, self.low, self.high),)

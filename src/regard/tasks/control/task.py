@@ -13,6 +13,7 @@ Dimensions: `steps` of all episodes, `batch` windows, `time` steps of each, `num
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,9 +44,10 @@ from regard.evaluation.examples import Examples
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.models.trajectories import TrajectoryShape
+from regard.tasks.capabilities import ExportGraph
 from regard.tasks.choices import Defaults, DefaultsContext
 from regard.tasks.content import Prediction, ServerSchema
-from regard.tasks.control.model import ActionModel
+from regard.tasks.control.model import ActionModel, ExportedPolicy
 from regard.tasks.control.policy import TrajectoryPolicy
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, Task, TaskSettings, to_device
@@ -92,7 +94,7 @@ class Control(Task[ControlSettings]):
     roles = (EPISODE_ROLE,)
     codec_types: Mapping[str, type[Codec]] = {EPISODE_ROLE: EpisodeCodec}
     store_columns = (EPISODE_ROLE,)
-    metrics = ("action_accuracy", "action_mse", "action_loss")
+    metrics = ("action_accuracy", "episode_accuracy", "action_mse", "action_loss")
     input_kind = "trajectories"
     next_command = "rollout {run} --env NAME"
     default_preset = "decision-transformer"
@@ -262,7 +264,8 @@ class Control(Task[ControlSettings]):
         return self.metric_names()[0]
 
     def metric_names(self) -> tuple[str, ...]:
-        return ("action_accuracy" if self.codec.is_discrete else "action_mse", "action_loss")
+        names = ("action_accuracy", "episode_accuracy") if self.codec.is_discrete else ("action_mse",)
+        return (*names, "action_loss")
 
     def examples(self, data: EvaluationData) -> Examples:
         assert isinstance(data.likelihoods, ActionLikelihoods)
@@ -319,6 +322,51 @@ class Control(Task[ControlSettings]):
             labels=tuple(map(str, range(codec.num_actions))),
             output="label" if codec.is_discrete else "text",
         )
+
+    def export_graph(self, model: Any, rows: Sequence[Sequence[str]]) -> ExportGraph:
+        """One step of the policy, given the last steps of an episode, at most `task.window`."""
+        codec, window = self.codec, self.settings.window
+        longest = max(rows, key=lambda row: len(row[0]))
+        shapes = ((2, min(3, window)), (1, 1), (2, window))
+        examples = [self._export_example(model, longest[0], *shape) for shape in shapes]
+        # A size of 1 cannot be traced as one that varies.
+        is_fixed = examples[0][0]["observations"].size(1) == 1
+        axes = {name: {0: "batch"} if is_fixed else {0: "batch", 1: "time"} for name in examples[0][0]}
+        return ExportGraph(
+            module=ExportedPolicy(model, codec),
+            axes=axes,
+            outputs=("probabilities" if codec.is_discrete else "action",),
+            examples=examples[:2] if is_fixed else examples,
+            limits={"time": window},
+            config={"window": window, "target_return": self.target_return if self.settings.use_returns else None},
+        )
+
+    def _export_example(
+        self, model: Any, text: str, count: int, length: int
+    ) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
+        """The first steps of an episode with several returns to reach, and the action that the run predicts."""
+        codec, record = self.codec, json.loads(text)
+        length = min(length, len(record["observations"]))
+        before: Any = [-1, *record["actions"]] if codec.is_discrete else [
+            [math.nan] * codec.action_width, *record["actions"]]  # fmt: skip
+        goals = [self.target_return + place for place in range(count)]
+        rewards = np.cumsum([0.0, *record["rewards"]])[:length]
+        inputs = {
+            "observations": torch.tensor([record["observations"][:length]] * count, dtype=torch.float32),
+            "previous_actions": torch.tensor(
+                [before[:length]] * count, dtype=torch.int64 if codec.is_discrete else torch.float32
+            ),
+        }
+        if self.settings.use_returns:
+            inputs["returns_to_go"] = torch.tensor(np.array([goal - rewards for goal in goals]), dtype=torch.float32)
+        histories = [
+            json.dumps({"observations": record["observations"][:length], "actions": record["actions"][: length - 1],
+                        "rewards": record["rewards"][: length - 1], "return": goal})
+            for goal in goals
+        ]  # fmt: skip
+        found = ActionPredictor(self, model)(histories)
+        values = [list((each.probabilities or {}).values()) or json.loads(each.output) for each in found]
+        return inputs, (torch.tensor(values),)
 
     # The baseline
 

@@ -69,16 +69,36 @@ class EventMixture:
         return torch.einsum("...m,...mk->...k", self.after(elapsed), self.log_events.exp())
 
     def risks(
-        self, elapsed: Float[Tensor, "*batch"], horizons: Float[Tensor, " horizons"]
+        self, elapsed: Float[Tensor, "*batch"], horizons: Float[Tensor, "*rows horizons"]
     ) -> Float[Tensor, "*batch horizons events"]:
-        """The probability that the next event is k and comes within a horizon, if nothing has happened before."""
+        """The probability that the next event is k and comes within a horizon, if nothing has happened before.
+
+        The horizons are those of all positions, or each position has its own.
+        """
         before = self._log_component_survival(elapsed)
         weights = (self.log_weights + before).softmax(dim=-1)
         found = []
-        for horizon in horizons:
+        for horizon in horizons.unbind(-1):
             happened = -torch.expm1(self._log_component_survival(elapsed + horizon) - before)
             found.append(torch.einsum("...m,...mk->...k", weights * happened, self.log_events.exp()))
         return torch.stack(found, dim=-2)
+
+    def sample(
+        self, draws: Float[Tensor, "*batch 3"], elapsed: Float[Tensor, "*batch"]
+    ) -> tuple[Float[Tensor, "*batch"], Int[Tensor, "*batch"]]:
+        """A time since the last event and an event, if nothing has happened for `elapsed`, from three uniform numbers.
+
+        A component is drawn first. Given that it has survived until s, its cumulative hazard (t / b)^a at the event
+        exceeds that at s by a number with an exponential distribution.
+        """
+        chosen = _draw(self.after(elapsed), draws[..., 0])[..., None]
+        log_scales, shapes = (part.gather(-1, chosen)[..., 0] for part in (self.log_scales, self.shapes))
+        places = chosen[..., None].expand(*chosen.shape, self.log_events.size(-1))
+        kinds = _draw(self.log_events.gather(-2, places)[..., 0, :].exp(), draws[..., 1])
+        before = (shapes * (elapsed.clamp(min=1e-30).log() - log_scales)).clamp(max=_LARGEST_EXPONENT).exp()
+        hazard = before - torch.log1p(-draws[..., 2])
+        times = (log_scales + hazard.clamp(min=1e-30).log() / shapes).exp()
+        return torch.maximum(times, elapsed), kinds
 
     def quantile(self, level: float, elapsed: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """The time from now until the next event has come with this probability, by bisection."""
@@ -91,6 +111,13 @@ class EventMixture:
             is_before = self.log_survival(middle) > target
             low, high = torch.where(is_before, middle, low), torch.where(is_before, high, middle)
         return (low + high) / 2 - elapsed
+
+
+def _draw(probabilities: Float[Tensor, "*batch choices"], draws: Float[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
+    """The choice whose share of [0, 1] contains a number."""
+    cumulative = probabilities.cumsum(dim=-1)
+    found = (draws[..., None] * cumulative[..., -1:] >= cumulative).sum(dim=-1)
+    return found.clamp(max=probabilities.size(-1) - 1)
 
 
 def make_mixture(

@@ -47,11 +47,12 @@ from regard.data.sources import Rows, Source, is_builtin
 from regard.errors import ConfigError, DataError
 from regard.evaluation.examples import Examples
 from regard.evaluation.registry import find_metric
+from regard.generation.config import GenerationConfig
 from regard.logging import log_info, log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.tasks.choices import Defaults, DefaultsContext
-from regard.tasks.content import Curve, Panel, Plot, Prediction, ReportContent, Section, ServerSchema
+from regard.tasks.content import Curve, ExportSpec, Panel, Plot, Prediction, ReportContent, Section, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.event_prediction.model import (
     ConstantRates,
@@ -65,9 +66,9 @@ from regard.tasks.event_prediction.model import (
     pad_event_batch,
 )
 from regard.tasks.event_prediction.process import EventMixture
+from regard.tasks.event_prediction.simulation import EventSimulator
 from regard.tasks.task import (
     PLAIN,
-    BatchPredictor,
     ComparedRun,
     Detection,
     EvaluationData,
@@ -111,6 +112,8 @@ class EventPredictionSettings(TaskSettings):
     """Times within which risks are predicted, in the unit of the data. Unset: quartiles of the time between events."""
     components: int = Field(default=16, ge=1)
     """Components of the mixture that the time until the next event has."""
+    paths: int = Field(default=100, ge=0)
+    """Continuations that are simulated for risks of events that need not be the next one; 0 for none."""
     max_events: int = Field(default=512, ge=2)
     """Of a longer history, so many of the last events are read."""
     subject_column: str | None = None
@@ -126,6 +129,8 @@ class EventPredictionSettings(TaskSettings):
 
     @model_validator(mode="after")
     def _horizons_are_ascending(self) -> Self:
+        if self.paths == 1:
+            raise ConfigError("task.paths must be 0 or at least 2, got 1: a single path has no standard error")
         if self.horizons and (min(self.horizons) <= 0 or sorted(set(self.horizons)) != self.horizons):
             raise ConfigError(f"task.horizons must be positive and ascend, got {self.horizons}")
         return self
@@ -212,7 +217,7 @@ class EventPrediction(Task[EventPredictionSettings]):
         return data
 
     def cache_key(self) -> Mapping[str, Any]:
-        return {"task": self.name, **self.settings.model_dump(exclude={"name", "horizons", "components"})}
+        return {"task": self.name, **self.settings.model_dump(exclude={"name", "horizons", "components", "paths"})}
 
     def fit_codecs(self, data: FitData) -> dict[str, Codec]:
         return {"events": EventCodec.fit((row[-1] for row in data.rows()), unit=self.time_unit, values=self.values)}
@@ -343,7 +348,10 @@ class EventPrediction(Task[EventPredictionSettings]):
             settings={"horizons": ",".join(f"{each:g}" for each in horizons), "unit": self.codec.unit or "data"},
         )
 
-    def outputs(self, model: Any, batch: EventBatch) -> list[dict[str, Any]]:
+    def predictor(self, model: Any, config: GenerationConfig) -> "HistoryPredictor":
+        return HistoryPredictor(self, model, num_paths=self.settings.paths, seed=config.seed)
+
+    def subject_outputs(self, model: Any, batch: EventBatch, *, num_paths: int, seed: int) -> list[dict[str, Any]]:
         """For each subject the probability of each next event, quantiles of the time until it, and risks."""
         rows = torch.arange(len(batch.lengths), device=batch.source.device)
         last = batch.lengths - 1
@@ -356,14 +364,22 @@ class EventPrediction(Task[EventPredictionSettings]):
         horizons = torch.tensor(self.settings.horizons, device=elapsed.device, dtype=elapsed.dtype) / scale
         probabilities = mixture.event_probabilities(elapsed).tolist()
         times = [(mixture.quantile(level, elapsed) * scale).tolist() for level in _LEVELS]
-        risks = mixture.risks(elapsed, horizons).tolist()
+        tables = {"risks": mixture.risks(elapsed, horizons)}
+        if num_paths:
+            simulator = EventSimulator(model, self.codec, num_paths, seed, self.settings.max_events)
+            found = simulator.risks(batch.source, places + 1, elapsed, horizons)
+            tables |= {"within": found.risks, "errors": found.errors}
+        lists = {name: table.tolist() for name, table in tables.items()}
         return [
             {
                 "probabilities": dict(zip(events, probabilities[row], strict=True)),
                 "times": [some[row] for some in times],
-                "risks": {
-                    f"{horizon:g}": dict(zip(events, some, strict=True))
-                    for horizon, some in zip(self.settings.horizons, risks[row], strict=True)
+                **{
+                    name: {
+                        f"{horizon:g}": dict(zip(events, some, strict=True))
+                        for horizon, some in zip(self.settings.horizons, table[row], strict=True)
+                    }
+                    for name, table in lists.items()
                 },
             }
             for row in range(len(probabilities))
@@ -375,12 +391,26 @@ class EventPrediction(Task[EventPredictionSettings]):
         lower, median, upper = (float(f"{time:.{_DIGITS}g}") for time in output["times"])
         risks = {horizon: {"any": sum(each.values()), **each} for horizon, each in output["risks"].items()}
         details = {"time": median, "lower": lower, "upper": upper, "unit": self.codec.unit, "risks": risks}
+        if "within" in output:
+            details |= {"risks_within": output["within"], "standard_errors": output["errors"]}
         return NextEvent(text, event, None, probabilities, probabilities[event], details)
 
-    def predict_subjects(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    def predict_subjects(
+        self,
+        model: Any,
+        data: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        num_paths: int | None = None,
+        seed: int = 0,
+    ) -> list[dict[str, Any]]:
         """For each subject of a table the next event, when it is expected, and risks from the end of observation on."""
+        num_paths = self.settings.paths if num_paths is None else num_paths
+        if num_paths == 1 or num_paths < 0:
+            raise ConfigError(f"risks are simulated by at least 2 paths, or not at all by 0, got {num_paths}")
         histories = self._read_histories(data, columns)
-        found = BatchPredictor(self, model)([history.to_text() for history in histories])
+        predict = HistoryPredictor(self, model, num_paths=num_paths, seed=seed)
+        found = predict([history.to_text() for history in histories])
         return [self._record(history, each) for history, each in zip(histories, found, strict=True)]
 
     def plot_subjects(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> Plot:
@@ -422,10 +452,22 @@ class EventPrediction(Task[EventPredictionSettings]):
         }
         for horizon, risks in details["risks"].items():
             record |= {f"risk_{horizon}_{event}": _rounded(risk) for event, risk in risks.items()}
+        for horizon, risks in details.get("risks_within", {}).items():
+            errors = details["standard_errors"][horizon]
+            for event, risk in risks.items():
+                name = f"within_{horizon}_{event}"
+                record |= {name: _rounded(risk), f"{name}_se": _rounded(errors[event])}
         return record | {f"probability_{event}": _rounded(each) for event, each in probabilities.items()}
 
     def sources(self, rows: Sequence[Sequence[str]]) -> list[str]:
         return []
+
+    def export_spec(self) -> ExportSpec:
+        raise ConfigError(
+            f"a model for {self.description} cannot be exported: it generates "
+            "event by event, and no single graph simulates them; "
+            "regard serve returns its predictions"
+        )
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         event = self.codec.events[0] if self.codec.events else "visit"
@@ -541,6 +583,23 @@ _TIMELINES_LEAD = (
     "Held-out subjects: ticks are events; lines are the probability, at each time, that the next event is of this kind "
     "and comes within the horizon. The dotted line is the end of observation."
 )
+
+
+class HistoryPredictor:
+    """Predicts for histories in batches of similar length; the seed is that of simulated paths."""
+
+    def __init__(self, task: EventPrediction, model: Any, *, num_paths: int, seed: int) -> None:
+        self._task, self._model, self._num_paths, self._seed = task, model, num_paths, seed
+        self._device = next(model.parameters()).device
+
+    def __call__(self, inputs: Sequence[str]) -> list[Prediction]:
+        task, found = self._task, {}
+        for rows, batch in task.indexed_batches(task.encode_inputs(inputs)):
+            batch = to_device(batch, self._device)
+            with torch.inference_mode():
+                outputs = task.subject_outputs(self._model, batch, num_paths=self._num_paths, seed=self._seed)
+            found |= dict(zip(rows, outputs, strict=True))
+        return [task.prediction(text, found[number]) for number, text in enumerate(inputs)]
 
 
 def _rounded(value: float | None) -> float | None:

@@ -143,6 +143,25 @@ class SeriesForecaster(nn.Module):
         return torch.cat([point, lowest, lowest + steps.cumsum(dim=-1)], dim=-1)
 
 
+class ExportedForecaster(nn.Module):
+    """Values in the units of the data in, forecasts in these units out; a missing value is NaN, as in `standardize`."""
+
+    means: Tensor
+    stds: Tensor
+
+    def __init__(self, model: SeriesForecaster, means: Sequence[float], stds: Sequence[float]) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("means", torch.tensor(list(means)))
+        self.register_buffer("stds", torch.tensor(list(stds)))
+
+    def forward(self, values: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        scaled = (values - self.means) / self.stds
+        found = self.model(torch.where(scaled.isnan(), 0.0, scaled), features)
+        point, lower, upper = (each * self.stds + self.means for each in (found.point, found.lower, found.upper))
+        return point, lower, upper
+
+
 class FeatureEffects(nn.Module):
     """The effects of a step's features on its values: a linear map and a small network, zero before training."""
 

@@ -44,12 +44,13 @@ from regard.logging import format_duration, log_info, log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.models.series import SeriesShape
-from regard.tasks.capabilities import SeriesForecast, forecast_plot
+from regard.tasks.capabilities import ExportGraph, SeriesForecast, forecast_plot
 from regard.tasks.choices import Defaults, DefaultsContext
 from regard.tasks.content import Prediction, ReportContent, Section, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.forecasting.linear import LinearForecast
 from regard.tasks.forecasting.model import (
+    ExportedForecaster,
     ForecastBatch,
     ForecastBatches,
     ForecastLikelihoods,
@@ -58,6 +59,7 @@ from regard.tasks.forecasting.model import (
     SeriesForecaster,
     conformal_margins,
     evaluation_batches,
+    make_batch,
     quantile_losses,
 )
 from regard.tasks.task import PLAIN, ComparedRun, Detection, EvaluationData, Objective, Task, TaskSettings, to_device
@@ -555,6 +557,29 @@ class Forecasting(Task[ForecastingSettings]):
             for some, part in zip(found, parts, strict=True):
                 some.append(torch.cat(part, dim=1)[:, :horizon].float().cpu())
         return tuple(self.codec.restore(torch.cat(some).numpy()) for some in found)
+
+    def export_graph(self, model: Any, rows: Sequence[Sequence[str]]) -> ExportGraph:
+        """The last steps of a series in, the forecast of all steps at once out."""
+        codec, segments = self.codec, self._segments_of(rows)
+        starts = segments.windows(codec.input_length + codec.horizon)
+        examples = []
+        for chosen in (starts[:3], starts[-1:], starts[:: max(1, len(starts) // 8)][:8]):
+            batch = make_batch(segments, chosen, codec, num_features=self.num_features)
+            inputs = {"values": torch.from_numpy(codec.restore(batch.values.numpy()).astype(np.float32))}
+            inputs |= {} if batch.features is None else {"features": batch.features}
+            features = None if batch.features is None else batch.features.numpy()
+            found = self.forecast_values(model, batch.values.numpy(), codec.horizon, features)
+            examples.append((inputs, tuple(torch.from_numpy(each) for each in found)))
+        return ExportGraph(
+            module=ExportedForecaster(model, codec.means, codec.stds),
+            axes={name: {0: "batch"} for name in examples[0][0]},
+            outputs=("point", "lower", "upper"),
+            examples=examples,
+            config={"columns": list(codec.columns), "input_length": codec.input_length, "horizon": codec.horizon,
+                    "coverage": self.settings.coverage, "covariates": [each.name for each in codec.covariates],
+                    "covariate_means": list(codec.covariate_means), "covariate_stds": list(codec.covariate_stds),
+                    "calendar": list(codec.calendar) if self.settings.calendar else []},
+        )  # fmt: skip
 
     # The baseline
 

@@ -52,6 +52,7 @@ def graph_shape(codec: GraphCodec) -> GraphShape:
         edge_sizes=codec.edges.sizes,
         edge_numbers=len(codec.edges.means),
         mean_nodes=codec.mean_nodes,
+        is_directed=codec.are_directed,
     )
 
 

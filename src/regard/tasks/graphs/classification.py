@@ -133,5 +133,8 @@ class GraphClassification(GraphTask[GraphClassificationSettings]):
     def report(self, model: Any, data: EvaluationData) -> ReportContent:
         return replace(super().report(model, data), confusion=confusion_table(self.label_codec, data))
 
+    def export_config(self) -> dict[str, Any]:
+        return {"labels": list(self.label_codec.labels)}
+
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return replace(super().server_schema(rows), labels=tuple(self.label_codec.labels))

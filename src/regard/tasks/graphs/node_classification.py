@@ -159,6 +159,9 @@ class NodeClassification(GraphTask[NodeClassificationSettings]):
             labels=tuple(self.label_codec.labels_with(label for some in targets for label in some)),
         )
 
+    def export_config(self) -> dict[str, Any]:
+        return {"labels": list(self.label_codec.labels)}
+
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return replace(super().server_schema(rows), output="text")
 

@@ -106,6 +106,11 @@ class GraphRegression(GraphTask[GraphRegressionSettings]):
         numbers = model(batch.inputs)[:, 0].double()
         return (numbers * self.number_codec.std + self.number_codec.mean).tolist()
 
+    export_output = "numbers"
+
+    def activation(self, outputs: Tensor) -> Tensor:
+        return outputs * self.number_codec.std + self.number_codec.mean
+
     def prediction(self, text: str, output: float) -> Prediction:
         return Prediction(text, f"{output:.6g}")
 

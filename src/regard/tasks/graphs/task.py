@@ -20,13 +20,23 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
 from regard.data.batches import batches_by_length
 from regard.data.codecs.codec import Codec
-from regard.data.codecs.graphs import PARTS, GraphCodec
+from regard.data.codecs.graphs import PARTS, FeatureScales, GraphCodec
 from regard.data.formats.cells import as_text, value_kind
 from regard.data.formats.files import content_hash, describe_encoding, format_suffix, iter_lines
-from regard.data.formats.graphs import FIELDS, Graph, graph_text, molecule_positions, parse_graph, same_kind
+from regard.data.formats.graphs import (
+    DIRECTED,
+    FIELDS,
+    UNREACHABLE,
+    Graph,
+    graph_text,
+    molecule_positions,
+    parse_graph,
+    same_kind,
+)
 from regard.data.formats.layouts import BLANK, FORMAT_OF_SUFFIX, Record
 from regard.data.formats.messages import format_count
 from regard.data.formats.summary import ColumnSummary, describe
@@ -38,12 +48,12 @@ from regard.data.stores.rows import GraphStore
 from regard.errors import ConfigError, DataError, RunError
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
-from regard.tasks.capabilities import GraphDrawing
+from regard.tasks.capabilities import ExportGraph, GraphDrawing
 from regard.tasks.choices import READING_DEFAULTS, Defaults, DefaultsContext
 from regard.tasks.content import ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.graphs.batches import GraphBatch, graph_shape, make_inputs, pad_graph_batch
-from regard.tasks.graphs.model import GraphPredictor
+from regard.tasks.graphs.model import ExportedGraphs, GraphPredictor
 from regard.tasks.task import EVALUATION_TOKENS, Task, TaskSettings, to_device
 
 _BATCH_NODES: Mapping[str, int] = {"cpu": 1_024, "cuda": 2_048}
@@ -197,6 +207,61 @@ class GraphTask(Task[GraphSettingsT]):
             positions=None if positions is None else tuple(map(tuple, positions.tolist())),
         )  # fmt: skip
 
+    # Export
+
+    def activation(self, outputs: Tensor) -> Tensor:
+        """What the head computes as predictions: probabilities, or numbers in the units of the data."""
+        return outputs.softmax(dim=-1)
+
+    export_output: ClassVar[str] = "probabilities"
+
+    def export_config(self) -> dict[str, Any]:
+        """What a program must know of the outputs."""
+        return {}
+
+    def export_graph(self, model: Any, rows: Sequence[Sequence[str]]) -> ExportGraph:
+        """Padded nodes, edges and distances in, predictions out; a padding edge is between -1 and -1."""
+        codec = self.graph_codec
+        rows = [row for row in rows if len(parse_graph(row[0]).ends)] or rows
+        examples = [self._export_example(model, some) for some in (rows[:3], rows[3:4], rows[:8]) if some]
+        axes = {name: {0: "batch"} for name in examples[0][0]}
+        axes["distances"] |= {1: "nodes", 2: "nodes"}
+        for name in axes:
+            size = {"edges": "edges", "edge": "edges", "node": "nodes"}.get(name.partition("_")[0])
+            axes[name] |= {1: size} if size is not None and name != "num_nodes" else {}
+        parts = {"node": codec.nodes, "edge": codec.edges}
+        labels = {f"{kind}_labels": [["", *known] for known in scales.labels] for kind, scales in parts.items()}
+        scales = [(each.means, each.stds) for each in parts.values()]
+        return ExportGraph(
+            module=ExportedGraphs(model, scales, self.activation),
+            axes=axes,
+            outputs=(self.export_output,),
+            examples=examples,
+            config={**{name: known for name, known in labels.items() if known}, "is_directed": codec.are_directed,
+                    "unreachable": UNREACHABLE, **self.export_config()},
+        )  # fmt: skip
+
+    def _export_example(
+        self, model: Any, rows: Sequence[Sequence[str]]
+    ) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
+        """The inputs of some rows, and what the run predicts for them."""
+        columns = [
+            [np.array(ids, np.int64) for ids in column] for column in self.encode_inputs([row[0] for row in rows])
+        ]
+        batch, codec = self.collate(columns), self.graph_codec
+        inputs = {
+            "num_nodes": batch.inputs.sizes,
+            "edges": batch.inputs.ends,
+            "distances": batch.inputs.distances.long(),
+            "node_labels": batch.inputs.labels,
+            "node_numbers": _unscaled(batch.inputs.numbers, codec.nodes),
+            "edge_labels": batch.inputs.edge_labels,
+            "edge_numbers": _unscaled(batch.inputs.edge_numbers, codec.edges),
+        }
+        with torch.inference_mode():
+            predicted = self.activation(model(batch.inputs).float())
+        return {name: values for name, values in inputs.items() if values.dim() < 3 or values.size(2)}, (predicted,)
+
     @torch.inference_mode()
     def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
         """The vectors that the head reads."""
@@ -207,6 +272,11 @@ class GraphTask(Task[GraphSettingsT]):
             vectors = F.normalize(model.embed(to_device(batch, device).inputs).float(), dim=-1).cpu().numpy()
             found |= dict(zip(rows, vectors, strict=True))
         return np.stack([found[row] for row in range(len(inputs))])
+
+
+def _unscaled(numbers: Tensor, scales: FeatureScales) -> Tensor:
+    """Numbers in the units of the data."""
+    return numbers * torch.tensor(scales.stds, dtype=numbers.dtype) + torch.tensor(scales.means, dtype=numbers.dtype)
 
 
 def is_json_graph(summary: DetectionSummary) -> bool:
@@ -312,7 +382,7 @@ def _record_table(
 
 
 def _target_field(config: DataConfig, names: Sequence[str], where: str) -> str:
-    others = [name for name in names if name not in FIELDS]
+    others = [name for name in names if name not in (*FIELDS, DIRECTED)]
     named = [name for name in config.columns if name not in (*FIELDS, "graph")]
     if len(named) > 1 or (named and named[0] not in others):
         raise DataError(f"data.columns must name the target among {', '.join(others)}, got {', '.join(config.columns)}")

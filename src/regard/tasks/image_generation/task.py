@@ -52,7 +52,7 @@ from regard.models.heads import HeadConfig
 from regard.models.pixels import PixelModel, PixelShape
 from regard.settings import nearest
 from regard.tasks.choices import Defaults, DefaultsContext
-from regard.tasks.content import DrawnImage, Prediction, ReportContent, ServerSchema, image_section
+from regard.tasks.content import DrawnImage, ExportSpec, Prediction, ReportContent, ServerSchema, image_section
 from regard.tasks.images import ImageTask, ShuffledImages, choose_flips, draw_for_flips
 from regard.tasks.task import PLAIN, EvaluationData, Likelihoods, Objective, TaskSettings, to_device
 
@@ -419,6 +419,13 @@ class ImageGeneration(ImageTask[ImageGenerationSettings]):
         return (
             f"The median distance to the nearest training image is {np.median(own):.1f} for these images and "
             f"{np.median(distances):.1f} for {format_count(len(pixels), 'validation image')}, in levels of 256."
+        )
+
+    def export_spec(self) -> ExportSpec:
+        raise ConfigError(
+            f"a model for {self.description} cannot be exported: it generates "
+            "pixel by pixel, and no single graph repeats a step; "
+            "run.draw returns its images"
         )
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:

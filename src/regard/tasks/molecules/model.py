@@ -70,7 +70,7 @@ class MoleculeModel(nn.Module):
     ) -> tuple[Float[Tensor, "batch outputs"], Float[Tensor, "batch outputs"] | None]:
         """The outputs of the network and of the process, which a model in training mode does not have."""
         outputs = self.head(self.embed(source, lengths)).float()
-        network = outputs.unflatten(0, (len(features), -1)).mean(dim=1)
+        network = outputs.unflatten(0, (features.size(0), -1)).mean(dim=1)
         has_process = self.process is not None and self.process.is_solved and not self.training
         return network, self.process(features) if has_process and self.process is not None else None
 
@@ -189,3 +189,21 @@ def split_spellings(ids: NDArray[np.int64], start: int) -> list[NDArray[np.int64
         [[1, 7, 2], [1, 8, 9, 2]]
     """
     return np.split(ids, np.flatnonzero(ids == start)[1:])
+
+
+class ExportedMolecules(nn.Module):
+    """Token ids of the spellings of molecules in, numbers in the units of the data or probabilities out."""
+
+    means: Tensor
+    stds: Tensor
+
+    def __init__(self, model: MoleculeModel, means: Sequence[float], stds: Sequence[float]) -> None:
+        super().__init__()
+        self.model, self.are_labels = model, not means
+        self.register_buffer("means", torch.tensor(list(means)))
+        self.register_buffer("stds", torch.tensor(list(stds)))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor]:
+        features = torch.zeros_like(input_ids[:, 0, :1], dtype=torch.uint8)
+        found = self.model(input_ids.flatten(0, 1), attention_mask.sum(dim=-1).flatten(), features)
+        return (found.sigmoid() if self.are_labels else found * self.stds + self.means,)

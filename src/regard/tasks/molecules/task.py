@@ -9,6 +9,7 @@ Wu et al., "MoleculeNet: a benchmark for molecular machine learning" (2018). htt
 Dimensions: `batch` molecules, `outputs` properties.
 """
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,7 @@ from regard.logging import log_info
 from regard.models.family import ModelConfig
 from regard.models.gaussian_process import property_losses
 from regard.models.heads import HeadConfig, default_pooling
+from regard.tasks.capabilities import ExportGraph
 from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
 from regard.tasks.content import Prediction, ServerSchema
 from regard.tasks.detection import DetectionSummary, readable_rows
@@ -57,6 +59,7 @@ from regard.tasks.molecules.columns import (
     without_none,
 )
 from regard.tasks.molecules.model import (
+    ExportedMolecules,
     MoleculeBatch,
     MoleculeBatches,
     MoleculeModel,
@@ -438,6 +441,33 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         numbers = [[float(cell) for cell in each.split()] for each in found.outputs]
         predictions = [self.prediction(row[0], some) for row, some in zip(rows, numbers, strict=True)]
         return self.examples(EvaluationData(rows, predictions, Likelihoods([], [])))
+
+    def export_graph(self, model: MoleculeModel, rows: Sequence[Sequence[str]]) -> ExportGraph:
+        """The spellings of a molecule in, its properties out; without the Gaussian process."""
+        codec = self.property_codec
+        if model.process is not None and model.process.is_solved:
+            raise ConfigError(
+                "task.gaussian_process must be false to export a model of molecules, got true: it reads fingerprints "
+                "that RDKit computes"
+            )
+        examples = []
+        for some in (rows[:3], rows[-1:], rows[:8]):
+            (_, batch), *_ = self.indexed_batches(self.encode_inputs([row[0] for row in some]))
+            number = len(batch.source) // len(batch.features)
+            mask = (torch.arange(batch.source.size(1)) < batch.lengths[:, None]).long()
+            inputs = {"input_ids": batch.source, "attention_mask": mask}
+            with torch.inference_mode():
+                predicted = torch.tensor(self.outputs(model, batch))
+            examples.append(({name: each.unflatten(0, (-1, number)) for name, each in inputs.items()}, (predicted,)))
+        return ExportGraph(
+            module=ExportedMolecules(model, codec.means, codec.stds),
+            axes={name: {0: "batch", 2: "time"} for name in ("input_ids", "attention_mask")},
+            outputs=("probabilities" if codec.are_labels else "numbers",),
+            examples=examples,
+            limits={"time": self.settings.max_length},
+            config={"properties": list(codec.names), "labels": [list(each) for each in codec.labels],
+                    "tokenizer": json.loads(self.tokenizer.to_json())},
+        )  # fmt: skip
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         labels = self.property_codec.labels[0] if len(self.property_codec.labels) == 1 else ()

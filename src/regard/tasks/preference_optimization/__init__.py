@@ -1,0 +1,1 @@
+"""Preference optimization: a language model that learns from preferences and rewards."""
