@@ -39,7 +39,7 @@ PUBLIC = {
         has_size preset_names read_model_config
     """,
     "regard.generation": """
-        BeamSearch Engine GenerationConfig Hypothesis NewTokens Request prepare_for_inference sample
+        BeamSearch Constraint Engine GenerationConfig Hypothesis NewTokens Request prepare_for_inference sample
     """,
     "regard.evaluation": """
         ComparedPair Counts Examples Interval METRICS Metric Score bootstrap_interval clopper_pearson compare_all

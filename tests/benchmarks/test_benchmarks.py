@@ -260,3 +260,11 @@ def test_gpu_runs_its_scripts_with_options_that_they_have(capsys: pytest.Capture
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(printed) == len(quick) == 7
     assert all(each["results"] for each in printed)
+
+
+def test_parsing(run: Run):
+    rows = run("parsing")
+    assert [row["row"] for row in rows] == ["scratch", "linear", "pretrained"]
+    require_times(rows, "seconds", "processor_seconds", "goal")
+    assert [row["well_formed"] for row in rows] == [1.0] * 3
+    assert all(0 <= row["f1"] <= 1 for row in rows)

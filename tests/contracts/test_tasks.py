@@ -146,6 +146,16 @@ def rows_of_labeled_molecules(count: int) -> list[tuple[str, str | None, str]]:
     return [(text, None if row % 4 == 1 else str(row % 2), str(row % 3 % 2)) for row, (text, _) in enumerate(rows)]
 
 
+def rows_of_trees(count: int) -> list[str]:
+    """Sentences of nouns, with a verb, an adjective or a phrase at their end."""
+    nouns, found = ("cat", "dog", "sea", "boy", "Ada"), []
+    for row in range(count):
+        phrase = f"(NP (DT the) (NN {nouns[row % 5]}))" if row % 3 else f"(NP (NNP {nouns[row % 5]}))"
+        place = "" if row % 2 else f" (PP (IN by) (NP (DT a) (NN {nouns[row % 4]}) (NN {nouns[row // 5 % 5]})))"
+        found.append(f"(S {phrase} (VP (VBZ sees) (NP (NN {nouns[row // 7 % 5]})){place}) (. .))")
+    return [*found, "(FRAG (NP (NN cat)))", "(S (VP (VB go)))"]
+
+
 def rows_of_chats(count: int) -> NamedRows:
     """Conversations of one or two questions, some of which begin with a system message."""
     rows = []
@@ -303,6 +313,12 @@ CASES = {
         "node-classification", lambda folder: graphs(60, "labels"), preset="graph-transformer-tiny",
         settings={"model": {"num_layers": 2, "model_dim": 12, "num_heads": 3, "dropout": 0.0}},
     ),
+    "parsing": Case("parsing", in_memory(rows_of_trees), settings={**WORDS, "span_dim": 11}),
+    "parsing-lstm": Case(
+        "parsing", in_memory(rows_of_trees), preset="lstm-tiny",
+        settings={"tokenizer": "characters", "model": {"num_layers": 1, "model_dim": 12, "dropout": 0.0}},
+    ),
+    "parsing-linear": Case("parsing", in_memory(rows_of_trees), settings={**WORDS, "decoder": "transformer-tiny"}),
     "reward-modeling": Case(
         "reward-modeling", lambda folder: list(generate_ratings(90, 2)), ("write about cats and rain:\t purr",),
         settings=WORDS,

@@ -14,6 +14,7 @@ from regard.errors import ConfigError
 from regard.explanation import AttentionMaps, Report, Summary, SummaryTable, write_report
 from regard.explanation.attention import write_attention_page
 from regard.explanation.report import update_certificate
+from regard.tasks.content import Drawing, Section
 
 
 @pytest.fixture
@@ -171,6 +172,15 @@ def test_the_report_draws_the_score_and_marks_the_kept_weights(
     at = re.search(r'class="ring" cx="([\d.]+)"', dom.partition('<g class="line valid_loss">')[2])
     assert at is not None
     assert f'class="ring" cx="{at[1]}"' in curve, "both rings are at the kept step"
+
+
+def test_a_drawing_of_a_task_is_an_image_with_its_caption(tmp_path: Path, drawn: Callable[..., str]):
+    svg = '<svg xmlns="http://www.w3.org/2000/svg"><text>sea & <sky></text></svg>'
+    section = Section("Trees", drawings=[Drawing("1. predicted", svg)])
+    write_report(tmp_path / "page.html", Report(title="parser", sections=[section]))
+    page = drawn(tmp_path / "page.html")
+    assert "<figcaption>1. predicted</figcaption>" in page
+    assert "data:image/svg+xml;charset=utf-8,%3Csvg" in page
 
 
 def test_the_smallest_report_has_no_empty_section(tmp_path: Path, drawn: Callable[..., str]):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.output import Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
+from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
 from regard.cli.predict import lines_of_stdin
 from regard.errors import ConfigError
 
@@ -24,6 +24,10 @@ def generate_command(
     top_k: Annotated[int | None, option("Sample among the k most probable tokens.")] = None,
     top_p: Annotated[float | None, option("Sample among the fewest tokens whose probabilities sum to P.")] = None,
     min_p: Annotated[float | None, option("Sample among tokens with at least P times the top probability.")] = None,
+    beam: Beam = None,
+    length_penalty: Annotated[
+        float | None, option("Beam search ranks by log-probability / length ** P; 0: by log-probability alone.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
     samples: Annotated[int, typer.Option(min=1, help="The number of texts, each with the next seed.")] = 1,
     best_of: Annotated[int | None, option("Print the best of so many texts, by --reward.")] = None,
@@ -47,6 +51,8 @@ def generate_command(
 
       regard generate runs/shakespeare --samples 3 --json
 
+      regard generate runs/shakespeare "ROMEO:" --beam 5 --length-penalty 0.6
+
       regard generate runs/smiles --samples 100 --max-tokens 100 --metrics --json
 
       regard generate smollm2 --chat "What is the capital of France?" --temperature 0
@@ -61,16 +67,25 @@ def generate_command(
     from regard.tasks.capabilities import ImageGenerator
 
     loaded = load(run, device=device)
-    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "max_tokens": max_tokens}
+    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "max_tokens": max_tokens,
+             "beam_size": beam, "length_penalty": length_penalty}  # fmt: skip
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if isinstance(loaded.task, ImageGenerator) or label is not None or count is not None or out is not None:
-        if prompt or chat or samples != 1 or max_tokens is not None:
+        if prompt or chat or samples != 1 or max_tokens is not None or beam is not None:
             raise ConfigError(
                 "an image has no prompt: --class, --count and --out are for images, and no text with them"
             )
         _draw(loaded, 16 if count is None else count, label, out, {**options, "seed": seed}, json=json)
         return
-    options.setdefault("temperature", 0.8)
+    is_beam = beam is not None and beam > 1
+    if is_beam and (chat or samples != 1 or best_of is not None):
+        raise ConfigError(
+            "beam search gives one continuation of a prompt: --beam is without --samples, --best-of and --chat"
+        )
+    if length_penalty is not None and not is_beam:
+        raise ConfigError(f"--length-penalty needs --beam of at least 2, got {length_penalty:g} without it")
+    if not is_beam:
+        options.setdefault("temperature", 0.8)
     if best_of is not None or reward is not None:
         if best_of is None or reward is None:
             raise ConfigError("--best-of and --reward belong together: a number of texts, and what ranks them")
@@ -81,7 +96,9 @@ def generate_command(
     texts = []
     for number in range(samples):
         stream = loaded.chat if chat else loaded.stream
-        pieces = stream(prompt, seed=seed + number, **options)
+        pieces = (
+            iter([loaded.generate(prompt, **options)]) if is_beam else stream(prompt, seed=seed + number, **options)
+        )
         if json:
             texts.append("".join(pieces))
             continue

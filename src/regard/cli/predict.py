@@ -7,6 +7,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from regard.cli.options import Encoding, remedies, split_names
 from regard.cli.output import Beam, Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
 from regard.errors import ConfigError, DataError
@@ -24,7 +26,8 @@ def predict_command(
     out: Annotated[str | None, option("With --file: the table to write, by its suffix. Unset or -: stdout.")] = None,
     columns: Annotated[str | None, option("With --file: the column(s) of the input. Unset: as in training.")] = None,
     encoding: Encoding = None,
-    plot: Annotated[str | None, option("For events: draw the first subjects and their risks: .png or .svg.")] = None,
+    plot: Annotated[str | None, option("Draw the first subjects and risks (.png, .svg), or tree (.svg).")] = None,
+    tree: Annotated[bool, typer.Option("--tree", help="Draw trees over several lines, as in a terminal.")] = False,
     paths: Annotated[int | None, option("For events: simulated continuations of each subject.")] = None,
     also: Annotated[list[str] | None, option("A further run with LoRA on the same base.")] = None,
     aspect: Annotated[str | None, option("For aspect sentiment: the aspect; unset, each aspect.")] = None,
@@ -63,18 +66,21 @@ def predict_command(
       regard predict runs/images photo.jpg other.png --json
 
       regard predict runs/patients new.csv --out next.csv --plot risks.png
+
+      regard predict runs/parser "The dog barked ." --tree --plot tree.svg
     """
     configure_logging(quiet=quiet)
     from regard.runs.adapters import load_adapters
     from regard.runs.run import load
-    from regard.tasks.capabilities import SubjectPredictor
+    from regard.tasks.capabilities import OutputDrawer, SubjectPredictor
 
     given = {"beam_size": beam, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
              "max_tokens": max_tokens, "seed": seed}  # fmt: skip
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if file is not None:
-        if texts or also:
-            raise ConfigError(f"--file cannot be combined with {'texts' if texts else '--also'}")
+        if texts or also or tree:
+            other = "texts" if texts else "--also" if also else "--tree"
+            raise ConfigError(f"--file cannot be combined with {other}")
         table_options = {**options, "aspect": aspect, "columns": split_names(columns), "encoding": encoding,
                          "num_paths": paths}  # fmt: skip
         with remedies():
@@ -86,8 +92,7 @@ def predict_command(
             table_options = {**options, "columns": split_names(columns), "encoding": encoding, "num_paths": paths}
             _predict_file(opened, texts[0], out, table_options, plot, json=json)
             return
-    for name, value in {"--out": out, "--columns": columns, "--encoding": encoding, "--plot": plot,
-                        "--paths": paths}.items():  # fmt: skip
+    for name, value in {"--out": out, "--columns": columns, "--encoding": encoding, "--paths": paths}.items():
         if value is not None:
             raise ConfigError(f"{name} needs --file")
     loaded = load_adapters([run, *also], device=device) if also else {"": load(run, device=device)}
@@ -95,13 +100,27 @@ def predict_command(
         each.generation(**options)  # so that a wrong option is reported before anything is read
         if not each.task.server_schema([]).reads_files:
             _refuse_paths(texts or [])
+    drawers = {name: each.task for name, each in loaded.items() if isinstance(each.task, OutputDrawer)}
+    if plot is not None:
+        _check_plot(plot, has_drawing=len(drawers) == len(loaded), has_text=bool(texts))
+    if tree and len(drawers) < len(loaded):
+        other = next(name for name in loaded if name not in drawers) or run
+        raise ConfigError(f"--tree is for runs that predict trees, and {other} is not one")
     given_options = {**options, "aspect": aspect}
     answers = chain(*_predict(loaded, [texts], given_options)) if texts else _predict_lines(loaded, given_options)
+    if plot is not None:
+        first = next(answers)
+        loaded[first.get("run", "")].plot_output(first["output"], plot)
+        answers = chain([first], answers)
     if json:
         print_json({"predictions": list(answers)})
         return
     for answer in answers:
         named = f"{answer['run']}\t" if also else ""
+        drawer = drawers.get(answer.get("run", "")) if tree or sys.stdout.isatty() else None
+        if drawer is not None and answer["output"]:
+            print(named + "\n" * bool(named) + drawer.output_as_text(answer["output"]), flush=True)
+            continue
         judged = f"{answer['aspect']}\t" if aspect is None and "aspect" in answer else ""
         print(named + judged + " ".join(answer["output"].splitlines()), flush=True)
 
@@ -121,6 +140,17 @@ def _predict_file(
         return
     run.predict_table(file, out=out, **options)
     print_json({"file": file, "out": out, **drawn}) if json else print("\n".join(filter(None, (out, plot))))
+
+
+def _check_plot(path: str, *, has_drawing: bool, has_text: bool) -> None:
+    """Raise unless the output for a text can be drawn there, before anything is predicted."""
+    from regard.explanation.panels import require_plot_path
+
+    if not has_drawing:
+        raise ConfigError("--plot needs --file")
+    if not has_text:
+        raise ConfigError("--plot draws the tree of a text, and none is given")
+    require_plot_path(path, (".svg",))
 
 
 def _refuse_paths(texts: Sequence[str]) -> None:

@@ -51,10 +51,10 @@ def save_plot(plot: Plot, path: str | os.PathLike[str]) -> None:
     save_figure(draw_plot(plot), Path(path))
 
 
-def require_plot_path(path: str | os.PathLike[str]) -> None:
+def require_plot_path(path: str | os.PathLike[str], suffixes: Sequence[str] = _SUFFIXES) -> None:
     """Raise unless a plot can be written there."""
-    if Path(path).suffix.lower() not in _SUFFIXES:
-        raise ConfigError(f"the name of a plot must end in {' or '.join(_SUFFIXES)}, got {Path(path).name!r}")
+    if Path(path).suffix.lower() not in suffixes:
+        raise ConfigError(f"the name of a plot must end in {' or '.join(suffixes)}, got {Path(path).name!r}")
     if not Path(path).parent.is_dir():
         raise ConfigError(f"cannot write {path}: there is no folder {Path(path).parent}")
 

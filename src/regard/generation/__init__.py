@@ -13,11 +13,12 @@ implementation is obtained from itself, by `for_inference`.
 from regard.generation.beam import BeamSearch, Hypothesis
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, NewTokens, Request
-from regard.generation.sampling import sample
+from regard.generation.sampling import Constraint, sample
 from regard.nn.inference import prepare_for_inference
 
 __all__ = [
     "BeamSearch",
+    "Constraint",
     "Engine",
     "GenerationConfig",
     "Hypothesis",

@@ -20,7 +20,8 @@ $((5 + n) / 6)^\alpha$.
   every prefix this finds the best of all sequences of up to $N$ tokens.
 
 and in any case when its limit is reached. If no hypothesis has ended by then, the
-best open one is returned.
+best open one is returned; with `truncates`, as for language models, all open ones are
+ranked with the finished ones then, by their scores so far.
 
 **Speed.** The hypotheses are in tensors of fixed size, `Beams`, and `advance` extends
 them by a token. So a GPU does not wait for the host, and with a `StaticBeamState` a
@@ -30,7 +31,7 @@ Dimensions: `batch` sentences, `beam` hypotheses of each, `vocab` tokens, `time`
 generated tokens; `rows` = batch * beam.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -40,7 +41,7 @@ from torch import Tensor
 from regard.generation.config import GenerationConfig
 from regard.generation.cuda_graphs import capture_cuda_graph
 from regard.generation.engine import require_suppressible
-from regard.generation.sampling import suppress_tokens
+from regard.generation.sampling import Constraint, suppress_tokens
 from regard.models.protocols import Decoder, DecoderState, StaticBeamState
 
 _SYNC_EVERY = 8
@@ -131,7 +132,12 @@ class Beams:
 
 
 def advance(
-    beams: Beams, log_probabilities: Float[Tensor, "batch beam vocab"], *, end: int, config: GenerationConfig
+    beams: Beams,
+    log_probabilities: Float[Tensor, "batch beam vocab"],
+    *,
+    ends: Int[Tensor, " ends"],
+    config: GenerationConfig,
+    truncates: bool = False,
 ) -> tuple[Beams, Int[Tensor, "batch beam"]]:
     """Return the hypotheses extended by one token, and which of the previous ones each extends.
 
@@ -141,7 +147,7 @@ def advance(
     """
     beam, alpha = config.beam_size, config.length_penalty
     totals, parents, tokens = best_extensions(beams.sums, log_probabilities, 2 * beam)
-    is_end = (tokens == end) & (totals > -torch.inf)
+    is_end = (tokens[:, :, None] == ends).any(dim=2) & (totals > -torch.inf)
     prefixes = _gather_rows(beams.tokens, parents)
     length = beams.length + 1
     penalty = length.to(totals.dtype) ** alpha
@@ -164,9 +170,15 @@ def advance(
     is_settled = has_enough & (scores[:, 0] >= best_open / best_length.to(totals.dtype) ** alpha)
     is_done = is_settled | (best_open == -torch.inf) | (length >= beams.limits)
 
-    is_unfinished = is_done & ~beams.is_done & (num_finished == 0)
-    scores[:, 0] = torch.where(is_unfinished, best_open / penalty, scores[:, 0])
-    finished[:, 0] = torch.where(is_unfinished[:, None], open_tokens[:, 0], finished[:, 0])
+    if truncates:
+        is_cut = (length >= beams.limits) & ~beams.is_done
+        cut = (sums / penalty).masked_fill(~is_cut[:, None], -torch.inf)
+        scores, order = _best_first(torch.cat([scores, cut], dim=1), beam)
+        finished = _gather_rows(torch.cat([finished, open_tokens], dim=1), order)
+    else:
+        is_unfinished = is_done & ~beams.is_done & (num_finished == 0)
+        scores[:, 0] = torch.where(is_unfinished, best_open / penalty, scores[:, 0])
+        finished[:, 0] = torch.where(is_unfinished[:, None], open_tokens[:, 0], finished[:, 0])
     after = Beams(beams.limits, length, sums, open_tokens, scores, finished, num_finished, is_done | beams.is_done)
     return after, parents
 
@@ -203,31 +215,59 @@ class BeamSearch:
     """Beam search with one decoder; a CUDA graph captured for one batch is used for the next of similar size.
 
     `model` is the model for inference: sources are best encoded by `search.model`.
-    Tokens in `suppress` are never generated.
+    A hypothesis ends with the token `end`, or one of several. Tokens in `suppress` are
+    never generated. With `truncates`, a hypothesis may also end with its limit.
     """
 
-    def __init__(self, model: Decoder, *, end: int, config: GenerationConfig, suppress: Sequence[int] = ()) -> None:
-        require_suppressible(suppress, ends=[end], vocab_size=model.vocab_size)
+    def __init__(
+        self,
+        model: Decoder,
+        *,
+        end: int | Collection[int],
+        config: GenerationConfig,
+        suppress: Sequence[int] = (),
+        truncates: bool = False,
+    ) -> None:
+        ends = sorted({end} if isinstance(end, int) else set(end))
+        require_suppressible(suppress, ends=ends, vocab_size=model.vocab_size)
         self.model = model.for_inference(quantization=config.quantization)
-        self.end, self.config = end, config
+        self.config, self._truncates = config, truncates
+        self._ends = torch.tensor(ends, dtype=torch.long, device=model.device)
         self._suppressed = torch.tensor(suppress, device=model.device) if suppress else None
         self._kept: list[_StaticSearch] = []
         self._use_cuda_graphs = True
 
     def search(
-        self, state: DecoderState, prompt: Int[Tensor, "batch 1"], limits: Sequence[int]
+        self,
+        state: DecoderState,
+        prompt: Int[Tensor, "batch 1"],
+        limits: Sequence[int],
+        *,
+        constraint: Constraint | None = None,
     ) -> list[list[Hypothesis]]:
-        """Return the finished hypotheses of each sentence, best first, at most `beam_size` of each."""
+        """Return the finished hypotheses of each sentence, best first, at most `beam_size` of each.
+
+        Args:
+            state: Before the prompt.
+            prompt: The token of each sentence after which it is continued, such as the start token.
+            limits: The most tokens of each sentence, its end included.
+            constraint: Which tokens may come next, for each sentence; their log-probabilities are unchanged.
+        """
         if not limits:
             return []
-        static = self._static_search(state, prompt, limits) if prompt.is_cuda else None
+        static = self._static_search(state, prompt, limits) if prompt.is_cuda and constraint is None else None
         if static is None:
-            return self.search_by_selection(self.model.beam_state(state), prompt, limits)
+            return self.search_by_selection(self.model.beam_state(state), prompt, limits, constraint=constraint)
         return static.run(state, prompt, limits)
 
     @torch.inference_mode()
     def search_by_selection(
-        self, state: DecoderState, prompt: Int[Tensor, "batch 1"], limits: Sequence[int]
+        self,
+        state: DecoderState,
+        prompt: Int[Tensor, "batch 1"],
+        limits: Sequence[int],
+        *,
+        constraint: Constraint | None = None,
     ) -> list[list[Hypothesis]]:
         """Search by `DecoderState.select`; finished sentences leave the batch."""
         device, every = prompt.device, _SYNC_EVERY if prompt.is_cuda else 1
@@ -237,7 +277,7 @@ class BeamSearch:
         tokens = prompt
         for number in range(1, num_steps + 1):
             logits, state = self.model.step(tokens, state)
-            beams, rows = self._advance(beams, logits)
+            beams, rows = self._advance(beams, logits, constraint)
             if number % every == 0 or number == num_steps:
                 done, unfinished = _split_indices(beams.is_done.tolist())
                 if done:
@@ -249,6 +289,8 @@ class BeamSearch:
                     live, kept = [live[index] for index in unfinished], torch.tensor(unfinished, device=device)
                     beams, rows = beams.select(kept), rows.index_select(0, kept)
             tokens, state = beams.newest(), state.select(rows.flatten())
+            if constraint is not None:
+                constraint = constraint.select(rows.flatten()).advance(tokens[:, 0])
         return results
 
     @torch.inference_mode()
@@ -282,15 +324,17 @@ class BeamSearch:
         return search
 
     def _advance(
-        self, beams: Beams, logits: Float[Tensor, "rows new vocab"]
+        self, beams: Beams, logits: Float[Tensor, "rows new vocab"], constraint: Constraint | None = None
     ) -> tuple[Beams, Int[Tensor, "batch beam"]]:
         """Return the hypotheses extended by one token, and the row of the state that each extends."""
         batch, beam = beams.sums.shape
         width = logits.size(0) // batch  # before the first token there may be one row for all hypotheses
         dtype = torch.promote_types(logits.dtype, torch.float32)
         last = suppress_tokens(logits[:, -1].log_softmax(dim=-1, dtype=dtype), self._suppressed)
+        if constraint is not None:
+            last = last.masked_fill(~constraint.allowed(), -torch.inf)
         last = last.unflatten(0, (batch, width)).expand(batch, beam, -1)
-        beams, parents = advance(beams, last, end=self.end, config=self.config)
+        beams, parents = advance(beams, last, ends=self._ends, config=self.config, truncates=self._truncates)
         firsts = torch.arange(0, batch * width, width, device=parents.device)
         return beams, firsts[:, None] + parents.clamp(max=width - 1)
 

@@ -8,14 +8,35 @@ Dimensions: `batch` sequences, `vocab` tokens, `new` tokens of a step.
 """
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.generation.config import GenerationConfig
 from regard.models.protocols import Decoder, DecoderState
+
+
+@runtime_checkable
+class Constraint(Protocol):
+    """Which tokens may come next in each of several sequences, given those that were chosen before.
+
+    An instance is the state after some prefixes, one for each row, and is not changed.
+    """
+
+    def allowed(self) -> Bool[Tensor, "rows vocab"]:
+        """Return which tokens may come next; at least one in each row that is not complete."""
+        ...
+
+    def advance(self, tokens: Int[Tensor, " rows"]) -> "Constraint":
+        """Return the state after one more token of each row."""
+        ...
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> "Constraint":
+        """Return the state of these rows, in this order; a row may occur twice."""
+        ...
 
 
 def top_k(logits: Float[Tensor, "batch vocab"], k: int) -> Float[Tensor, "batch vocab"]:
@@ -96,14 +117,15 @@ def sample(
     seeds: list[int],
     config: GenerationConfig,
     suppress: Sequence[int] = (),
+    constraint: Constraint | None = None,
 ) -> list[list[int]]:
     """Return the tokens generated after `prompt`, of each row up to `end`, which is not returned, or its limit.
 
     Finished rows leave the batch. Row i samples from its own random stream, created
     from `seeds[i]`, so that its tokens do not depend on the other rows. Tokens in
-    `suppress` are never generated.
+    `suppress` are never generated, nor are those that `constraint` does not allow.
 
-    This is the specification of `regard.generation.engine.Engine`.
+    Without a constraint, this is the specification of `regard.generation.engine.Engine`.
     """
     generated: list[list[int]] = [[] for _ in limits]
     streams = [np.random.Generator(np.random.Philox(seed)) for seed in seeds]
@@ -113,6 +135,8 @@ def sample(
     while live:
         logits, state = decoder.step(tokens, state)
         last = at_least_float32(suppress_tokens(logits[:, -1], suppressed))
+        if constraint is not None:
+            last = last.masked_fill(~constraint.allowed(), -torch.inf)
         uniform = [streams[row].random() if config.temperature > 0 else 0.0 for row in live]
         chosen = choose_tokens(last, config, torch.tensor(uniform, dtype=last.dtype, device=last.device))
         unfinished = []
@@ -122,7 +146,9 @@ def sample(
                 if len(generated[row]) < limits[row]:
                     unfinished.append(index)
         tokens = chosen[:, None]
+        constraint = None if constraint is None else constraint.advance(chosen)
         if len(unfinished) < len(live):
             kept = torch.tensor(unfinished, dtype=torch.long, device=tokens.device)
             live, tokens, state = [live[index] for index in unfinished], tokens[kept], state.select(kept)
+            constraint = None if constraint is None else constraint.select(kept)
     return generated

@@ -60,7 +60,7 @@ def maps_for_report(task: Task[Any], model: Any, content: ReportContent) -> list
     if isinstance(task, PictureExplainer):
         pairs = [pair for pair in content.attention_inputs[:_MOST_PICTURES] if pair[1]]
         return [attention_of(task, model, image, lambda caption=caption: caption) for image, caption in pairs]
-    if task.attention_kind is None or not has_attention(model):
+    if task.attention_kind is None or not has_attention(model.body if task.attention_kind == "encoder" else model):
         return []
     inputs = content.attention_inputs or [(each["source"], each["prediction"]) for each in content.samples]
     for source, output in inputs:

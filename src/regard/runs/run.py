@@ -31,6 +31,7 @@ from regard.explanation.attention import (
 from regard.explanation.attribution import Highlights
 from regard.explanation.image_maps import ImageMaps, image_maps
 from regard.explanation.report import certificate_summary, update_certificate
+from regard.files import write_atomically
 from regard.generation.config import GenerationConfig
 from regard.logging import log_info, log_warning, progress_bar, quiet_logs
 from regard.nn.inference import prepare_for_inference
@@ -52,6 +53,7 @@ from regard.tasks.capabilities import (
     ImageExplainer,
     ImageGenerator,
     MessageAnswerer,
+    OutputDrawer,
     SampleScorer,
     SeriesForecast,
     StridedEvaluator,
@@ -342,6 +344,14 @@ class Run:
         require_plot_path(path)
         save_plot(capability(self.task, SubjectPredictor).plot_subjects(self.model, data, columns=columns), path)
 
+    def plot_output(self, output: str, path: str | os.PathLike[str]) -> None:
+        """Draw an output that is a tree to an SVG file."""
+        from regard.explanation.panels import require_plot_path
+
+        drawer = capability(self.task, OutputDrawer)
+        require_plot_path(path, (".svg",))
+        write_atomically(Path(path), drawer.output_as_svg(output).encode())
+
     def _predict_expanded(
         self, expanded: Sequence[Sequence[str]], config: GenerationConfig, *, has_bar: bool = False
     ) -> list[list[Prediction]]:
@@ -477,8 +487,14 @@ class Run:
         return image_maps(self.model, str(path), image, prediction=output, label=label)
 
     def generate(self, prompt: str = "", **options: Unpack[GenerationOptions]) -> str:
-        """The continuation of `prompt`, for a seed always the same."""
-        return "".join(self.stream(prompt, **options))
+        """The continuation of `prompt`, for a seed always the same; with `beam_size`, the best one of beam search."""
+        if self.generation(**options).beam_size == 1:
+            return "".join(self.stream(prompt, **options))
+        if prompt:
+            self._check_inputs([prompt])
+        predictor = self._generator("generate", self.generation(**options))
+        with threads(1):
+            return "".join(predictor.stream(prompt))
 
     def stream(self, prompt: str = "", **options: Unpack[GenerationOptions]) -> Iterator[str]:
         """What `generate` returns, piece by piece."""
@@ -555,10 +571,13 @@ class Run:
 
     def _streaming_predictor(self, verb: str, options: GenerationOptions) -> Any:
         self._require_one_beam(options)
-        predictor: Any = self.predictor(self.generation(**options))
+        return self._generator(verb, self.generation(**options))
+
+    def _generator(self, verb: str, config: GenerationConfig) -> Any:
+        """The predictor of a language model."""
         if not self.task.server_schema([]).streams:
             raise RunError(f"{verb} is for language models, and {self.path} is for {self.task.description}")
-        return predictor
+        return self.predictor(config)
 
     def forecast(
         self,

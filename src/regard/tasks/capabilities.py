@@ -326,6 +326,19 @@ class GraphReader(Protocol):
 
 
 @runtime_checkable
+class OutputDrawer(Protocol):
+    """Predicts structures, such as trees, which are easier to read when they are drawn."""
+
+    def output_as_text(self, output: str) -> str:
+        """The drawing of an output over several lines, for a terminal."""
+        ...
+
+    def output_as_svg(self, output: str) -> str:
+        """The drawing of an output as an SVG file."""
+        ...
+
+
+@runtime_checkable
 class RecordReader(Protocol):
     """Reads inputs that are whole rows of a table, such as lists of nodes and edges, beside cells of text."""
 
@@ -504,6 +517,7 @@ _RULES: Mapping[type, str] = {
     ImageGenerator: "images are drawn by models that generate images",
     ImageExplainer: "maps over images are for labels of images",
     PictureExplainer: "maps over a picture are for captions",
+    OutputDrawer: "outputs are drawn where they are trees",
     AspectPredictor: "aspects and weights of words are for aspect sentiment",
     StridedEvaluator: "a stride is for running text and series",
 }

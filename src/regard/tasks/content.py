@@ -99,6 +99,15 @@ class DrawnImage:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """A drawing that the task has made, such as one of a tree."""
+
+    caption: str
+    svg: str
+    """The drawing as an SVG file, with colors that are seen on white."""
+
+
+@dataclass(frozen=True)
 class Attribution:
     """The prediction for one aspect of a text, and the weight of each word in it."""
 
@@ -125,6 +134,7 @@ class Section:
     lead: str = ""
     """A paragraph below the title."""
     plot: Plot | None = None
+    drawings: Sequence[Drawing] = ()
     images: Sequence[DrawnImage] = ()
     texts: Sequence[tuple[str, Sequence[Attribution]]] = ()
     """Texts whose words are shaded by their weights, once for each aspect."""
@@ -160,8 +170,9 @@ class ServerSchema:
     placeholder: str = ""
     """An example of an input, or how to write one."""
     labels: tuple[str, ...] = ()
-    output: Literal["text", "label", "tags", "span", "vector"] = "text"
-    """How an output is displayed: a text, a label or number with probabilities, tags of words, a span, a vector."""
+    output: Literal["text", "label", "tags", "span", "vector", "tree"] = "text"
+    """How an output is displayed: a text, a label or number with probabilities, tags of words, a span, a vector, a tree
+    in brackets."""
     streams: bool = False
     """Whether text is generated from a prompt, piece by piece."""
     has_beam_search: bool = False

@@ -19,6 +19,7 @@ from regard.data.formats.images import has_labeled_images, is_image
 from regard.data.formats.layouts import FORMAT_OF_SUFFIX, FORMATS_OF_CELLS
 from regard.data.formats.messages import format_column, format_names
 from regard.data.formats.summary import ColumnSummary, SourceSummary, describe, describe_rows
+from regard.data.formats.trees import TREE_SUFFIXES, is_tree, is_tree_file
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows, is_builtin, open_source
 from regard.data.splits.plan import key_column
@@ -34,7 +35,7 @@ PAIR_COLUMNS = (
 """What the two texts of a pair are called, where a table has names for them."""
 
 _PAIR = ("source", "target")
-_SAMPLE_ROWS, _FEWEST_LABELED = 1_000, 20
+_SAMPLE_ROWS, _FEWEST_LABELED, _FEW = 1_000, 20, 10
 _LEAST_REPEATED, _LONGEST_LABEL = 10, 40
 """A label occurs this often on average, and has at most this many characters."""
 
@@ -62,6 +63,8 @@ class DetectionSummary:
     is_image_folder: bool = False
     is_coco: bool = False
     """Whether a JSON file has COCO's annotations."""
+    has_trees: bool = False
+    """Whether a file, or a list, has trees in brackets."""
 
     @property
     def num_columns(self) -> int:
@@ -140,6 +143,8 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
     """Describe the data that `config` names, or rows in memory; `given` are values of the `[task]` section."""
     has_separator, num_given = given.get("label_separator") is not None, len(config.columns)
     if rows is not None:
+        if rows and all(map(_is_tree_row, rows[:_FEW])):
+            return DetectionSummary("the list of trees", has_trees=True)
         if rows and (isinstance(rows[0], str) or len(rows[0]) == 1):
             return DetectionSummary("the list of texts", is_plain_text=True)
         return _describe_memory(config, rows, has_separator)
@@ -161,6 +166,8 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         return DetectionSummary(name, suffix, is_plain_text=True)
     if suffix in (".json", ".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
         return DetectionSummary(name, suffix, named, columns_given=num_given)
+    if len(config.train) == 1 and _is_file_of_trees(config, suffix):
+        return DetectionSummary(name, suffix, has_trees=True)
     lists: tuple[str, ...] = ()
     if suffix in (".jsonl", ".ndjson", ".parquet", ".pq") and not named:
         described = describe(config.train[0], format=config.format, encoding=config.encoding)
@@ -193,6 +200,23 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         lists=lists,
         has_label_separator=has_separator,
     )
+
+
+def _is_tree_row(row: Any) -> bool:
+    """Whether a row in memory is a tree in brackets, or ends with one."""
+    text = row if isinstance(row, str) or not row else row[-1]
+    return isinstance(text, str) and is_tree(text)
+
+
+def _is_file_of_trees(config: DataConfig, suffix: str) -> bool:
+    """Whether a file has trees; a table by its suffix is not read."""
+    path = Path(config.train[0])
+    if config.format is not None or not path.is_file() or suffix in FORMAT_OF_SUFFIX:
+        return False
+    try:
+        return is_tree_file(path, config.encoding)
+    except DataError:  # of a file that cannot be read; what reads it next reports it
+        return suffix in TREE_SUFFIXES
 
 
 def _describe_memory(config: DataConfig, rows: Rows, has_separator: bool) -> DetectionSummary:

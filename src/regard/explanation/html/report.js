@@ -24,17 +24,20 @@ PAGES.report = (root, data) => {
   ], data);
 };
 
-/* What a task shows: a plot, images, texts with shaded words, a table. */
-function showTaskSection(section, { lead, figure, description, images, texts, table, note }) {
+/* What a task shows: a plot, drawings, images, texts with shaded words, a table. */
+function showTaskSection(section, { lead, figure, description, drawings = [], images, texts, table, note }) {
   const above = lead || (texts.length ? HIGHLIGHTS_LEAD : "");
   if (above) section.append(make("p", { class: "lead" }, above));
-  /* An image, not part of the page: whatever the names in a plot are, they are only drawn. */
-  if (figure) section.append(make("img", { class: "figure", src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(figure)}`, alt: description }));
+  if (figure) section.append(makeDrawing(figure, description));
+  section.append(...drawings.map(({ caption, svg }) => make("figure", { class: "drawing" }, make("figcaption", {}, caption), makeDrawing(svg, caption))));
   if (images.length) section.append(make("div", { class: "drawn" }, ...images.map(makeDrawn)));
   if (texts.length) showHighlights(section, texts);
   if (table.rows.length) section.append(makeTable(table));
   if (note) section.append(make("p", { class: "between" }, note));
 }
+
+/* An image, not part of the page: whatever the names in a plot are, they are only drawn. */
+const makeDrawing = (svg, description) => make("img", { class: "figure", src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`, alt: description });
 
 /* Each generated image is larger than the training images that differ least from it: copies would be seen at once. */
 function makeDrawn(image) {

@@ -102,6 +102,7 @@ def _section(section: "Section") -> dict[str, Any]:
         "lead": section.lead,
         "figure": figure,
         "description": "" if section.plot is None else section.plot.description,
+        "drawings": [asdict(drawing) for drawing in section.drawings],
         "images": [asdict(image) for image in section.images],
         "texts": [Highlights(text, attributions).to_json() for text, attributions in section.texts],
         "table": {"columns": list(section.columns), "rows": [list(row) for row in section.rows]},
