@@ -49,7 +49,7 @@ def label_axes(
     axes.set_title(title, loc="left", fontsize=10.5, color=INK, pad=9)
     axes.set_xlabel(x, fontsize=9, color=MUTED)
     axes.set_ylabel(y, fontsize=9, color=MUTED)
-    axes.tick_params(labelsize=8.5, labelcolor=MUTED, color=MUTED, length=3)
+    axes.tick_params(which="both", labelsize=8.5, labelcolor=MUTED, color=MUTED, length=3)
     axes.tick_params(which="minor", length=0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GRID)

@@ -226,6 +226,8 @@ def _compare_costs(axes: Sequence[Axes], sizes: ContextSizes, seed: int) -> Stud
                 values = [float(cost[column] or 0.0) for cost in found]
                 panel.plot(sizes.lengths, values, "o-", color=color, label=name, markersize=3)
         label_axes(panel, title, "length", y, log="xy")
+        panel.set_xticks(sizes.lengths, [f"{length:,}" for length in sizes.lengths])
+        panel.set_xticks([], minor=True)
     longest, full = max(sizes.lengths), costs["full"]
     findings = [
         f"At {longest:,} positions a training step with {name} attention takes "
@@ -356,7 +358,7 @@ def _compare_passkeys(axes: Axes, sizes: ContextSizes, seed: int) -> StudySectio
         plot_errorbars(axes, sizes.distances, found, color=COLORS[number], marker="o", markersize=3, label=name)
     axes.axvline(sizes.reach, color=MUTED, linewidth=1, linestyle=":")
     axes.set_ylim(-0.03, 1.05)
-    label_axes(axes, "Passkeys retrieved; dotted: reach of windows", "distance from the end", "accuracy")
+    label_axes(axes, "Passkeys retrieved", "distance from the end (dotted: reach of windows)", "accuracy")
     findings = [
         f"Of passkeys {', '.join(map(str, sizes.distances))} positions back, more than half are retrieved "
         + "; ".join(
