@@ -21,7 +21,7 @@ import regard
 from common.harness import make_parser, parse, print_results
 from regard.data.builtin.ratings import generate_ratings, preference_ceiling, utility
 from regard.evaluation.intervals import mean_interval
-from regard.tasks.preference_optimization.progress import alignment_plots
+from regard.tasks.preference_optimization.progress import alignment_sections
 
 SHARES = {"base": 0.15, "reward": 0.45, "dpo": 0.12, "ppo": 0.14, "over-optimized": 0.14}
 """Of the time."""
@@ -106,18 +106,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
                                       max_tokens=MAX_TOKENS, settings=settings, **budget(name), **shared)  # fmt: skip
             paths[name] = runs[name].path
         prompts = sorted({row[0] for row in generate_ratings(600 if options.tiny else 6_000, 7)})
-        [plot] = alignment_plots(runs["over-optimized"].folder.read_metrics())
+        [section] = alignment_sections(runs["over-optimized"].folder.read_metrics())
         rows = [
             reward_row(reward.path),
             *policy_rows(paths, prompts[:5] if options.tiny else prompts, 1 if options.tiny else 3),
         ]
-        rows.append({"model": "over-optimized", "parting_kl": None if plot.mark is None else plot.mark**2,
-                     "note": plot.note, "table": plot.table})  # fmt: skip
+        rows.append({"model": "over-optimized", "note": section.lead, "table": [section.columns, *section.rows]})
         rows.append({"model": "DPO and GRPO steps beside trl, on a GPU", "note": "not measured"})
     if not options.json:
         for row in rows:
             print({name: value for name, value in row.items() if name != "table"})
-        print("\n".join("  ".join(cells) for cells in plot.table))
+        print("\n".join("  ".join(cells) for cells in [section.columns, *section.rows]))
     print_results(options, rows)
 
 

@@ -1,8 +1,10 @@
 """The command line inside the test's process: a tenth of a second where a process of its own takes four."""
 
 import io
+import logging
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 
 import pytest
@@ -32,11 +34,23 @@ class Answer:
         return self
 
 
+@contextmanager
+def same_logger() -> Iterator[None]:
+    """A command logs to a stream that is closed after it: what it has configured is undone."""
+    logger = logging.getLogger("regard")
+    handlers, level = list(logger.handlers), logger.level
+    try:
+        yield
+    finally:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+
+
 def call(*arguments: object, stdin: str | bytes = "") -> Answer:
     """Run `regard` with these arguments."""
     given = stdin if isinstance(stdin, bytes) else stdin.encode()
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+    with pytest.MonkeyPatch.context() as patch, same_logger(), redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["regard", *map(str, arguments)])
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
         try:

@@ -1,13 +1,14 @@
 """Every test runs in float64, from one seed, on one thread."""
 
-import logging
 import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 from tests.browser import Browser, find_chromium, start_browser
+from tests.command_line import same_logger
 
+collect_ignore_glob = ["*/remake*.py"]  # scripts that need other libraries than the tests
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # the kernels are read by an interpreter, which needs no GPU
@@ -27,13 +28,9 @@ def exact_and_repeatable() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def same_logger() -> Iterator[None]:
-    """A command that runs inside a test writes to a stream that is closed after it."""
-    logger = logging.getLogger("regard")
-    handlers, level = list(logger.handlers), logger.level
-    yield
-    logger.handlers[:] = handlers
-    logger.setLevel(level)
+def restored_logger() -> Iterator[None]:
+    with same_logger():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -111,7 +111,7 @@ def test_skipping_does_not_help_where_no_row_is_good(refused):
 
 
 def test_a_missing_file_is_told_with_the_sets_that_are_there(refused, tmp_path: Path):
-    refused([tmp_path / "none.tsv"], parts=("there is no file", "none.tsv", "built-in data sets: dates"))
+    refused([tmp_path / "none.tsv"], parts=("there is no file", "none.tsv", "built-in data sets: answers, dates"))
     refused(rows(), "--valid", tmp_path / "none.tsv", parts=("there is no file", "none.tsv"))
 
 

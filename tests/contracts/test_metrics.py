@@ -89,6 +89,10 @@ def with_risks(order: Sequence[float]) -> Examples:
 
 KINDS: dict[str, Sequence[Examples]] = {
     "text": outputs_against(TEXTS, lambda row: f"{TEXTS[row].split()[0]} x y z {row}"),
+    "formatted": [
+        replace(each, settings={"format": "(?!.* x y z ).*"})
+        for each in outputs_against(TEXTS, lambda row: f"{TEXTS[row].split()[0]} x y z {row}")
+    ],
     "classes": outputs_against(
         CLASSES, lambda row: LABELS[(row + 1 + row % 2) % 3], labels=LABELS, confidences=[1.0] * ROWS
     ),
@@ -139,6 +143,7 @@ USED_ON = {
     "validity": ("molecules",),
     "uniqueness": ("repeated molecules",),
     "novelty": ("known molecules",),
+    "format_match": ("formatted",),
     **dict.fromkeys(("entity_precision", "entity_recall", "entity_f1", "entity_macro_f1"), ("entities",)),
     **dict.fromkeys(("answer_exact_match", "answer_f1"), ("answers",)),
     **dict.fromkeys(("pearson", "spearman", "mean_absolute_error", "rmse", "r_squared"), ("numbers",)),

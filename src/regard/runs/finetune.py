@@ -39,6 +39,7 @@ def finetune(
     method: Method = "all",
     rank: int | None = None,
     top_layers: int | None = None,
+    template: str | None = None,
     columns: Sequence[str] | None = None,
     encoding: str | None = None,
     valid: str | Sequence[str] | None = None,
@@ -65,6 +66,7 @@ def finetune(
             or `epochs` is set.
         rank: With lora: the rank of the updates.
         top_layers: With top: how many of the topmost layers are trained.
+        template: Of conversations: the Jinja source of a chat template; unset, that of the base.
         columns: The columns to use, by name or by position from 1.
         encoding: The encoding of text files, such as windows-1252; unset, it is detected.
         valid: A file of validation rows; unset, part of the training rows.
@@ -104,7 +106,7 @@ def finetune(
                 "device": device,
                 "baseline": None if baseline else False,
             },
-            task={"name": task},
+            task={"name": task, "template": template},
             finetune={"top_layers": top_layers, **({} if rank is None else {"lora": {"rank": rank}})},
         ),
     )

@@ -95,6 +95,7 @@ def train(
     valid: str | Sequence[str] | None = None,
     test: str | Sequence[str] | None = None,
     tokenizer: str | None = None,
+    template: str | None = None,
     minutes: float | None = None,
     steps: int | None = None,
     epochs: float | None = None,
@@ -122,6 +123,7 @@ def train(
         valid: A file of validation rows; unset, part of the training rows.
         test: A file of test rows; unset, part of the training rows.
         tokenizer: bpe, unigram, characters, bytes, words, wordpunct, or the path of a tokenizer.json.
+        template: Of conversations: the Jinja source of a chat template.
         minutes: The budget in minutes.
         steps: The budget in steps.
         epochs: The budget in passes over the training rows.
@@ -157,7 +159,7 @@ def train(
                 "baseline": None if baseline else False,
                 "auto_batch": None if auto_batch else False,
             },
-            task={"name": task, "tokenizer": tokenizer},
+            task={"name": task, "tokenizer": tokenizer, "template": template},
             preset=model,
         ),
     )

@@ -141,10 +141,10 @@ class SeriesForecast:
     def panel(self) -> Panel:
         """The forecast after the last steps before it."""
         num_past, num_steps = len(self.past), len(self.point)
-        ahead = range(num_past, num_past + num_steps)
+        ahead = list(range(num_past, num_past + num_steps))
         band = "interval" if self.coverage is None else f"{100 * self.coverage:g} % interval"
         forecast = Curve("forecast", ahead, self.point, lower=self.lower, upper=self.upper, band=band)
-        past = Curve("observed", range(num_past), self.past, is_observed=True)
+        past = Curve("observed", list(range(num_past)), self.past, is_observed=True)
         actual = [Curve("observed", ahead, self.actual, is_observed=True)] if self.actual else []
         title = " · ".join(filter(None, (self.id, self.column)))
         return Panel(title, [past, *actual, forecast], ticks=[*self.past_times, *self.times])

@@ -51,7 +51,7 @@ MISTAKES = {
     '{"nodes": [[]], "edges": []}': "nodes of empty lists",
     '{"nodes": ["a", [1]], "edges": []}': "nodes that are labels beside nodes that are lists of numbers",
     '{"nodes": ["a", null], "edges": []}': "a node that is neither a label nor a list of numbers",
-    '{"nodes": ["a", "b"], "edges": [[0, 1, "x"], [1, 0, "y"]]}': "two edges between the nodes 1 and 0",
+    '{"nodes": ["a", "b"], "edges": [[0, 1, "x"], [1, 0, "y"]]}': "two edges between the nodes 0 and 1",
     '{"nodes": ["a", "b", "c"], "edges": [[0, 1, "x"], [1, 2]]}': "edges with and without a feature",
     '{"nodes": ["a"': "invalid JSON",
 }

@@ -181,7 +181,7 @@ def test_rows_in_memory():
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("none.tsv", None, "there is no file .*none.tsv; built-in data sets: dates"),
+        ("none.tsv", None, "there is no file .*none.tsv; built-in data sets: answers, dates"),
         ("empty.csv", "", "is empty"),
         ("blank.tsv", "\n\n", "has nothing but blank lines"),
         ("a.json", "[1]", "neither SQuAD's JSON nor JSON lines"),
