@@ -89,6 +89,10 @@ def with_risks(order: Sequence[float]) -> Examples:
 
 KINDS: dict[str, Sequence[Examples]] = {
     "text": outputs_against(TEXTS, lambda row: f"{TEXTS[row].split()[0]} x y z {row}"),
+    "trees": outputs_against(
+        [f"(S (NP (DT the) (NN dog{row})) (VP (VBZ runs) (ADVP (RB fast))))" for row in range(ROWS)],
+        lambda row: f"(X (Y (A the) (A dog{row}) (A runs)) (A fast))",
+    ),
     "formatted": [
         replace(each, settings={"format": "(?!.* x y z ).*"})
         for each in outputs_against(TEXTS, lambda row: f"{TEXTS[row].split()[0]} x y z {row}")
@@ -144,6 +148,7 @@ USED_ON = {
     "uniqueness": ("repeated molecules",),
     "novelty": ("known molecules",),
     "format_match": ("formatted",),
+    **dict.fromkeys(("bracket_f1", "bracket_precision", "bracket_recall", "exact_trees", "tag_accuracy"), ("trees",)),
     **dict.fromkeys(("entity_precision", "entity_recall", "entity_f1", "entity_macro_f1"), ("entities",)),
     **dict.fromkeys(("answer_exact_match", "answer_f1"), ("answers",)),
     **dict.fromkeys(("pearson", "spearman", "mean_absolute_error", "rmse", "r_squared"), ("numbers",)),

@@ -35,7 +35,7 @@ OTHER_NAMES = {
         (compare.compare_command, regard.compare, set()),
         (sweep.sweep_command, regard.sweep, set()),
         (evaluate.evaluate_command, Run.evaluate, GENERATION),
-        (predict.predict_command, Run.predict_table, {*GENERATION, "plot"}),
+        (predict.predict_command, Run.predict_table, {*GENERATION, "plot", "tree"}),
     ],
 )
 def test_options_of_commands_are_arguments(command: Callable[..., Any], function: Any, left_out: set[str]):

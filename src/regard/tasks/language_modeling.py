@@ -740,7 +740,8 @@ class LanguageModelingPredictor:
         The state after the prompt is kept: of the next prompt that begins with it, only the rest is processed.
         """
         seed = mix(self._config.seed, row_hash([str(token) for token in prompt]))
-        self._engine.keep(list(prompt))
+        if self._engine is not None:
+            self._engine.keep(list(prompt))
         yield from self._decode(Request(list(prompt), self._limit, seed=seed), [])
 
     @property

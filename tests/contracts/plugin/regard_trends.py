@@ -267,7 +267,8 @@ class Trend(Task[TrendSettings]):
         """With a plot of the first series, and a table of all of them: a section that regard has no word for."""
         both = list(zip(data.rows, data.predictions, strict=True))
         panels = [
-            Panel(each.output, [Curve("series", range(len(parse(row[0]))), parse(row[0]))]) for row, each in both[:2]
+            Panel(each.output, [Curve("series", list(range(len(parse(row[0])))), parse(row[0]))])
+            for row, each in both[:2]
         ]
         section = Section(
             "Trends", "The first series.", Plot(panels, per_row=2), columns=("target", "prediction"),
