@@ -1,6 +1,7 @@
 """The commands and the program of the page on fine-tuning run."""
 
 import json
+import logging
 import lzma
 import shlex
 import signal
@@ -66,7 +67,7 @@ def test_the_commands_and_the_program_run_in_the_order_they_stand_in(
 
 
 @pytest.mark.slow
-def test_training_from_scratch_names_the_imported_encoder_and_its_command(pretrained, run_inside, capsys):
+def test_training_from_scratch_names_the_imported_encoder_and_its_command(pretrained, run_inside, caplog):
     train = "regard train reviews.tsv --columns sentence,label --steps 1"
     assert "regard finetune" not in run_inside(f"{train} --out runs/before --no-baseline")[2]
     run_inside("regard import all-MiniLM-L6-v2 'a base'")
@@ -85,8 +86,9 @@ def test_training_from_scratch_names_the_imported_encoder_and_its_command(pretra
         assert code == 0
         assert "regard finetune 'a base'" not in err
     rows = [(f"{word} film {n}", word) for n in range(30) for word in ("good", "bad")]
-    regard.train(rows, steps=1, out="runs/rows", show_progress=False)
-    assert "regard.finetune('a base', rows)" in capsys.readouterr().err
+    with caplog.at_level(logging.INFO, logger="regard"):
+        regard.train(rows, steps=1, out="runs/rows", show_progress=False)
+    assert "regard.finetune('a base', rows)" in caplog.text
 
 
 def asked_while_served(page, workplace: Path, environment: dict[str, str]) -> dict:
