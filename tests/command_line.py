@@ -38,12 +38,13 @@ class Answer:
 def same_logger() -> Iterator[None]:
     """A command logs to a stream that is closed after it: what it has configured is undone."""
     logger = logging.getLogger("regard")
-    handlers, level = list(logger.handlers), logger.level
+    handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
     try:
         yield
     finally:
         logger.handlers[:] = handlers
         logger.setLevel(level)
+        logger.propagate = propagate
 
 
 def call(*arguments: object, stdin: str | bytes = "") -> Answer:
