@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CODE := src tests $(wildcard benchmarks)
-# Those for a CPU; benchmarks/gpu.py runs what needs a GPU.
-BENCHMARKS := $(sort $(filter-out benchmarks/gpu.py benchmarks/quality.py benchmarks/finetune.py benchmarks/defaults.py,$(wildcard benchmarks/*.py)))
+# Those for a CPU that need no base; benchmarks/gpu.py runs what needs a GPU.
+BENCHMARKS := $(sort $(filter-out benchmarks/gpu.py benchmarks/quality.py benchmarks/finetune.py benchmarks/defaults.py benchmarks/instructions.py,$(wildcard benchmarks/*.py)))
 
 # One thread in each of two workers: more of them wait for one another. The user's own cache stays untouched.
 PYTEST = cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
