@@ -317,10 +317,10 @@ def test_the_point_where_the_rewards_part_is_marked():
     [together] = alignment_sections(lines_of([0, 1, 2, 2.1, 2.2], [0, 1, 2, 3, 4]))
     [noise] = alignment_sections(lines_of([0, 1, 2, 1.95, 1.9], [0, 1, 2, 3, 4]))
 
-    assert panel_of(parted).marks == {"true reward": [pytest.approx(np.sqrt(2.0))]}
+    assert panel_of(parted).line == pytest.approx(np.sqrt(2.0))
     assert "Beyond a KL divergence of 2.0 nats (step 20)" in parted.lead
-    assert panel_of(together).marks == {}
-    assert panel_of(noise).marks == {}  # within the errors
+    assert panel_of(together).line is None
+    assert panel_of(noise).line is None  # within the errors
     assert [curve.name for curve in panel_of(parted).curves] == ["reward that is optimized", "true reward"]
     assert len(parted.rows) == 5
     assert {len(row) for row in parted.rows} == {len(parted.columns)}

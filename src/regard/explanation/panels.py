@@ -76,6 +76,8 @@ def _draw(axes: Axes, panel: Panel, colors: Mapping[str, str], top: float) -> No
     if panel.marks:  # above the curves, on one scale in all panels
         axes.set_ylim(0.0, 1.24 * top)
         axes.set_yticks([0.0, top / 2, top])
+    if panel.line is not None:
+        axes.axvline(panel.line, color=MUTED, linewidth=0.8, linestyle="--")
     if panel.end is not None:
         axes.axvline(panel.end, color=MUTED, linewidth=0.8, linestyle=":")
         axes.set_xlim(min((min(each.x) for each in panel.curves), default=0.0), panel.end or 1.0)

@@ -66,6 +66,8 @@ class Panel:
     curves: Sequence[Curve]
     marks: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """By the names of curves, moments that are marked above them."""
+    line: float | None = None
+    """Where a vertical line is drawn."""
     end: float | None = None
     """Where a dotted line is drawn, and the axis ends."""
     labels: tuple[str, str] = ("", "")

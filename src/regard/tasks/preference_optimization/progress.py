@@ -91,7 +91,7 @@ def alignment_sections(lines: Sequence[Mapping[str, Any]]) -> list[Section]:
     panel = Panel(
         title,
         [_curve(found, name) for name in shown],
-        marks={} if peak is None else {_NAMES["true_reward"]: [_distance(peak)]},
+        line=None if peak is None else _distance(peak),
         labels=("root of the KL divergence, in nats of an answer", "reward"),
     )
     names = ("step", "kl", *shown, "win_rate", "win_p", "length", "repetition", "diversity")
@@ -102,7 +102,7 @@ def alignment_sections(lines: Sequence[Mapping[str, Any]]) -> list[Section]:
             plot=Plot([panel], description=title) if shown else None,
             columns=["step", "KL", *(_NAMES[name] for name in shown), "win rate", "p", *names[-3:]],
             rows=[[_cell(line, name) for name in names] for line in found],
-            note="" if peak is None else "The mark is where the true reward is highest; beyond it, it falls.",
+            note="" if peak is None else "The true reward is highest at the dashed line, and falls beyond it.",
         )
     ]
 
@@ -117,6 +117,7 @@ def _curve(lines: Sequence[Mapping[str, Any]], name: str) -> Curve:
         values,
         lower=[value - spread for value, spread in zip(values, spreads, strict=True)],
         upper=[value + spread for value, spread in zip(values, spreads, strict=True)],
+        band="95 % interval",
     )
 
 
