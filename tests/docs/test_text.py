@@ -45,7 +45,6 @@ def test_the_messages_are_those_of_the_page(text_page, run_inside, workplace):
         "train pairs.tsv --model gpt": "a sequence-to-sequence model needs an encoder and a decoder, ",
         "train text.txt --model lstm --steps 2 --out runs/text": "",
         "attention runs/text hello": "this model has no attention layers: ",
-        "predict runs/text hello --beam 4": "an engine generates one sequence per request: beam_size must be 1, got 4",
         "predict runs/text hello --top-k 5": "top_k needs a temperature above 0, ",
         "train pairs.tsv --steps 2 --out runs/pairs": "",
         "generate runs/pairs hello": "generate is for language models, ",

@@ -17,6 +17,8 @@ from regard.data.codecs.events import EventCodec
 from regard.data.codecs.graphs import GraphCodec
 from regard.data.codecs.properties import MoleculeCodec, PropertyCodec
 from regard.data.codecs.series import SeriesCodec
+from regard.data.codecs.trees import TreeCodec
+from regard.data.formats.trees import parse_tree
 from regard.errors import CheckpointError
 from regard.tasks import TASKS
 from regard.tasks.token_classification.task import TagCodec
@@ -27,6 +29,7 @@ EPISODE = (
     '{"observations": [[0.5, 1.0], [1.5, -2.0], [0.25, 3.0]], "actions": [1, 0, 1], "rewards": [1.0, 0.5, 0.0], '
     '"terminated": true}'
 )
+TREE = "(S (NP (DT the) (NN sea)) (VP (VBZ calls)))"
 IMAGE = ImageConfig(size=6, patch_size=3, channels=1)
 
 
@@ -96,6 +99,10 @@ CASES = {
     "graphs": Case(
         lambda folder: GraphCodec.fit(['{"nodes": ["a", "b"], "edges": [[0, 1, [2.5]]]}']),
         lambda folder: ['{"nodes":["b","a","b"],"edges":[[0,2,[1.25]],[1,2,[-3.0]]]}', '{"nodes":["a"],"edges":[]}'],
+    ),
+    "trees": Case(
+        lambda folder: TreeCodec.fit([parse_tree(TREE)]), lambda folder: [TREE, "(NP (NN sea))"],
+        lambda values: [["S", "NP", "VP"], ["NP"]],
     ),
     "graphs-of-numbers": Case(
         lambda folder: GraphCodec.fit(['{"nodes": [[1, 2], [3, 5]], "edges": [[0, 1, "x"]]}']),
