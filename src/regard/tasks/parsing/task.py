@@ -28,7 +28,7 @@ from regard.baselines.trees import fit_span_counts
 from regard.data.batches import pad
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.labels import describe_unknown
-from regard.data.codecs.text import FEWEST_TOKENS, MOST_TOKENS, TextCodec
+from regard.data.codecs.text import TextCodec
 from regard.data.codecs.trees import EncodedTree, LabeledSpan, TreeCodec, collapse_chains
 from regard.data.formats.files import content_hash
 from regard.data.formats.messages import format_names
@@ -69,7 +69,7 @@ from regard.tasks.task import (
     to_device,
 )
 from regard.tasks.text import TextSettings, TextTask, next_token_loss, row_losses
-from regard.tasks.token_classification.sentences import AFFIXES, encode_sentences, words_of
+from regard.tasks.token_classification.sentences import AFFIXES, choose_words, encode_sentences, words_of
 
 CHART = "chart"
 _CHARACTERS_PER_WORD = 500
@@ -219,16 +219,10 @@ class Parsing(TextTask[ParsingSettings]):
         return encode_sentences([words_of(text) for text in texts], self.tokenizer, self.settings.max_length)
 
     def choose(self, context: ChoiceContext) -> Choices:
-        """Words and an LSTM: with features of each word, they learn fastest from few trees."""
-        preset, reasons = "lstm", {"model": "lstm: it learns trees fastest"}
-        if self.settings.tokenizer is not None:
-            return Choices(preset=preset, reasons=reasons)
-        size = max(FEWEST_TOKENS, min(MOST_TOKENS, context.num_characters // _CHARACTERS_PER_WORD))
-        return Choices(
-            {"tokenizer": "words", "lowercase": True, "vocab_size": size},
-            preset,
-            {**reasons, "tokenizer": "words, lower-cased: constituents are made of words"},
-        )
+        return choose_words(
+            self.settings.tokenizer, context, characters_per_word=_CHARACTERS_PER_WORD, model="it learns trees fastest",
+            words="constituents are made of words",
+        )  # fmt: skip
 
     def defaults(self, context: DefaultsContext) -> Defaults:
         values, train = {"features": bool(context.model.encoder_depth)}, super().defaults(context).train

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 from zlib import crc32
 
+from regard.data.codecs.text import FEWEST_TOKENS, MOST_TOKENS
 from regard.data.formats.columns import choose_columns
 from regard.data.formats.conll import TAG_ROLES, TaggedSentences, document_starts, open_tagged, tagged_from_rows
 from regard.data.formats.files import content_hash
@@ -21,6 +22,7 @@ from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Source, hash_of_table, require_files, with_folder, with_held_out
 from regard.data.splits.plan import reject_split_columns, with_split_keys
 from regard.errors import ConfigError, DataError
+from regard.tasks.choices import ChoiceContext, Choices
 from regard.text.tokenizer import Tokenizer
 
 Words = Sequence[str]
@@ -209,3 +211,23 @@ def _by_document(table: Table, encoding: str | None) -> Table:
 def _with_documents(read: Callable[[], Iterator[Record]], starts: Sequence[int]) -> Iterator[Record]:
     for line, values, fault in read():
         yield line, values if fault else (*values, str(bisect_right(starts, line))), fault
+
+
+def choose_words(
+    tokenizer: str | None, context: ChoiceContext, *, characters_per_word: int, model: str, words: str
+) -> Choices:
+    """Words and an LSTM: with features of each word, they learn fastest from few sentences.
+
+    Args:
+        tokenizer: That of the user, which is kept.
+        context: The data; the vocabulary has one word for each `characters_per_word` characters of it.
+        characters_per_word: The rarer words are known by their features.
+        model: Why an LSTM, for the message.
+        words: Why words.
+    """
+    preset, reasons = "lstm", {"model": f"lstm: {model}"}
+    if tokenizer is not None:
+        return Choices(preset=preset, reasons=reasons)
+    size = max(FEWEST_TOKENS, min(MOST_TOKENS, context.num_characters // characters_per_word))
+    values = {"tokenizer": "words", "lowercase": True, "vocab_size": size}
+    return Choices(values, preset, {**reasons, "tokenizer": f"words, lower-cased: {words}"})

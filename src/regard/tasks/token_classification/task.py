@@ -31,7 +31,7 @@ from regard.baselines.tags import fit_tagger
 from regard.data.batches import TensorBatch, pad
 from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.labels import describe_unknown
-from regard.data.codecs.text import FEWEST_TOKENS, MOST_TOKENS, TextCodec
+from regard.data.codecs.text import TextCodec
 from regard.data.formats.messages import format_count
 from regard.data.prepare import FitData, Prepared, unknown_label_warnings
 from regard.data.settings import DataConfig
@@ -76,6 +76,7 @@ from regard.tasks.token_classification.sentences import (
     AFFIX_BUCKETS,
     AFFIXES,
     NUM_FORMS,
+    choose_words,
     encode_sentences,
     ignores_case,
     open_sentences,
@@ -303,16 +304,10 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
         return encode_sentences([words_of(text) for text in texts], self.tokenizer, self.settings.max_length)
 
     def choose(self, context: ChoiceContext) -> Choices:
-        """Words and an LSTM: with features of each word, they learn fastest from few sentences."""
-        preset, reasons = "lstm", {"model": "lstm: it learns tags fastest"}
-        if self.settings.tokenizer is not None:
-            return Choices(preset=preset, reasons=reasons)
-        size = max(FEWEST_TOKENS, min(MOST_TOKENS, context.num_characters // _CHARACTERS_PER_WORD))
-        return Choices(
-            {"tokenizer": "words", "lowercase": True, "vocab_size": size},
-            preset,
-            {**reasons, "tokenizer": "words, lower-cased: each word has a tag"},
-        )
+        return choose_words(
+            self.settings.tokenizer, context, characters_per_word=_CHARACTERS_PER_WORD, model="it learns tags fastest",
+            words="each word has a tag",
+        )  # fmt: skip
 
     def defaults(self, context: DefaultsContext) -> Defaults:
         has_encoder = bool(context.model.encoder_depth)
