@@ -19,7 +19,7 @@ _PIPED_WIDTH = 140
 
 
 def lab_command(
-    name: Annotated[str, argument("[NAME]", "The study to run; without it, all studies are listed.")] = "list",
+    name: Annotated[str, argument("NAME", "The study to run; without it, all studies are listed.")] = "list",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few samples: at most three minutes.")] = False,
     data: Annotated[str | None, typer.Option(help="A text file, for a study that reads one (context).")] = None,
     out: Annotated[str, typer.Option(help="The folder for NAME.png, NAME.html, NAME.json and NAME.csv.")] = "lab",
