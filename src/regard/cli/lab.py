@@ -21,9 +21,14 @@ _PIPED_WIDTH = 140
 def lab_command(
     name: Annotated[str, argument("NAME", "The study to run; without it, all studies are listed.")] = "list",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few samples: at most three minutes.")] = False,
-    data: Annotated[str | None, typer.Option(help="A text file, for a study that reads one (context).")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="A file or folder, for a study that reads one (context, locality).")
+    ] = None,
     out: Annotated[str, typer.Option(help="The folder for NAME.png, NAME.html, NAME.json and NAME.csv.")] = "lab",
     seed: Annotated[int, typer.Option(min=0, help="The random seed.")] = 0,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda or cuda:N, for a study that runs on a GPU (locality).")
+    ] = "cpu",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -51,7 +56,7 @@ def lab_command(
         return
     STUDIES.find(name)
     _check_folder(Path(out))
-    study = run_study(name, quick=quick, seed=seed, data=data)
+    study = run_study(name, quick=quick, seed=seed, data=data, device=device)
     try:
         files = [str(path) for path in study.write(out)]
     except OSError as error:

@@ -140,10 +140,13 @@ class StudyEntry:
     """Where the function `(*, quick, seed) -> Study` is, such as `regard.lab.softmax.temperature:study_softmax`."""
     reads_data: bool = False
     """Whether the function has a parameter `data` too, the path of a file or None."""
+    runs_on_gpu: bool = False
+    """Whether the function has a parameter `device` too."""
 
-    def study(self, *, quick: bool, seed: int, data: str | None = None) -> Study:
+    def study(self, *, quick: bool, seed: int, data: str | None = None, device: str = "cpu") -> Study:
         """Import the study's modules and run it."""
         own = {"data": data} if self.reads_data else {}
+        own |= {"device": device} if self.runs_on_gpu else {}
         return pkgutil.resolve_name(self.function)(quick=quick, seed=seed, **own)
 
     def result(self, sizes: Any, sections: Sequence[StudySection], figure: "Figure", **settings: Any) -> Study:
