@@ -1,6 +1,7 @@
 """`regard lab`: small studies that measure what the lectures state."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from regard.errors import ConfigError, DeviceError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.lab import Study
+    from regard.lab import Study, StudyEntry
 
 _PIPED_WIDTH = 140
 """Columns of a table where stdout is not a terminal."""
@@ -48,11 +49,7 @@ def lab_command(
 
     configure_logging(quiet=quiet)
     if name == "list":
-        if json:
-            print_json({"studies": [{"name": entry.name, "question": entry.question} for entry in STUDIES]})
-        else:
-            for entry in STUDIES:
-                print(f"{entry.name}\t{entry.question}")
+        _print_list(list(STUDIES), json=json)
         return
     STUDIES.find(name)
     _check_folder(Path(out))
@@ -68,6 +65,27 @@ def lab_command(
 
         console = Console()
         _print(study, files, console if console.is_terminal else Console(width=_PIPED_WIDTH))
+
+
+def _print_list(entries: "Sequence[StudyEntry]", *, json: bool) -> None:
+    """Print the studies with their lectures and times: a table in a terminal, otherwise lines with tabs."""
+    import sys
+
+    columns = ("name", "lectures", "quick", "full", "question")
+    rows = [[each.name, " ".join(each.lectures) or "-", *each.times, each.question] for each in entries]
+    if json:
+        print_json({"studies": [dict(zip(columns, row, strict=True)) for row in rows]})
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table as RichTable
+
+        grid = RichTable(*columns, box=None, pad_edge=False, caption="Times are those on one core of a CPU.")
+        for row in rows:
+            grid.add_row(*row)
+        Console().print(grid, markup=False, highlight=False)
+    else:
+        for row in rows:
+            print("\t".join(row))
 
 
 def _check_folder(folder: Path) -> None:

@@ -142,6 +142,18 @@ class StudyEntry:
     """Whether the function has a parameter `data` too, the path of a file or None."""
     runs_on_gpu: bool = False
     """Whether the function has a parameter `device` too."""
+    lectures: tuple[str, ...] = ()
+    """The rows of the lectures that it measures, such as `L22`."""
+    minutes: tuple[float, float] | None = None
+    """How long it takes on one core of a CPU, with `quick` and without."""
+
+    @property
+    def times(self) -> tuple[str, str]:
+        """The same as text, such as `20 s` and `3 min`; dashes where the times are not known."""
+        if self.minutes is None:
+            return "-", "-"
+        quick, full = (f"{each:.0f} min" if each >= 1 else f"{60 * each:.0f} s" for each in self.minutes)
+        return quick, full
 
     def study(self, *, quick: bool, seed: int, data: str | None = None, device: str = "cpu") -> Study:
         """Import the study's modules and run it."""
