@@ -16,7 +16,7 @@ ROOT = Path(regard.__file__).parent
 
 PUBLIC = {
     "regard": """
-        Evaluation Prediction RegardError Run Score align attention_maps compare demo export_model few_shot finetune
+        Evaluation Prediction RegardError Run Score align attention_maps check compare demo export_model few_shot finetune
         import_model load load_adapters load_pretrained merge rollout serve sweep train
     """,
     "regard.nn": """
