@@ -46,7 +46,9 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("arguments", [[], ["list"]])
 def test_studies_are_listed_with_their_questions(regard, arguments: list[str]):
     lines = regard("lab", *arguments).succeeds().out.splitlines()
-    assert [line.split("\t") for line in lines] == [[entry.name, entry.question] for entry in STUDIES]
+    assert [line.split("\t")[:2] for line in lines] == [[entry.name, entry.question] for entry in STUDIES]
+    (context,) = [line for line in lines if line.startswith("context\t")]
+    assert context.endswith("\treads a text file")
     assert "softmax" in STUDIES.names()
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.lab.curvature import flat_gradient, flat_weights, hessian_product, set_flat_weights, top_curvature
+from regard.lab.hessian import flat_gradient, flat_weights, hessian_product, set_flat_weights, top_curvature
 from regard.lab.descent.noise import (
     NARROW,
     compare_batch_sizes,

@@ -20,8 +20,10 @@ _PIPED_WIDTH = 140
 
 def lab_command(
     name: Annotated[str, argument("[NAME]", "The study to run; without it, all studies are listed.")] = "list",
+    data: Annotated[
+        str | None, argument("[DATA]", "A file or a run folder, for a study that reads one: see regard lab.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few samples: at most three minutes.")] = False,
-    data: Annotated[str | None, typer.Option(help="A text file, for a study that reads one (context).")] = None,
     out: Annotated[str, typer.Option(help="The folder for NAME.png, NAME.html, NAME.json and NAME.csv.")] = "lab",
     seed: Annotated[int, typer.Option(min=0, help="The random seed.")] = 0,
     json: Json = False,
@@ -37,17 +39,20 @@ def lab_command(
 
       regard lab positions --quick --out studies
 
-      regard lab context --data book.txt --quick
+      regard lab context book.txt --quick
+
+      regard lab curvature runs/mine
     """
-    from regard.lab import STUDIES, run_study
+    from regard.lab import STUDIES, StudyEntry, run_study
 
     configure_logging(quiet=quiet)
     if name == "list":
         if json:
-            print_json({"studies": [{"name": entry.name, "question": entry.question} for entry in STUDIES]})
+            print_json({"studies": [{"name": each.name, "question": each.question} for each in STUDIES]})
         else:
             for entry in STUDIES:
-                print(f"{entry.name}\t{entry.question}")
+                reads = f"\treads {entry.reads}" if isinstance(entry, StudyEntry) and entry.reads else ""
+                print(f"{entry.name}\t{entry.question}{reads}")
         return
     STUDIES.find(name)
     _check_folder(Path(out))

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from regard.errors import ConfigError
 from regard.evaluation.intervals import mean_interval
-from regard.lab.curvature import flat_gradient, top_curvature
+from regard.lab.hessian import flat_gradient, top_curvature
 from regard.lab.drawing import COLORS, MUTED, label_axes, make_panels, plot_band
 from regard.lab.networks import BinaryExamples, ParallelNetworks, draw_examples, draw_networks
 from regard.lab.stability import STABILITY
