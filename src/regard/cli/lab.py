@@ -19,9 +19,9 @@ _PIPED_WIDTH = 140
 
 
 def lab_command(
-    name: Annotated[str, argument("[NAME]", "The study to run; without it, all studies are listed.")] = "list",
+    name: Annotated[str, argument("NAME", "The study to run; without it, all studies are listed.")] = "list",
     data: Annotated[
-        str | None, argument("[DATA]", "A file or a run folder, for a study that reads one: see regard lab.")
+        str | None, argument("DATA", "A file or a run folder, for a study that reads one: see regard lab.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few samples: at most three minutes.")] = False,
     out: Annotated[str, typer.Option(help="The folder for NAME.png, NAME.html, NAME.json and NAME.csv.")] = "lab",
