@@ -26,9 +26,7 @@ __all__ = ["STUDIES", "Study", "StudyEntry", "StudyTable", "run_study"]
 STUDIES: Registry[StudyEntry] = Registry("regard.studies", "study", members=("name", "question", "study"))
 
 
-def run_study(
-    name: str, *, quick: bool = False, seed: int = 0, data: str | os.PathLike[str] | None = None
-) -> Study:
+def run_study(name: str, *, quick: bool = False, seed: int = 0, data: str | os.PathLike[str] | None = None) -> Study:
     """Run the study registered as `name`, on one CPU thread, so that its numbers do not depend on the number of cores.
 
     Args:

@@ -40,7 +40,9 @@ class OptimizerTraits:
         return self.rate * model_dim**self.width_exponent
 
 
-_MEASURED = "the best of a sweep by factors of about 3 on dates and TREC, with gradients clipped to norm 1 (docs/log.md)"
+_MEASURED = (
+    "the best of a sweep by factors of about 3 on dates and TREC, with gradients clipped to norm 1 (docs/log.md)"
+)
 OPTIMIZER_TRAITS: dict[OptimizerName, OptimizerTraits] = {
     # The peaks of sweeps over widths of 128 to 1,024 (docs/log.md).
     "adamw": OptimizerTraits(frozenset({"beta1", "beta2", "epsilon", "weight_decay"}), 0.03, is_capturable=True),

@@ -53,8 +53,8 @@ class TrainConfig(Settings):
     but muon for language models that are Transformers, and for those of pairs on a GPU."""
     learning_rate: float = Field(gt=0)
     """The peak of the schedule. Unset: 0.03 / sqrt(model_dim), or 0.2 / sqrt(model_dim) for muon (0.064 for pairs);
-    for sgd, momentum, nesterov, adagrad and rmsprop the value that is printed; half of it for post-norm Transformers and
-    for the recurrent cell rnn. For fine-tuning: by width and method."""
+    for sgd, momentum, nesterov, adagrad and rmsprop the one that is printed; half of it for post-norm Transformers
+    and for the recurrent cell rnn. For fine-tuning: by width and method."""
     schedule: ScheduleName
     """How the learning rate decays: inverse-sqrt, cosine, linear, trapezoid or constant. Unset: cosine, but trapezoid
     for language models and for muon, and linear for fine-tuning."""
