@@ -76,6 +76,7 @@ class CurvatureSizes:
     """Checkpoints that are measured, beside the kept weights."""
     steps: int = 120
     """Steps of the run that is trained where none is given."""
+    num_rows: int = 800
     model_dim: int = 32
 
 
@@ -318,19 +319,29 @@ def study_curvature(
     if data is not None:
         return _study(Run(data, device="cpu"), sizes, seed)
     with TemporaryDirectory() as folder:
-        log_info(f"no run is given: {sizes.steps} steps of gradient descent on the built-in dates are measured")
+        log_info(f"no run is given: {sizes.steps} steps of gradient descent on majorities of symbols are measured")
+        (Path(folder) / "votes.tsv").write_text(_votes(sizes.num_rows, seed), encoding="utf-8")
         every = max(1, sizes.steps // sizes.max_points)
         settings = {
-            "model": {"model_dim": sizes.model_dim, "feedforward_dim": 2 * sizes.model_dim, "num_heads": 2},
+            "task": {"ngrams": 0, "tokenizer": "words"},
+            "model": {"dropout": 0.0, "model_dim": sizes.model_dim, "feedforward_dim": 2 * sizes.model_dim,
+                      "num_heads": 2},
             "train": {"optimizer": "sgd", "schedule": "constant", "warmup_steps": 0, "ema_decay": 0.0,
                       "label_smoothing": 0.0, "checkpoint_every": every, "keep_checkpoints": sizes.max_points + 1},
         }  # fmt: skip
         with quiet_logs():
             run = train(
-                "dates", out=Path(folder) / "run", model="transformer-tiny", steps=sizes.steps, seed=seed, device="cpu",
-                baseline=False, settings=settings, show_progress=False,
+                Path(folder) / "votes.tsv", out=Path(folder) / "run", model="transformer-tiny", steps=sizes.steps,
+                seed=seed, device="cpu", baseline=False, settings=settings, show_progress=False,
             )  # fmt: skip
         return _study(run, sizes, seed)
+
+
+def _votes(num_rows: int, seed: int) -> str:
+    """A table of nine symbols each, of which half vote for one label and half for the other."""
+    symbols = torch.randint(12, (num_rows, 9), generator=torch.Generator().manual_seed(seed)).tolist()
+    rows = [f"{' '.join(f's{each}' for each in row)}\t{'ab'[sum(each < 6 for each in row) > 4]}" for row in symbols]
+    return "\n".join(["text\tlabel", *rows]) + "\n"
 
 
 def _study(run: Run, sizes: CurvatureSizes, seed: int) -> Study:
