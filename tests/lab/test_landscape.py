@@ -118,13 +118,14 @@ def test_negative_eigenvalues_are_counted_without_rounding_errors():
 
 
 def test_descent_ends_at_minima_and_the_teacher_is_among_them():
-    some = surface(3)
-    found = find_minima(some, some.draw(12, rng()), adam_steps=150, polish_steps=60)
-    assert float(some.losses(found).min()) < 1e-8
-    norms = some.gradients(found).norm(dim=1)
-    settled = norms < 1e-7
-    assert int(settled.sum()) >= 6
-    assert float(count_negative(torch.linalg.eigvalsh(some.hessians(found[settled]))).max()) == 0
+    wide, narrow = surface(8), surface(2)
+    found = find_minima(wide, wide.draw(12, rng()), adam_steps=150, polish_steps=60)
+    assert float(wide.losses(found).min()) < 1e-8
+    found = find_minima(narrow, narrow.draw(12, rng()), adam_steps=150, polish_steps=60)
+    settled = found[narrow.gradients(found).norm(dim=1) < 1e-7]
+    assert len(settled) >= 6
+    assert float(count_negative(torch.linalg.eigvalsh(narrow.hessians(settled))).max()) == 0
+    assert float(narrow.losses(settled).min()) > 1e-3
 
 
 def test_a_search_for_critical_points_finds_saddle_points():

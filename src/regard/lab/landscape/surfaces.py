@@ -32,18 +32,21 @@ from matplotlib.axes import Axes
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import spearmanr
 from torch import Tensor
-from torch.func import grad, hessian, jacrev, vmap
+from torch.func import grad, jacrev, vmap
 
 from regard.evaluation.intervals import mean_interval
 from regard.lab.drawing import COLORS, INK, MUTED, label_axes, make_panels, plot_errorbars
 from regard.lab.landscape import LANDSCAPE
+from regard.lab.random_features import median_interval
 from regard.lab.study import Study, StudySection, StudyTable
 from regard.logging import log_info, progress_bar
 
-_GLOBAL = 1e-3
+_GLOBAL = 1e-6
 """A minimum with a loss below this share of the variance of the targets counts as global."""
 _CRITICAL = 1e-6
 """The gradient norm below which a point counts as critical."""
+_TEACHER_SCALE = 3.0
+"""The teacher's weights are larger than initial ones, so that its output is far from linear."""
 _ZERO = 1e-5
 """Eigenvalues between -1e-5 and 1e-5 of the largest count as zero: minima of wide networks are flat."""
 
@@ -54,8 +57,8 @@ class LandscapeSizes:
 
     num_rows: int = 60
     num_inputs: int = 2
-    teacher_width: int = 3
-    widths: tuple[int, ...] = (1, 2, 3, 4, 6, 10)
+    teacher_width: int = 4
+    widths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12)
     num_starts: int = 40
     """Random starts of each width."""
     adam_steps: int = 300
@@ -106,7 +109,7 @@ class TanhSurface:
         return vmap(grad(self.loss))(weights)
 
     def hessians(self, weights: Float[Tensor, "runs weights"]) -> Float[Tensor, "runs weights weights"]:
-        return vmap(hessian(self.loss))(weights)
+        return vmap(jacrev(grad(self.loss)))(weights)
 
     def draw(self, runs: int, rng: torch.Generator) -> Float[Tensor, "runs weights"]:
         """Random weights with pre-activations and outputs of a variance of about 1."""
@@ -129,7 +132,10 @@ def make_surface(sizes: LandscapeSizes, width: int, *, seed: int) -> TanhSurface
     rng = torch.Generator().manual_seed(seed)
     inputs = torch.randn(sizes.num_rows, sizes.num_inputs, generator=rng, dtype=torch.float64)
     teacher = TanhSurface(inputs, torch.zeros(sizes.num_rows, dtype=torch.float64), sizes.teacher_width)
-    outputs = tanh_outputs(2 * teacher.draw(1, rng)[0], inputs, sizes.teacher_width)
+    weights = _TEACHER_SCALE * teacher.draw(1, rng)[0]
+    # Hidden units of equal weight: none of them can be left out.
+    weights[-sizes.teacher_width :] = weights[-sizes.teacher_width :].sign()
+    outputs = tanh_outputs(weights, inputs, sizes.teacher_width)
     return TanhSurface(inputs, outputs / outputs.std(), width)
 
 
@@ -352,8 +358,8 @@ def _drops(axes: Axes, sizes: LandscapeSizes, rng: torch.Generator, seed: int) -
     best, _ = measure_drops(surface, weights, (0.5,))  # the largest predicted drop
     rows, ratios = [], []
     for multiple, expected, found in zip(sizes.multiples, predicted / best, measured / best, strict=True):
-        rows.append([multiple, float(expected.mean()), mean_interval(found)])
-        ratios.append(float(found.mean()))
+        rows.append([multiple, float(expected.mean()), median_interval(found)])
+        ratios.append(rows[-1][2][0])
     grid = torch.linspace(0, max(sizes.multiples), 60)
     axes.plot(grid, 4 * grid * (1 - grid), color=INK, linewidth=1.1, label="η g² (1 - η κ / 2)")
     plot_errorbars(axes, sizes.multiples, [row[2] for row in rows], fmt="o", color=COLORS[2], markersize=4,
@@ -368,7 +374,9 @@ def _drops(axes: Axes, sizes: LandscapeSizes, rng: torch.Generator, seed: int) -
         f"{measured.size(1)} networks."
     )
     columns = ["learning rate · κ / 2", "predicted drop", "measured drop"]
-    note = "In units of the largest predicted drop, that at half of 2 / κ; κ is the curvature along the gradient."
+    note = (
+        "In units of the largest predicted drop, that at half of 2 / κ; κ is the curvature along the gradient. Medians."
+    )
     return [finding], [StudyTable("drop of the loss in one step", columns, rows, note)]
 
 
@@ -404,8 +412,8 @@ def _paths(panels: Sequence[Axes], sizes: LandscapeSizes, rng: torch.Generator, 
     means = {name: float(found[max(sizes.path_widths)][name].mean()) for name in names}
     finding = (
         f"Between two minima of {max(sizes.path_widths)} hidden units the loss rises by {means['segment']:.3g} along "
-        f"the segment, by {means['segment, aligned']:.3g} if the units are aligned, and by {means['learned curve']:.2g} "
-        f"along a learned curve (variance of the targets: 1)."
+        f"the segment, by {means['segment, aligned']:.3g} if the units are aligned, and by "
+        f"{means['learned curve']:.2g} along a learned curve (variance of the targets: 1)."
     )
     columns = ["hidden units", "loss of the minima", *(f"barrier, {name}" for name in names)]
     note = f"Means over {sizes.num_pairs} pairs with 95 % intervals."
