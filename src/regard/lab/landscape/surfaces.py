@@ -326,12 +326,16 @@ def _minima(axes: Axes, sizes: LandscapeSizes, rng: torch.Generator, seed: int) 
 
 def _saddles(axes: Axes, sizes: LandscapeSizes, rng: torch.Generator, seed: int) -> StudySection:
     surface = make_surface(sizes, sizes.critical_width, seed=seed)
-    weights = find_critical_points(surface, surface.draw(sizes.num_critical, rng), steps=sizes.critical_steps)
+    starts = surface.draw(sizes.num_critical, rng)
+    # Every other start is first moved downhill: random weights are nearest to saddle points of a high loss.
+    starts[::2] = find_minima(surface, starts[::2], adam_steps=sizes.adam_steps // 3, polish_steps=0)
+    weights = find_critical_points(surface, starts, steps=sizes.critical_steps)
     losses = surface.losses(weights)
     negative = count_negative(torch.linalg.eigvalsh(surface.hessians(weights))) if len(weights) else torch.zeros(0)
     shaken = negative + 0.3 * (torch.rand(len(negative), generator=rng) - 0.5)
     axes.plot(losses, shaken, "o", color=COLORS[1], markersize=3, alpha=0.5)
     label_axes(axes, f"Critical points, {sizes.critical_width} hidden units", "loss", "negative eigenvalues")
+    axes.set_yticks(range(int(negative.max()) + 1 if len(negative) else 1))
     rows = [
         [int(count), int((negative == count).sum()), float(some.min()), float(some.median()), float(some.max())]
         for count in sorted(set(negative.tolist()))
@@ -345,9 +349,7 @@ def _saddles(axes: Axes, sizes: LandscapeSizes, rng: torch.Generator, seed: int)
         f"of their number with the loss is {correlation:.2f}."
     )
     columns = ["negative eigenvalues", "critical points", "lowest loss", "median loss", "highest loss"]
-    note = (
-        f"Points with a gradient norm below {_CRITICAL:g}, found by minimizing the gradient norm from random weights."
-    )
+    note = f"Points with a gradient norm below {_CRITICAL:g}, found by minimizing the gradient norm."
     return [finding], [StudyTable("critical points by their index", columns, rows, note)]
 
 
