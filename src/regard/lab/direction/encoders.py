@@ -209,7 +209,7 @@ def _table(found: dict[str, dict[str, Interval]], numbers: dict[str, int], sizes
     rows = [[name, numbers[name], *found[name].values()] for name in found]
     note = (
         f"Accuracy after {sizes.steps} steps of {sizes.batch_size} sequences of {sizes.length} tokens, "
-        f"{sizes.num_seeds} seeds; targets {sizes.distance} positions away; in brackets 95 % intervals (Clopper, Pearson)."
+        f"{sizes.num_seeds} seeds; targets {sizes.distance} positions away; in brackets 95 % intervals."
     )
     return StudyTable("accuracy by reading direction", ["encoder", "parameters", *READING_TASKS], rows, note)
 
