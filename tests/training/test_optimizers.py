@@ -1,5 +1,7 @@
 """The optimizers and their state."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,7 @@ from torch import nn
 from regard.training.optimizers import OPTIMIZER_TRAITS, make_optimizer, optimizer_tensors, restore_optimizer
 
 
-def build(name, *, weight_decay: float = 0.1) -> tuple[nn.Linear, torch.optim.Optimizer]:
+def build(name, *, weight_decay: float = 0.1) -> tuple[nn.Linear, Any]:
     torch.manual_seed(3)
     model = nn.Linear(3, 5)
     with torch.no_grad():

@@ -31,7 +31,7 @@ Dimensions: `weights`, all trained parameters of a model in one vector.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -208,7 +208,8 @@ class RunLoss:
             squares.append(float(gradient @ gradient))
             products.append(float(gradient @ total))
         counts = torch.tensor([batch.num_targets for batch in self.batches], dtype=torch.float64)
-        return noise_scale(*(torch.tensor(each, dtype=torch.float64) for each in (squares, products)), counts)
+        as_tensor = partial(torch.tensor, dtype=torch.float64)
+        return noise_scale(as_tensor(squares), as_tensor(products), counts)
 
 
 def _batches_of(run: Run, num_batches: int) -> tuple[list[Any], str]:

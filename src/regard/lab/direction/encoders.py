@@ -169,6 +169,7 @@ def study_direction(*, quick: bool = False, seed: int = 0, sizes: DirectionSizes
     for panel, (name, build) in zip(axes[1:], build_encoders(sizes).items(), strict=True):
         torch.manual_seed(seed)
         panel.imshow(influence(build(), 9).numpy(), cmap="Blues", vmin=0, vmax=1.4)
+        panel.set_xticks(range(0, 9, 2))
         label_axes(panel, name, "input position", "output position", has_grid=False)
     section = _findings(found, sizes), [_table(found, numbers, sizes)]
     return DIRECTION.result(sizes, [section], figure)

@@ -42,16 +42,16 @@ from regard.nn.recurrent import RecurrentStack, unroll
 class EfficiencySizes:
     """The layers and lengths; the defaults are those of a quick run."""
 
-    model_dim: int = 16
+    model_dim: int = 64
     kernel_size: int = 3
     window: int = 4
     """Positions that restricted self-attention sees, the own one included."""
-    lengths: tuple[int, ...] = (16, 32, 64, 128)
+    lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
     distances: tuple[int, ...] = (1, 2, 4, 8, 16)
     max_layers: int = 16
 
 
-_FULL = EfficiencySizes(model_dim=32, lengths=(16, 32, 64, 128, 256, 512), distances=(1, 2, 4, 8, 16, 32),
+_FULL = EfficiencySizes(model_dim=128, lengths=(16, 32, 64, 128, 256, 512, 1_024), distances=(1, 2, 4, 8, 16, 32),
                         max_layers=32)  # fmt: skip
 
 
@@ -245,12 +245,12 @@ def _findings(
     first, last = min(sizes.lengths), max(sizes.lengths)
     cheaper = [n for n, one, other in zip(sizes.lengths, operations["self-attention"], operations["recurrent"],
                                           strict=True) if one < other]  # fmt: skip
-    constant = [name for name, values in depths.items() if values[0] == values[-1]]
+    constant = [name for name, values in depths.items() if values[-2] == values[-1]]
     far, farthest = paths["convolutional"][-1], max(sizes.distances)
     return [
         f"From {first} to {last} positions the longest chain of operations of a recurrent layer grows from "
-        f"{depths['recurrent'][0]:,} to {depths['recurrent'][-1]:,}; it does not depend on the length with "
-        f"{', '.join(constant) or 'no other layer'}.",
+        f"{depths['recurrent'][0]:,} to {depths['recurrent'][-1]:,}; it does not grow over the last doubling with "
+        f"{'; '.join(constant) or 'no other layer'}.",
         "Over the last doubling the operations grow as n to the power "
         + ", ".join(f"{growth_exponent(sizes.lengths, each):.2f} ({name})" for name, each in operations.items())
         + f"; self-attention takes fewer than an LSTM of the same width {sizes.model_dim} up to "

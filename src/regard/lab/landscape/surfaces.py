@@ -23,6 +23,7 @@ tanh unit inverted, without changing the function: two minima are aligned by the
 Dimensions: `runs` networks, `rows` examples, `inputs`, `width` hidden units, `weights` of a network as one vector.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -342,7 +343,9 @@ def _saddles(axes: Axes, sizes: LandscapeSizes, rng: torch.Generator, seed: int)
         if len(some := losses[negative == count])
     ]
     is_saddle = int((negative > 0).sum())
-    correlation = float(spearmanr(losses, negative).statistic) if len(rows) > 1 else float("nan")
+    correlation = math.nan
+    if len(rows) > 1:
+        correlation, _ = spearmanr(losses.numpy(), negative.numpy())
     finding = (
         f"Of {len(weights)} critical points that {sizes.num_critical} searches found, {is_saddle} are saddle points "
         f"with up to {max(rows, default=[0])[0]} negative eigenvalues of {surface.num_weights}; the rank correlation "
