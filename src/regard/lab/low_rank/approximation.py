@@ -12,8 +12,8 @@ $$ \lVert W - W_r \rVert_F^2 = \sum_{i > r} \sigma_i^2 . $$
 
 It is stored in $r (m + n)$ numbers instead of $m n$. The matrices are the linear layers of a model's blocks. Compared
 are, at each rank: the trained weights, truncated; the update of full fine-tuning, truncated and added to the base; and
-LoRA, whose update has that rank from the first step; embeddings, positions and norms are trained in full. A run is truncated as it is; where it was fine-tuned from a base
-with all weights, so is its update.
+LoRA, whose update has that rank from the first step. In all three, embeddings, positions and norms are trained in full. A
+run is truncated as it is; where it was fine-tuned from a base with all weights, so is its update.
 
 Without a run, a small Transformer learns to copy the token one position back, and is fine-tuned to copy another one.
 """
@@ -58,8 +58,7 @@ class LowRankSizes:
     steps: int = 250
     """Steps of the base, and of its fine-tuning."""
     batch_size: int = 16
-    learning_rate: float = 3e-3
-    lora_rate: float = 1e-2
+    learning_rate: float = 1e-2
     distances: tuple[int, int] = (1, 3)
     """How far back the token is that the base copies, and that which it is fine-tuned for."""
 
@@ -197,7 +196,7 @@ def _study_trained(sizes: LowRankSizes, seed: int) -> Study:
         # As with truncated updates, all other weights, such as those of positions, are trained in full.
         for name, parameter in adapted.named_parameters():
             parameter.requires_grad_(".base." not in name)
-        lora[rank] = float(loss(tune(adapted, second, sizes.lora_rate, f"LoRA of rank {rank}")))
+        lora[rank] = float(loss(tune(adapted, second, sizes.learning_rate, f"LoRA of rank {rank}")))
         log_info(f"LoRA of rank {rank}: loss {lora[rank]:.4f}")
     found["LoRA"] = RankScores(lora, found["update, truncated"].full, dict.fromkeys(ranks, math.nan))
     return _report(found, block_matrices(tuned), sizes, "loss", before=before)
