@@ -1,6 +1,7 @@
 """`regard lab`: small studies that measure what the lectures state."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from regard.errors import ConfigError, DeviceError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.lab import Study
+    from regard.lab import Study, StudyEntry
 
 _PIPED_WIDTH = 140
 """Columns of a table where stdout is not a terminal."""
@@ -26,6 +27,9 @@ def lab_command(
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few samples: at most three minutes.")] = False,
     out: Annotated[str, typer.Option(help="The folder for NAME.png, NAME.html, NAME.json and NAME.csv.")] = "lab",
     seed: Annotated[int, typer.Option(min=0, help="The random seed.")] = 0,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda or cuda:N, for a study that runs on a GPU (locality).")
+    ] = "cpu",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -43,20 +47,15 @@ def lab_command(
 
       regard lab curvature runs/mine
     """
-    from regard.lab import STUDIES, StudyEntry, run_study
+    from regard.lab import STUDIES, run_study
 
     configure_logging(quiet=quiet)
     if name == "list":
-        if json:
-            print_json({"studies": [{"name": each.name, "question": each.question} for each in STUDIES]})
-        else:
-            for entry in STUDIES:
-                reads = f"\treads {entry.reads}" if isinstance(entry, StudyEntry) and entry.reads else ""
-                print(f"{entry.name}\t{entry.question}{reads}")
+        _print_list(list(STUDIES), json=json)
         return
     STUDIES.find(name)
     _check_folder(Path(out))
-    study = run_study(name, quick=quick, seed=seed, data=data)
+    study = run_study(name, quick=quick, seed=seed, data=data, device=device)
     try:
         files = [str(path) for path in study.write(out)]
     except OSError as error:
@@ -68,6 +67,29 @@ def lab_command(
 
         console = Console()
         _print(study, files, console if console.is_terminal else Console(width=_PIPED_WIDTH))
+
+
+def _print_list(entries: "Sequence[StudyEntry]", *, json: bool) -> None:
+    """Print the studies with their lectures and times: a table in a terminal, otherwise lines with tabs."""
+    import sys
+
+    columns = ("name", "lectures", "quick", "full", "question", "reads")
+    rows = [
+        [each.name, " ".join(each.lectures) or "-", *each.times, each.question, each.reads or "-"] for each in entries
+    ]
+    if json:
+        print_json({"studies": [dict(zip(columns, row, strict=True)) for row in rows]})
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table as RichTable
+
+        grid = RichTable(*columns, box=None, pad_edge=False, caption="Times are those on one core of a CPU.")
+        for row in rows:
+            grid.add_row(*row)
+        Console().print(grid, markup=False, highlight=False)
+    else:
+        for row in rows:
+            print("\t".join(row))
 
 
 def _check_folder(folder: Path) -> None:

@@ -18,6 +18,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from regard.errors import ConfigError
 from regard.lab.study import Study, StudyEntry, StudyTable
 from regard.registry import Registry
 
@@ -26,7 +27,14 @@ __all__ = ["STUDIES", "Study", "StudyEntry", "StudyTable", "run_study"]
 STUDIES: Registry[StudyEntry] = Registry("regard.studies", "study", members=("name", "question", "study"))
 
 
-def run_study(name: str, *, quick: bool = False, seed: int = 0, data: str | os.PathLike[str] | None = None) -> Study:
+def run_study(
+    name: str,
+    *,
+    quick: bool = False,
+    seed: int = 0,
+    data: str | os.PathLike[str] | None = None,
+    device: str = "cpu",
+) -> Study:
     """Run the study registered as `name`, on one CPU thread, so that its numbers do not depend on the number of cores.
 
     Args:
@@ -35,9 +43,14 @@ def run_study(name: str, *, quick: bool = False, seed: int = 0, data: str | os.P
         seed: The random seed; a study with several seeds counts up from it.
         data: A file or a run folder, for a study that reads one (`StudyEntry.reads`); without it the study generates
             its data.
+        device: `cpu`, `cuda` or `cuda:N`, for a study that runs on a GPU.
     """
     entry = STUDIES.find(name)
     given: dict[str, Any] = {} if data is None else {"data": os.fspath(data)}
+    if device != "cpu":
+        if not entry.runs_on_gpu:
+            raise ConfigError(f"the study {name} runs on a CPU only, got the device {device}")
+        given["device"] = device
     import torch
 
     from regard.training.precision import threads

@@ -143,12 +143,27 @@ class StudyEntry:
     reads: str = ""
     """What the function's parameter `data` may be, such as `a text file`; empty for a function without it. Where it is
     None, the study generates its data."""
+    runs_on_gpu: bool = False
+    """Whether the function has a parameter `device` too."""
+    lectures: tuple[str, ...] = ()
+    """The rows of the lectures that it measures, such as `L22`."""
+    minutes: tuple[float, float] | None = None
+    """How long it takes on one core of a CPU, with `quick` and without."""
 
-    def study(self, *, quick: bool, seed: int, data: str | None = None) -> Study:
+    @property
+    def times(self) -> tuple[str, str]:
+        """The same as text, such as `20 s` and `3 min`; dashes where the times are not known."""
+        if self.minutes is None:
+            return "-", "-"
+        quick, full = (f"{each:.0f} min" if each >= 1 else f"{60 * each:.0f} s" for each in self.minutes)
+        return quick, full
+
+    def study(self, *, quick: bool, seed: int, data: str | None = None, device: str = "cpu") -> Study:
         """Import the study's modules and run it."""
         if data is not None and not self.reads:
             raise ConfigError(f"the study {self.name} generates its data and reads no file, got {data}")
         own = {"data": data} if self.reads else {}
+        own |= {"device": device} if self.runs_on_gpu else {}
         return pkgutil.resolve_name(self.function)(quick=quick, seed=seed, **own)
 
     def result(self, sizes: Any, sections: Sequence[StudySection], figure: "Figure", **settings: Any) -> Study:

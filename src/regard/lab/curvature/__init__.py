@@ -10,4 +10,5 @@ CURVATURE = StudyEntry(
     question="How does the learning rate of a run compare with the largest one that its curvature allows?",
     function="regard.lab.curvature.sharpness:study_curvature",
     reads="a run folder",
+    lectures=("L29", "L30"),
 )

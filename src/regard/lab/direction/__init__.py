@@ -9,4 +9,5 @@ DIRECTION = StudyEntry(
     title="Bidirectional and causal encoders",
     question="When does an encoder have to read a text in both directions?",
     function="regard.lab.direction.encoders:study_direction",
+    lectures=("L03", "L19"),
 )

@@ -9,4 +9,5 @@ EFFICIENCY = StudyEntry(
     title="Operations, sequential steps, path lengths and parameters against the length",
     question="Do the costs of attention, recurrence and convolution grow with the length as stated?",
     function="regard.lab.efficiency.growth:study_efficiency",
+    lectures=("L41",),
 )

@@ -9,4 +9,5 @@ LANDSCAPE = StudyEntry(
     title="Local minima, saddle points and the paths between minima",
     question="Do bad local minima trap gradient descent, and are good minima connected?",
     function="regard.lab.landscape.surfaces:study_landscape",
+    lectures=("L29",),
 )

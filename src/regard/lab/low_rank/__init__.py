@@ -10,4 +10,5 @@ LOW_RANK = StudyEntry(
     question="Are the weights of a trained model of low rank, or only what fine-tuning changes?",
     function="regard.lab.low_rank.approximation:study_low_rank",
     reads="a run folder",
+    lectures=("L21",),
 )

@@ -12,8 +12,8 @@ $$ \lVert W - W_r \rVert_F^2 = \sum_{i > r} \sigma_i^2 . $$
 
 It is stored in $r (m + n)$ numbers instead of $m n$. The matrices are the linear layers of a model's blocks. Compared
 are, at each rank: the trained weights, truncated; the update of full fine-tuning, truncated and added to the base; and
-LoRA, whose update has that rank from the first step. In all three, embeddings, positions and norms are trained in full. A
-run is truncated as it is; where it was fine-tuned from a base with all weights, so is its update.
+LoRA, whose update has that rank from the first step. In all three, embeddings, positions and norms are trained in full.
+A run is truncated as it is; where it was fine-tuned from a base with all weights, so is its update.
 
 Without a run, a small Transformer learns to copy the token one position back, and is fine-tuned to copy another one.
 """
