@@ -131,7 +131,7 @@ def test_the_study_is_whole():
     for row in study.tables[0].rows:
         _, bias, variance, noise, total, *_ = row
         assert total == pytest.approx(bias + variance + noise)
-    assert len(study.figure.axes) == 6
+    assert len(study.figure.axes) == 7
     for table in study.tables[:3]:
         assert table.columns[1] == "bias² (unbiased estimate)"
         assert "can be negative" in table.note
