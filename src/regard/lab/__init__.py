@@ -13,6 +13,7 @@ group `regard.studies`, those of other packages in the same way as these. A
 study's modules are imported when it runs.
 """
 
+import os
 import time
 from dataclasses import replace
 from typing import Any
@@ -26,22 +27,26 @@ __all__ = ["STUDIES", "Study", "StudyEntry", "StudyTable", "run_study"]
 STUDIES: Registry[StudyEntry] = Registry("regard.studies", "study", members=("name", "question", "study"))
 
 
-def run_study(name: str, *, quick: bool = False, seed: int = 0, data: str | None = None, device: str = "cpu") -> Study:
+def run_study(
+    name: str,
+    *,
+    quick: bool = False,
+    seed: int = 0,
+    data: str | os.PathLike[str] | None = None,
+    device: str = "cpu",
+) -> Study:
     """Run the study registered as `name`, on one CPU thread, so that its numbers do not depend on the number of cores.
 
     Args:
         name: One of `STUDIES.names()`.
         quick: Use small sizes, few samples and few seeds.
         seed: The random seed; a study with several seeds counts up from it.
-        data: A file, for a study that reads one; without it the study generates its data.
+        data: A file or a run folder, for a study that reads one (`StudyEntry.reads`); without it the study generates
+            its data.
         device: `cpu`, `cuda` or `cuda:N`, for a study that runs on a GPU.
     """
     entry = STUDIES.find(name)
-    given: dict[str, Any] = {}
-    if data is not None:
-        if not entry.reads_data:
-            raise ConfigError(f"the study {name} generates its data and reads no file, got {data}")
-        given = {"data": data}
+    given: dict[str, Any] = {} if data is None else {"data": os.fspath(data)}
     if device != "cpu":
         if not entry.runs_on_gpu:
             raise ConfigError(f"the study {name} runs on a CPU only, got the device {device}")
@@ -53,5 +58,5 @@ def run_study(name: str, *, quick: bool = False, seed: int = 0, data: str | None
     started = time.perf_counter()
     with threads(1), torch.random.fork_rng(devices=[]):
         study = entry.study(quick=quick, seed=seed, **given)
-    settings = {"quick": quick, "seed": seed, **({} if data is None else {"file": data}), **study.settings}
+    settings = {**study.settings, "quick": quick, "seed": seed, **given}
     return replace(study, settings=settings, seconds=time.perf_counter() - started)

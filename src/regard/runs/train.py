@@ -68,6 +68,7 @@ _MAY_CHANGE = {
         "minutes",
         "patience",
         "checkpoint_every",
+        "keep_checkpoints",
         "device",
         "tensorboard",
         "baseline",
@@ -326,7 +327,7 @@ def start(
         notes=data.notes,
         columns=list(data.columns),
     )
-    _require_space(folder, provenance.num_parameters)
+    _require_space(folder, provenance.num_parameters, settings.train.keep_checkpoints)
     with folder.lock():
         folder.require_vacant(overwrite=overwrite)  # another process may have trained here since the first check
         folder.create(settings, provenance, data.codecs, data.held_out)
@@ -375,7 +376,13 @@ def _fit(
     folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: bool, on_evaluation: OnEvaluation | None = None
 ) -> Run:
     def save(trainer: Trainer) -> None:
-        save_checkpoint(folder.checkpoints, trainer.progress.step, trainer.tensors(), trainer.progress_note())
+        save_checkpoint(
+            folder.checkpoints,
+            trainer.progress.step,
+            trainer.tensors(),
+            trainer.progress_note(),
+            keep=trainer.config.keep_checkpoints,
+        )
         if not folder.model_path.exists():
             save_best(trainer)
 
@@ -499,9 +506,9 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return result
 
 
-def _require_space(folder: RunFolder, num_parameters: int) -> None:
-    """Two checkpoints of four numbers a parameter, one being written, and the model."""
-    needed = num_parameters * 4 * (4 * 3 + 1)
+def _require_space(folder: RunFolder, num_parameters: int, num_checkpoints: int) -> None:
+    """The checkpoints of four numbers a parameter, one more being written, and the model."""
+    needed = num_parameters * 4 * (4 * (num_checkpoints + 1) + 1)
     existing = next(parent for parent in (folder.path, *folder.path.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:

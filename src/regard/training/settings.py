@@ -49,11 +49,12 @@ class TrainConfig(Settings):
     accumulate: int = Field(default=1, ge=1)
     """Batches of one step; the loss is normalized by the targets of all of them."""
     optimizer: OptimizerName
-    """adamw, adam or muon (for matrices; adamw for the rest). Unset: adamw, but muon for language models that are
-    Transformers, and for those of pairs on a GPU."""
+    """adamw, adam, muon (for matrices; adamw for the rest), sgd, momentum, nesterov, adagrad or rmsprop. Unset: adamw,
+    but muon for language models that are Transformers, and for those of pairs on a GPU."""
     learning_rate: float = Field(gt=0)
     """The peak of the schedule. Unset: 0.03 / sqrt(model_dim), or 0.2 / sqrt(model_dim) for muon (0.064 for pairs);
-    half of it for post-norm Transformers and for the recurrent cell rnn. For fine-tuning: by width and method."""
+    for sgd, momentum, nesterov, adagrad and rmsprop the one that is printed; half of it for post-norm Transformers
+    and for the recurrent cell rnn. For fine-tuning: by width and method."""
     schedule: ScheduleName
     """How the learning rate decays: inverse-sqrt, cosine, linear, trapezoid or constant. Unset: cosine, but trapezoid
     for language models and for muon, and linear for fine-tuning."""
@@ -62,14 +63,14 @@ class TrainConfig(Settings):
     max_steps; for fine-tuning 6 % of all steps. Under a time limit the warmup ends with a tenth of the time at the
     latest."""
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
-    """Decay of the optimizer's mean gradient."""
+    """Decay of the optimizer's mean gradient; the momentum of momentum and nesterov."""
     beta2: float = Field(ge=0.0, lt=1.0)
     """Decay of the optimizer's mean squared gradient. Unset: 0.98, but 0.95 for language models and 0.999 for
     fine-tuning."""
     epsilon: float = Field(default=1e-9, gt=0)
-    """Added to the root of the mean squared gradient in Adam."""
+    """Added to the root of the squared gradients in Adam, AdaGrad and RMSProp."""
     weight_decay: float = Field(ge=0)
-    """Weight decay of AdamW and Muon on matrices; biases and gains have none. Unset: 0.01, but 0.1 for language
+    """Weight decay of AdamW, Muon and SGD on matrices; biases and gains have none. Unset: 0.01, but 0.1 for language
     models and 0.05 for images."""
     label_smoothing: float = Field(ge=0.0, lt=1.0)
     """The share of the target's probability that is spread over all classes. Unset: 0.1 for sequence-to-sequence
@@ -94,6 +95,9 @@ class TrainConfig(Settings):
     checkpoint_every: int | None = Field(default=None, ge=1)
     """Steps between checkpoints; there is one every five minutes in any case. Unset: 500, and under a time limit more,
     where saving would take more than a fiftieth of the time."""
+    keep_checkpoints: int = Field(default=2, ge=2)
+    """The newest checkpoints that are kept: one, and another in case it is damaged; more to measure what changes in
+    training (`regard lab curvature`)."""
     device: DeviceName = "auto"
     """auto, cpu, cuda, or cuda:1 and so on."""
     precision: PrecisionName = "auto"
