@@ -114,7 +114,7 @@ def test_conversations_and_trees_are_searched(regard, space: Path, monkeypatch, 
                    "--out", out, "--json").succeeds()  # fmt: skip
     table = json.loads(shown.out.splitlines()[-1])
     assert table["num_trials"] == 2
-    assert table["hypotheses"] == 9
+    assert table["hypotheses"] == 6
     assert (out / "sweep.html").stat().st_size > 0
 
 

@@ -102,7 +102,7 @@ def test_prompts_and_answers_may_be_messages():
         ([{"prompt": "p", "chosen": "a", "rejected": "a"}, {"prompt": "p", "chosen": "a", "rejected": "b"}],
          BadRowsError, "a chosen answer that is equal to the rejected one: row 1"),
         ([{"prompt": "p", "chosen": " ", "rejected": "a"}, {"prompt": "p", "chosen": "a", "rejected": "b"}],
-         BadRowsError, "an empty chosen: row 1"),
+         BadRowsError, "an empty chosen answer: row 1"),
         ([{"prompt": "p", "answer": "", "rating": 3}, {"prompt": "p", "answer": "b", "rating": 4}],
          DataError, "no two differ there"),
         ([{"prompt": "p", "answer": "a", "rating": 3}, {"prompt": "p", "answer": "b", "rating": 3}],

@@ -224,7 +224,10 @@ def _read_pairs(read: Any, columns: _Columns) -> Iterator[Record]:
             values = [] if fault else _cells(row, columns)
         except DataError as error:
             fault = str(error)
-        if not fault and values[1] == values[2] and values[1].strip():
+        empty = [role for role, value in zip(columns.roles[1:3], values[1:3], strict=False) if not value.strip()]
+        if not fault and empty:
+            fault = f"an empty {empty[0]} answer"
+        elif not fault and values[1] == values[2]:
             fault = "a chosen answer that is equal to the rejected one"
         yield line, () if fault else tuple(values), fault
 

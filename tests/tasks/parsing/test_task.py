@@ -130,6 +130,11 @@ def test_a_command_draws_a_tree_as_text_and_to_a_file(run: Any, tmp_path: Path, 
     assert path.read_text(encoding="utf-8") == draw_as_svg(tree)
 
 
+def test_a_certificate_is_of_exact_trees(run: Any):
+    found = run.certificate().to_json()
+    assert found["validation"]["metric"] == "exact_trees"
+
+
 def test_a_server_draws_trees_where_that_is_asked_for(run: Any):
     client = TestClient(make_app(run))
     (plain,) = client.post("/predict", json={"inputs": ["the cat sees"]}).json()["predictions"]
