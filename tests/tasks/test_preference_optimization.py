@@ -232,6 +232,28 @@ def test_methods_that_sample_need_prompts_alone(base, rows, tmp_path, form):
     assert run.evaluate(rows).scores["mean_reward"].value  # of their prompts
 
 
+@pytest.mark.parametrize("messages", [1, 2])
+def test_a_reward_reads_prompts_as_the_rows_have_them_not_as_the_template_writes_them(
+    base, rows, tmp_path, monkeypatch, messages
+):
+    """In training, in evaluations of training, and in those of the run."""
+    seen: set[str] = set()
+    monkeypatch.setattr("regard.data.builtin.ratings.utility", lambda prompt, answer: float(bool(seen.add(prompt))))
+    template = "{% for m in messages %}note and {{ m.content }} {% endfor %}"
+    prompts = [[{"role": "system", "content": "tell"}, {"role": "user", "content": row["prompt"]}] for row in rows[:60]]
+    asked = [{"prompt": each[-messages:]} for each in prompts]
+    run = aligned(
+        base, asked, tmp_path / "run", method="grpo", reward=UTILITY, steps=1, prompts=3, task={"template": template}
+    )
+    expected = {each[-1]["content"] if messages == 1 else json.dumps(each) for each in prompts}
+
+    assert seen
+    assert {json.dumps(json.loads(each)) if messages > 1 else each for each in seen} <= expected
+    seen.clear()
+    assert run.evaluate().scores["mean_reward"].value == 0.0
+    assert {json.dumps(json.loads(each)) if messages > 1 else each for each in seen} <= expected
+
+
 def test_prompts_alone_teach_no_method_that_learns_from_pairs(base, tmp_path):
     rows = [{"prompt": f"write about cats and rain {number}:"} for number in range(20)]
     with pytest.raises(DataError, match="prompts alone are for methods that sample answers"):

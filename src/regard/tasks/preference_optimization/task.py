@@ -222,6 +222,8 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         self._rewards: Mapping[str, Reward] = {}
         self._progress: AlignmentProgress | None = None
         self._rollouts: Rollouts | None = None
+        self._texts: dict[tuple[int, ...], str] = {}
+        """By their tokens, prompts that a chat template has written: a reward reads them as the rows have them."""
 
     # Data
 
@@ -254,7 +256,22 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         end = self.tokenizer.end
         texts = [[row[side] if side < len(row) else "" for row in rows] for side in (1, 2)]
         answers = [[[*ids, end] for ids in self.tokenizer.encode(some)] for some in texts]
-        return [[encode_prompt(row[0], self.tokenizer, self._chat) for row in rows], *answers]
+        return [self._encode_prompts([row[0] for row in rows]), *answers]
+
+    def _encode_prompts(self, prompts: Sequence[str]) -> list[list[int]]:
+        found = [encode_prompt(prompt, self.tokenizer, self._chat) for prompt in prompts]
+        if self._chat is not None and self.settings.is_on_policy:
+            self._texts.update(zip((tuple(self._cut(ids)) for ids in found), prompts, strict=True))
+        return found
+
+    def _cut(self, prompt: Any) -> Any:
+        """Of a prompt that leaves no half of the positions for its answers, the end."""
+        return prompt[-max(1, self.settings.max_length // 2) :]
+
+    def _prompt_texts(self, prompts: Sequence[Sequence[int]]) -> list[str]:
+        """Prompts as a reward reads them: those of the rows; without a chat template, the texts of their tokens."""
+        decoded = self.tokenizer.decode(prompts)
+        return [self._texts.get(tuple(prompt), text) for prompt, text in zip(prompts, decoded, strict=True)]
 
     def defaults(self, context: DefaultsContext) -> Defaults:
         method, width = self.settings.method or "dpo", context.model.model_dim
@@ -318,12 +335,12 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         bound._reference = reference
         bound._progress = AlignmentProgress(
             self.tokenizer, bound._reference, rewards, num_answers=settings.evaluation_answers,
-            max_tokens=settings.max_tokens,
+            max_tokens=settings.max_tokens, texts_of=bound._prompt_texts,
         )  # fmt: skip
         if settings.is_on_policy:
             bound._rollouts = Rollouts(
                 self.tokenizer, settings.method, beta=settings.beta, samples=settings.samples,  # pyright: ignore[reportArgumentType]  one of them
-                max_tokens=settings.max_tokens,
+                max_tokens=settings.max_tokens, texts_of=bound._prompt_texts,
             )  # fmt: skip
         return bound
 
@@ -331,6 +348,8 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         settings = self.settings
         if not settings.is_on_policy:
             return super().batches(data, batch_tokens=batch_tokens, seed=seed)
+        if self._chat is not None:
+            self._encode_prompts([row[0] for row in (*data.train_rows(), *data.held_out["valid"])])
         store: Any = data.train
 
         def make(rows: NDArray[np.int64]) -> PreferencePairs:
@@ -339,9 +358,8 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         return PromptBatches(store, make, size=settings.prompts, repeats=settings.updates, seed=seed)
 
     def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> PreferencePairs:
-        """Of a prompt that leaves no half of the positions for its answers, the end is read."""
         most = self.settings.max_length
-        prompts = [ids[-max(1, most // 2) :].tolist() for ids in columns[0]]
+        prompts = [self._cut(ids).tolist() for ids in columns[0]]
         answers = [
             [ids[: most - len(prompt)].tolist() for ids, prompt in zip(side, prompts, strict=True)]
             for side in columns[1:]
@@ -451,7 +469,7 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
     def _sampled_rewards(self, model: Any, prompts: Sequence[tuple[int, ...]]) -> list[float]:
         """The reward of an answer to each prompt, sampled from the model's own distribution."""
         answers = sample_answers(model, self.tokenizer, prompts, seed=_SEED, max_tokens=self.settings.max_tokens)
-        return self._rewards["reward"](self.tokenizer.decode(prompts), self.tokenizer.decode(answers))
+        return self._rewards["reward"](self._prompt_texts(prompts), self.tokenizer.decode(answers))
 
     # Use
 
