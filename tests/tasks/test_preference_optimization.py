@@ -153,6 +153,14 @@ def test_rollouts_have_the_log_probabilities_and_advantages_of_their_samples(bas
         torch.testing.assert_close(by_text.view(5, 3), expected.to(by_text), atol=1e-4, rtol=0)
 
 
+def test_the_first_evaluation_measures_how_long_the_next_ones_take(base, rows):
+    """Under a time limit they are timed by it: that of a pass over all rows would leave no time for any."""
+    trainer, seconds = trainer_of(base, rows, "reinforce", reward=UTILITY, prompts=3), []
+    trainer.fit(lambda line: seconds.append(trainer.progress.evaluation_seconds))
+    assert seconds[0] == 0.0
+    assert all(each > 0.0 for each in seconds[1:])
+
+
 def test_samples_are_used_for_several_updates_and_then_replaced(base, rows):
     trainer = trainer_of(base, rows, "ppo", reward=UTILITY, updates=2, prompts=3)
     first, second, third = (trainer.training_batch(number) for number in range(3))

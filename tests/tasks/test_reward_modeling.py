@@ -226,3 +226,5 @@ def test_a_reward_run_goes_through_every_command(tmp_path: Path):
     tuned = regard.finetune(base.path, path, out=tmp_path / "tuned", steps=2, device="cpu", show_progress=False)
     assert tuned.task.name == "reward-modeling"
     assert tuned.settings.task.continues
+    assert tuned.settings.head.pooling == "mean"
+    assert tuned.settings.train.learning_rate == pytest.approx(0.03 / 16**0.5, rel=0.05)  # as from scratch

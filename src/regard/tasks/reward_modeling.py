@@ -39,7 +39,7 @@ from regard.evaluation.examples import Examples
 from regard.generation.config import GenerationConfig
 from regard.logging import log_info
 from regard.models.family import ModelConfig
-from regard.models.heads import HeadConfig, SequenceClassifier, default_pooling
+from regard.models.heads import HeadConfig, SequenceClassifier
 from regard.nn.preferences import bradley_terry_losses
 from regard.tasks.choices import Defaults, DefaultsContext
 from regard.tasks.content import Prediction, ReportContent, ServerSchema
@@ -51,6 +51,9 @@ from regard.tasks.text import SEPARATOR, TextSettings, TextTask, encode_texts, m
 from regard.text.chat import Chat
 
 _FIRST, _SECOND = "first", "second"
+_NARROW, _NARROW_RATE, _WIDE_RATE = 256, 0.03, 40.0
+"""Learning rates of fine-tuning: times model_dim ** -0.5, as from scratch, at most times model_dim ** -2, by which wide
+models, which know more than minutes of training teach, change little."""
 _MOST_RATERS = 12
 """Raters whose agreement with the model a report lists."""
 
@@ -141,7 +144,14 @@ class RewardModeling(TextTask[RewardModelingSettings]):
         return _FIRST
 
     def defaults(self, context: DefaultsContext) -> Defaults:
-        return Defaults(super().defaults(context).train, head={"pooling": default_pooling(context.model)})
+        width = context.model.model_dim
+        rate = float(f"{min(_NARROW_RATE / width**0.5, _WIDE_RATE / width**2):.2g}")
+        tuned = {} if context.method != "all" else {"learning_rate": rate}
+        reasons = {"train.learning_rate": f"{rate:g}: which answer is better is a weak signal, and the model is narrow"}
+        return Defaults(
+            super().defaults(context).train, head={"pooling": "mean"}, finetune_train=tuned,
+            reasons=reasons if tuned and width < _NARROW else {},
+        )  # fmt: skip
 
     def build(self, model: ModelConfig, head: HeadConfig) -> SequenceClassifier:
         return SequenceClassifier(model, head, self.tokenizer.vocab_size, 1)
