@@ -100,8 +100,8 @@ _PLAIN = "plain"
 _COMPARED_ROWS, _COMPARED_CHARACTERS = 1_000, 50_000
 """Answers to the validation prompts of a report are generated where these have at most so many characters."""
 _ADAPTER_RATE = 2.4
-"""Times model_dim ** -1.5, for LoRA. At twice this rate, after 100 steps on 860 instructions, SmolLM2 has the format
-in all of its held-out answers, and a perplexity on other text that is 2.9 % higher."""
+"""Times model_dim ** -1.5, for LoRA. After 100 steps on 860 instructions, SmolLM2 has the format in 99 of 100 held-out
+answers, and a perplexity on other text that is 0.7 % higher; at twice this rate in all of them, and 2.9 %."""
 _NGRAM_ORDER, _NGRAM_TOKENS = 3, 2_000_000
 _BLANK_TOKENS = {"bos_token": "", "eos_token": "", "pad_token": "", "add_generation_prompt": False}
 
