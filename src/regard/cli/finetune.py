@@ -38,7 +38,7 @@ from regard.errors import ConfigError
 
 def finetune_command(
     base: RunPath,
-    data: Annotated[Given, argument("DATA...", "A file, several files, or a folder.")] = None,
+    data: Annotated[Given, argument("DATA", "A file, several files, or a folder.")] = None,
     out: RunOut = None,
     task: TaskName = None,
     lora: Lora = False,

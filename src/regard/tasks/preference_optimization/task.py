@@ -265,7 +265,7 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         return found
 
     def _cut(self, prompt: Any) -> Any:
-        """Of a prompt that leaves no half of the positions for its answers, the end."""
+        """A prompt that is longer than half of the context is cut to its end, so that its answers fit."""
         return prompt[-max(1, self.settings.max_length // 2) :]
 
     def _prompt_texts(self, prompts: Sequence[Sequence[int]]) -> list[str]:
