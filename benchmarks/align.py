@@ -48,9 +48,9 @@ def true_rewards(path: Path, prompts: Sequence[str], num_seeds: int) -> list[flo
 
 
 def reward_row(path: Path) -> dict[str, Any]:
-    """The accuracy on held-out pairs, and that of the better answer by true utility."""
+    """The accuracy on the test pairs, which selected nothing, and that of the better answer by true utility."""
     run = regard.load(path, device="cpu")
-    evaluation = run.evaluate(log=False)
+    evaluation = run.test()
     score, ceiling = evaluation.scores["accuracy"], preference_ceiling(evaluation.rows)
     return {"model": "reward model", "accuracy": score.value, "interval": score.interval, "ceiling": ceiling,
             "share": score.value / ceiling, "calibration_error": evaluation.scores["calibration_error"].value,
