@@ -42,6 +42,11 @@ SetValues = Annotated[Given, option("Any setting: --set model.num_layers=6", "--
 NoBaseline = Annotated[bool, typer.Option("--no-baseline", help="Do not fit a simple baseline to compare with.")]
 Template = Annotated[str | None, option("A file with a chat template in Jinja, for conversations.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip rows that cannot be read.")]
+ValidFile = Annotated[Given, option("A file of validation rows.")]
+TestFile = Annotated[Given, option("A file of test rows.")]
+Lora = Annotated[bool, typer.Option("--lora", help="Train low-rank updates, and store only these.")]
+Rank = Annotated[int | None, option("The rank of the updates, with --lora.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")]
 
 _REMEDIES: dict[type[RegardError], str] = {
     BadRowsError: "--skip-bad skips them",
@@ -56,6 +61,11 @@ EXPERIMENT_REMEDIES: dict[type[RegardError], str] = {
     StoppedError: "run the same command again",
 }
 """Those of commands that train several runs, and continue where they were interrupted."""
+TUNING_REMEDIES: dict[type[RegardError], str] = {
+    RunExistsError: "the options are --overwrite and --out",
+    StoppedError: "regard train --out RUN --resume resumes it",
+}
+"""Those of commands that start from the model of another run."""
 
 
 def split_names(columns: str | None) -> list[str] | None:
@@ -72,6 +82,32 @@ def shared_options(
         "data": {"columns": split_names(columns), "encoding": encoding},
         "train": {"device": device},
     }
+
+
+def training_options(
+    *,
+    columns: str | None,
+    encoding: str | None,
+    valid: Given,
+    test: Given,
+    skip_bad: bool,
+    minutes: float | None,
+    steps: int | None,
+    epochs: float | None,
+    seed: int | None,
+    device: str | None,
+) -> dict[str, dict[str, Any]]:
+    """The settings of the options that every command has which trains one run."""
+    return {
+        "data": {"columns": split_names(columns), "encoding": encoding, "valid": valid, "test": test,
+                 "skip_bad": skip_bad or None},
+        "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device},
+    }  # fmt: skip
+
+
+def require_lora(rank: int | None, *, lora: bool) -> None:
+    if rank is not None and not lora:
+        raise ConfigError(f"--rank needs --lora, got {rank} without it")
 
 
 def merge_settings(path: Path | None, assignments: Given, options: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`regard train`: from a file to a run."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from regard.cli.options import (
     Minutes,
     ModelName,
     NoBaseline,
+    Overwrite,
     RunOut,
     Seed,
     SettingsFile,
@@ -27,7 +28,7 @@ from regard.cli.options import (
     print_run,
     read_template,
     remedies,
-    split_names,
+    training_options,
 )
 from regard.cli.output import Json, Quiet, argument, configure_logging, option
 from regard.errors import ConfigError
@@ -58,7 +59,7 @@ def train_command(
     shot_seeds: ShotSeeds = None,
     jobs: Jobs = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -84,13 +85,15 @@ def train_command(
     if shots is None:
         require_shots(shot_seeds, jobs)
 
-    options = {
-        "task": {"name": task, "tokenizer": tokenizer, "template": read_template(template)},
-        "data": {"columns": split_names(columns), "encoding": encoding, "valid": valid, "test": test,
-                 "skip_bad": skip_bad or None},
-        "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device,
-                  "auto_batch": False if no_auto_batch else None, "baseline": False if no_baseline else None},
-    }  # fmt: skip
+    options: dict[str, Any] = training_options(
+        columns=columns, encoding=encoding, valid=valid, test=test, skip_bad=skip_bad, minutes=minutes, steps=steps,
+        epochs=epochs, seed=seed, device=device,
+    )  # fmt: skip
+    options["task"] = {"name": task, "tokenizer": tokenizer, "template": read_template(template)}
+    options["train"] |= {
+        "auto_batch": False if no_auto_batch else None,
+        "baseline": False if no_baseline else None,
+    }
     values = merge_settings(settings, set_, options)
     if shots is not None:
         from regard.experiments.few_shot import few_shot

@@ -54,6 +54,7 @@ from regard.tasks.capabilities import (
     ImageGenerator,
     MessageAnswerer,
     OutputDrawer,
+    RolloutTask,
     SampleScorer,
     SeriesForecast,
     StridedEvaluator,
@@ -728,7 +729,9 @@ class Run:
     ) -> Evaluation:
         if not rows:
             raise DataError("there are no rows to evaluate on")
-        task = self.task if stride is None else capability(self.task, StridedEvaluator).with_stride(stride)
+        task = self._with_rewards(
+            self.task if stride is None else capability(self.task, StridedEvaluator).with_stride(stride)
+        )
         inputs = [task.input_of(row) for row in rows] if task.has_targets else []
         predictions = self.predict_full(inputs, **options) if inputs else []
         likelihoods = task.likelihoods(self.model, task.row_batches(rows), self.device)
@@ -740,6 +743,21 @@ class Run:
         if role is not None:
             self.record(role, "evaluation", result, **options)
         return result
+
+    def _with_rewards(self, task: Any) -> Any:
+        """The task with the functions by which it scores what the model samples, where it needs some."""
+        sources = task.evaluation_rewards() if isinstance(task, RolloutTask) else {}
+        if not sources:
+            return task
+        from regard.runs.rewards import load_reward
+
+        device, seconds = str(self.device), task.reward_seconds()
+        return task.with_rewards(
+            {
+                name: load_reward(source, folder=self.path, seconds=seconds, device=device)
+                for name, source in sources.items()
+            }
+        )
 
     def _read(
         self,

@@ -466,6 +466,14 @@ class RolloutTask(Protocol):
         """The longest time that a function may take to score one answer."""
         ...
 
+    def evaluation_rewards(self) -> Mapping[str, str]:
+        """Those of `reward_sources` that scores after training need as well."""
+        ...
+
+    def with_rewards(self, rewards: Mapping[str, Any]) -> Task[Any]:
+        """The task with functions of texts for `evaluation_rewards`."""
+        ...
+
     def bind(self, reference: ReferenceModel, rewards: Mapping[str, Any]) -> Task[Any]:
         """The task with what its loss needs beside the model: for each of `reward_sources`, a function of texts."""
         ...

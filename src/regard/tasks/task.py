@@ -598,6 +598,11 @@ class Task(Generic[TaskSettingsT]):
         return ExportSpec(self.head_kind)
 
     @classmethod
+    def inherited_settings(cls, base: "Task[Any]") -> dict[str, Any]:
+        """Values of the `[task]` section by the task of the model that is fine-tuned."""
+        return {}
+
+    @classmethod
     def imported_settings(cls, *, max_length: int, window: int) -> dict[str, Any]:
         """Values of the `[task]` section for an imported model with this head."""
         return {}

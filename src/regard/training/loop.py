@@ -172,8 +172,11 @@ class Trainer:
                 return Outcome(progress, "interrupted", is_finished=False)
             last_save = progress.seconds
         elif self._solve() or (self._is_new() and isinstance(self.task, RolloutTask)):
+            before = time.perf_counter()
             observe({**self._evaluate(save_best), "seconds": time.perf_counter() - clock})
             progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
+            if isinstance(self.task, RolloutTask):  # it samples answers: the time of a pass over the rows says nothing
+                progress.evaluation_seconds = time.perf_counter() - before
         reason = self._reason_to_stop()
         chooser = self._thread_chooser()
         while reason is None:
