@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from regard.errors import ConfigError, DeviceError, RunError
 from regard.selection.bounds import DELTA, Bound, binomial, chernoff
@@ -131,20 +132,17 @@ class Ladder:
     def answer(
         self, score: float, before: Sequence[Release], *, reference: float | None = None, seed: int = 0
     ) -> Release:
-        step, shown = self.parameter, before[-1].value if before else None
-        rounded = min(1.0, round(score / step) * step)
-        is_change = shown is None or (score > shown + step and rounded > shown)
-        return Release(
-            mechanism=self.name,
-            parameter=step,
-            record="",
-            query=len(before) + 1,
-            changes=sum(each.is_change for each in before),
-            value=rounded if is_change or shown is None else shown,
-            is_change=is_change,
-            below=step / 2 if is_change else 1.0,
-            above=step / 2 if is_change else step,
-        )
+        found = self.decide(score, before[-1].value if before else math.nan)
+        value, is_change = (each.item() for each in found)
+        below, above = (self.parameter / 2, self.parameter / 2) if is_change else (1.0, self.parameter)
+        return _answer(self, before, value=value, is_change=is_change, below=below, above=above)
+
+    def decide(self, score: ArrayLike, shown: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """What is shown of a score after `shown`, NaN for nothing, and whether it is a change; arrays by element."""
+        rounded = np.minimum(1.0, np.round(np.divide(score, self.parameter)) * self.parameter)
+        is_better = (score > np.add(shown, self.parameter)) & (rounded > shown)
+        is_change = np.asarray(np.isnan(shown) | is_better)
+        return np.where(is_change, rounded, shown), is_change
 
     def num_nodes(self, query: int, changes: int) -> int:
         if query == 1:
@@ -159,8 +157,8 @@ class Thresholdout:
 
     In that case the score on validation rows is released, with noise and rounded. The noise is Laplace's, as in the
     paper: of scale $2\sigma$ on the threshold, anew after each release, $4\sigma$ on each comparison, $\sigma$ on what
-    is released. It is drawn from a seed and independent of the rows, so that the count of nodes holds for every value of
-    it, and it may be known. Before evaluation $i$ the $c$ releases have happened at $\binom{i-1}{c}$ possible places
+    is released. It is drawn from a seed and independent of the rows, so that the count of nodes holds for every value
+    of it, and it may be known. Before evaluation $i$ the $c$ releases have happened at $\binom{i-1}{c}$ possible places
     with $L$ possible values each, so
 
     $$ W = i (i + 1) \cdot (c + 1)(c + 2) \binom{i-1}{c} L^c . $$
@@ -180,30 +178,36 @@ class Thresholdout:
 
     def answer(self, score: float, before: Sequence[Release], *, reference: float | None, seed: int) -> Release:
         assert reference is not None, "a score on training rows is compared with"
-        changes, query = sum(each.is_change for each in before), len(before) + 1
-        noise = _NOISE_SHARE * self.parameter
-        threshold = self.parameter + float(np.random.default_rng([seed, 0, changes]).laplace(scale=2 * noise))
-        of_query = np.random.default_rng([seed, 1, query])
-        threshold += float(of_query.laplace(scale=4 * noise))
-        added, grid = float(of_query.laplace(scale=noise)), _GRID_SHARE * self.parameter
-        is_change = abs(score - reference) > threshold
-        rounded = min(1.0, max(0.0, round((score + added) / grid) * grid))
-        margin = abs(added) + grid / 2 if is_change else max(0.0, threshold)
-        return Release(
-            mechanism=self.name,
-            parameter=self.parameter,
-            record="",
-            query=query,
-            changes=changes,
-            value=rounded if is_change else reference,
-            is_change=is_change,
-            below=margin,
-            above=margin,
-        )
+        changes = sum(each.is_change for each in before)
+        on_threshold = np.random.default_rng([seed, 0, changes]).laplace()
+        on_query = np.random.default_rng([seed, 1, len(before) + 1]).laplace(size=2)
+        found = self.decide(score, reference, np.array([on_threshold, *on_query]))
+        value, is_change, margin = (each.item() for each in found)
+        return _answer(self, before, value=value, is_change=is_change, below=margin, above=margin)
+
+    def decide(
+        self, score: ArrayLike, reference: ArrayLike, noise: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What is shown of a score, whether it is a release, and its margin; arrays by element.
+
+        `noise` has draws of scale 1 for the threshold, the comparison and what is released.
+        """
+        sigma, grid = _NOISE_SHARE * self.parameter, _GRID_SHARE * self.parameter
+        threshold, added = self.parameter + 2 * sigma * noise[0] + 4 * sigma * noise[1], sigma * noise[2]
+        is_change = np.asarray(np.abs(np.subtract(score, reference)) > threshold)
+        rounded = np.clip(np.round((score + added) / grid) * grid, 0.0, 1.0)
+        margin = np.where(is_change, np.abs(added) + grid / 2, np.maximum(0.0, threshold))
+        return np.where(is_change, rounded, reference), is_change, margin
 
     def num_nodes(self, query: int, changes: int) -> int:
         weight = query * (query + 1) * (changes + 1) * (changes + 2)
         return weight * math.comb(query - 1, changes) * self.num_levels**changes
+
+
+def _answer(mechanism: Mechanism, before: Sequence[Release], **found: Any) -> Release:
+    changes = sum(each.is_change for each in before)
+    known = {"mechanism": mechanism.name, "parameter": mechanism.parameter, "record": ""}
+    return Release(**known, query=len(before) + 1, changes=changes, **found)
 
 
 MECHANISMS: dict[str, type[Ladder] | type[Thresholdout]] = {each.name: each for each in (Ladder, Thresholdout)}

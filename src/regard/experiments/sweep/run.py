@@ -483,7 +483,7 @@ def _describe_winner(index: int, winner: FrozenTrial, plan: SweepPlan, *, is_pro
     if value is None:  # the trials with a released score have failed
         value = winner.user_attrs[TrialKey.REPORT]["scores"][objective.name]["value"]
     folders = [RunFolder(plan.repeat_path(number)) for number in range(1, plan.repeats + 1)]
-    repeats = [measure_run(folder)[objective.name] for folder in folders]
+    repeats = [float(measure_run(folder)[objective.name] or 0.0) for folder in folders]
     mean = statistics.fmean(repeats) if repeats else None
     interval = list(mean_interval(repeats)[1:]) if len(repeats) > 1 else None
     if is_proportion and interval is not None:
