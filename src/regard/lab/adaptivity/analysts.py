@@ -348,8 +348,8 @@ def _findings(outcomes: _Outcomes, prices: Sequence[Price], sizes: AdaptivitySiz
         f"The certificate over all evaluated candidates, whose scores are shown as measured, misses the winner's true "
         f"score of {TRUTH:g} for this share of {sizes.num_analysts:,} analysts: {listed(PLAIN)}.",
         f"Of released scores, the bound misses any candidate at any time for at most "
-        f"{format_cell(released[worst].share)} of the analysts ({worst[1]}, {worst[0]}); under the {len(broken)} attacks "
-        f"that break the certificate, {held} of {2 * len(broken)} combinations keep at least "
+        f"{format_cell(released[worst].share)} of the analysts ({worst[1]}, {worst[0]}); under the {len(broken)} "
+        f"attacks that break the certificate, {held} of {2 * len(broken)} combinations keep at least "
         f"{100 * (1 - sizes.delta):g} % of the analysts within it.",
         f"The price: after {price.num_queries} evaluations on {price.num_examples:,} examples, {_PRICED_CHANGES} of "
         f"which changed what is shown, the interval of a Ladder around {_PRICED_SCORE:g} has a half-width of "
