@@ -86,12 +86,17 @@ def _is_number(word: str) -> bool:
 
 
 def read_release_steps(ladder: str | None, thresholdout: str | None) -> dict[str, Any]:
-    """The settings of --ladder and --thresholdout."""
-    given = {"ladder": ladder, "thresholdout": thresholdout}
-    for name, text in given.items():
+    """The settings of --ladder and --thresholdout, checked before any data is read."""
+    steps: dict[str, Any] = {}
+    for name, text in {"ladder": ladder, "thresholdout": thresholdout}.items():
         if text is not None and not _is_number(text):
             raise ConfigError(f"--{name} takes a number, got {text!r}")
-    return {name: text if text in (None, "auto") else float(text) for name, text in given.items()}
+        steps[name] = text if text is None or text == "auto" else float(text)
+        if isinstance(steps[name], float):
+            from regard.selection.releases import make_mechanism
+
+            make_mechanism(name, steps[name])
+    return steps
 
 
 def split_names(columns: str | None) -> list[str] | None:

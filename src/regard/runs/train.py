@@ -36,6 +36,7 @@ from regard.runs.folder import RunFolder, imported_runs
 from regard.runs.report import describe_failure, describe_release, write_released_report, write_run_report
 from regard.runs.rewards import load_reward
 from regard.runs.run import Run, split_paths_and_rows
+from regard.selection.ledger import TRAINING
 from regard.selection.releases import AUTO, Release, ReleasedScores
 from regard.selection.siblings import read_ledgers
 from regard.settings import merge_tables, require_table
@@ -495,7 +496,8 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
 def _report_release(run: Run) -> Run:
     """Report what was released of the kept weights: they are not evaluated again."""
     candidate = run.candidate()
-    line = next(line for line in reversed(run.folder.read_ledger()) if line["candidate"] == candidate)
+    evaluated = [line for line in run.folder.read_ledger() if line["event"] == TRAINING]
+    line = next(line for line in reversed(evaluated) if line["candidate"] == candidate)
     release, (metric,) = line["release"], line["scores"]
     rows, signature = release["examples"], make_signature({"n": release["examples"], "release": release["mechanism"]})
     scores = {metric: {"value": release["value"], "interval": None, "signature": signature}, "rows": rows}
