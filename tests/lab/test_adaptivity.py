@@ -6,7 +6,7 @@ from scipy.stats import binomtest
 
 from regard.lab.adaptivity.analysts import (
     ATTACKS,
-    PLAIN,
+    MEASURED,
     AdaptivitySizes,
     ScoreOracle,
     guess,
@@ -104,12 +104,12 @@ def test_the_study_is_whole_and_its_findings_are_those_of_its_table():
     study = study_adaptivity(sizes=sizes)
     attacks, prices = study.tables
     assert [tuple(row[:2]) for row in attacks.rows] == [
-        (a, m) for a in ATTACKS for m in (PLAIN, "ladder", "thresholdout")
+        (a, m) for a in ATTACKS for m in (MEASURED, "ladder", "thresholdout")
     ]
     assert len(prices.rows) == 7
     assert len(study.figure.axes) == 3
     assert len(study.findings) == 3
     shares = {(row[0], row[1]): row[3][0] for row in attacks.rows}
-    assert f"majority {100 * shares['majority', PLAIN]:.3g} %" in study.findings[0]
+    assert f"majority {100 * shares['majority', MEASURED]:.3g} %" in study.findings[0]
     assert study_adaptivity(sizes=sizes).findings == study.findings
     assert study.settings["ladder"] == 0.14

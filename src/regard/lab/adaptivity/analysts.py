@@ -40,7 +40,7 @@ from regard.selection.releases import Ladder, Mechanism, Release, Thresholdout, 
 
 TRUTH = 0.5
 """The true score of every candidate."""
-PLAIN = "plain"
+MEASURED = "measured"
 _ROUNDING = 1e-9
 _SHOWN_ANALYSTS = 50
 """Analysts whose last interval is computed, for its mean width."""
@@ -277,7 +277,7 @@ def study_adaptivity(*, quick: bool = False, seed: int = 0, sizes: AdaptivitySiz
     """Let analysts attack measured and released scores, and count how often certificates fail."""
     sizes = sizes or (AdaptivitySizes() if quick else _FULL)
     mechanisms: dict[str, Mechanism | None] = {
-        PLAIN: None,
+        MEASURED: None,
         Ladder.name: Ladder(default_parameter(Ladder.name, sizes.num_examples)),
         Thresholdout.name: Thresholdout(default_parameter(Thresholdout.name, sizes.num_examples)),
     }
@@ -339,14 +339,14 @@ def _findings(outcomes: _Outcomes, prices: Sequence[Price], sizes: AdaptivitySiz
         shares = {attack: outcomes[attack, name].share[0] for attack in ATTACKS}
         return ", ".join(f"{attack} {100 * share:.3g} %" for attack, share in shares.items())
 
-    released = {case: outcome for case, outcome in outcomes.items() if case[1] != PLAIN}
+    released = {case: outcome for case, outcome in outcomes.items() if case[1] != MEASURED}
     worst = max(released, key=lambda case: released[case].num_failures)
-    broken = [attack for attack in ATTACKS if outcomes[attack, PLAIN].share[0] > sizes.delta]
+    broken = [attack for attack in ATTACKS if outcomes[attack, MEASURED].share[0] > sizes.delta]
     held = sum(outcome.share[0] <= sizes.delta for case, outcome in released.items() if case[0] in broken)
     price = next(each for each in prices if each.num_examples == 4_000)
     return [
         f"The certificate over all evaluated candidates, whose scores are shown as measured, misses the winner's true "
-        f"score of {TRUTH:g} for this share of {sizes.num_analysts:,} analysts: {listed(PLAIN)}.",
+        f"score of {TRUTH:g} for this share of {sizes.num_analysts:,} analysts: {listed(MEASURED)}.",
         f"Of released scores, the bound misses any candidate at any time for at most "
         f"{format_cell(released[worst].share)} of the analysts ({worst[1]}, {worst[0]}); under the {len(broken)} "
         f"attacks that break the certificate, {held} of {2 * len(broken)} combinations keep at least "
@@ -365,7 +365,7 @@ def _tables(outcomes: _Outcomes, prices: Sequence[Price], sizes: AdaptivitySizes
             [[attack, name, each.num_queries, each.share, each.best, each.changes, each.half_width]
              for (attack, name), each in outcomes.items()],
             f"Failures: the share of analysts for whom an interval misses a true score, {TRUTH:g}, with its exact 95 % "
-            "interval; plain: that of the winner; otherwise that of any candidate at any time. Changes: evaluations "
+            "interval; measured: that of the winner; otherwise that of any candidate at any time. Changes: evaluations "
             "that changed what is shown (ladder), or showed a score on validation rows. Half-width: of the interval of "
             "the best shown score.",
         ),
@@ -378,7 +378,7 @@ def _tables(outcomes: _Outcomes, prices: Sequence[Price], sizes: AdaptivitySizes
     ]  # fmt: skip
 
 
-_NAMES = {PLAIN: "measured scores", Ladder.name: "Ladder", Thresholdout.name: "Thresholdout"}
+_NAMES = {MEASURED: "measured scores", Ladder.name: "Ladder", Thresholdout.name: "Thresholdout"}
 
 
 def _draw_failures(axes: Axes, outcomes: _Outcomes, sizes: AdaptivitySizes) -> None:
