@@ -80,7 +80,7 @@ def test_what_a_ladder_shows_is_what_its_authors_define():
     scores = [0.52, 0.58, 0.61, 0.55, 0.74, 0.97, 1.0]
     shown = answers(ladder, scores)
     expected, best = [], -math.inf
-    for score in scores:  # figure 1 of Blum and Hardt, with scores in the place of losses
+    for score in scores:  # the algorithm of Blum and Hardt, with scores in the place of losses
         best = round(score / 0.1) * 0.1 if score > best + 0.1 else best
         expected.append(best)
     assert [each.value for each in shown] == pytest.approx(expected)

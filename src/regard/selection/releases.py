@@ -7,9 +7,9 @@ analyst (Blum and Hardt 2015, proof of theorem 3.1):
 
 - `Ladder`: the best score so far, rounded to multiples of a step $\eta$; it changes only where a candidate is better by
   more than the step. Blum and Hardt, "The Ladder: A Reliable Leaderboard for Machine Learning Competitions" (2015),
-  figure 1. https://arxiv.org/abs/1502.04585
+  section 3. https://arxiv.org/abs/1502.04585
 - `Thresholdout`: the score on training rows, unless that on validation rows differs by more than a threshold. Dwork et
-  al., "Generalization in Adaptive Data Analysis and Holdout Reuse" (2015), figure 1. https://arxiv.org/abs/1506.02629
+  al., "Generalization in Adaptive Data Analysis and Holdout Reuse" (2015). https://arxiv.org/abs/1506.02629
 
 Evaluation $i$, after $c$ of those before it have changed what was shown, is one of $K_{i,c}$ nodes. Giving a node the
 failure probability $\delta / W$ with $W = i (i + 1) \, w_c K_{i,c}$ and $\sum_c 1 / w_c \le 1$ makes all nodes, of any
@@ -163,9 +163,8 @@ class Thresholdout:
 
     $$ W = i (i + 1) \cdot (c + 1)(c + 2) \binom{i-1}{c} L^c . $$
 
-    The paper's guarantee for its noise, by differential privacy, has no stated constants; and where these are derived,
-    it is wider than this one for fewer than thousands of releases. Instead of a budget of releases, which it needs,
-    each release counts.
+    The paper's guarantee for its noise, by differential privacy, is stated up to constants, and needs a budget of
+    releases; here each release counts instead.
     """
 
     parameter: float

@@ -3,8 +3,8 @@ r"""Analysts who choose the next candidate by the scores of those before, and ho
 Labels are fair coins that depend on nothing, so that every candidate, whatever it was made from, is right on exactly
 half of new examples. An analyst evaluates candidates on $N$ validation examples and sees a score of each:
 
-- *vote*: random guessers, then the majority vote of those that looked good (Blum and Hardt 2015, section 4: the
-  boosting attack);
+- *vote*: random guessers, then the majority vote of those that looked good (the boosting
+  attack of Blum and Hardt 2015);
 - *majority*: the same with the opposite answers of those that looked bad;
 - *signs*: a guesser, then the same with one answer changed, for each of the $N$ examples; those changes are kept after
   which the score rose;
