@@ -95,7 +95,7 @@ class Mechanism(Protocol):
             score: Measured on the validation rows.
             before: What was shown before.
             reference: The same score on training rows, for Thresholdout.
-            seed: Of the noise, which must not depend on the validation rows.
+            seed: The seed of the noise, which must not depend on the validation rows.
         """
         ...
 
@@ -298,7 +298,7 @@ class ReleasedScores:
         path: The file.
         mechanism: What decides.
         rows: The hash of the validation rows.
-        seed: Of the noise, where the file is new.
+        seed: The seed of the noise, where the file is new.
     """
 
     def __init__(self, path: Path, mechanism: Mechanism, *, rows: str, seed: int = 0) -> None:

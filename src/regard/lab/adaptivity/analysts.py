@@ -3,8 +3,7 @@ r"""Analysts who choose the next candidate by the scores of those before, and ho
 Labels are fair coins that depend on nothing, so that every candidate, whatever it was made from, is right on exactly
 half of new examples. An analyst evaluates candidates on $N$ validation examples and sees a score of each:
 
-- *vote*: random guessers, then the majority vote of those that looked good (the boosting
-  attack of Blum and Hardt 2015);
+- *vote*: random guessers, then the majority vote of those that looked good (the boosting attack of Blum and Hardt);
 - *majority*: the same with the opposite answers of those that looked bad;
 - *signs*: a guesser, then the same with one answer changed, for each of the $N$ examples; those changes are kept after
   which the score rose;
@@ -347,7 +346,7 @@ def _findings(outcomes: _Outcomes, prices: Sequence[Price], sizes: AdaptivitySiz
     return [
         f"The certificate over all evaluated candidates, whose scores are shown as measured, misses the winner's true "
         f"score of {TRUTH:g} for this share of {sizes.num_analysts:,} analysts: {listed(MEASURED)}.",
-        f"Of released scores, the bound misses any candidate at any time for at most "
+        f"The bound on released scores misses any candidate at any time for at most "
         f"{format_cell(released[worst].share)} of the analysts ({worst[1]}, {worst[0]}); under the {len(broken)} "
         f"attacks that break the certificate, {held} of {2 * len(broken)} combinations keep at least "
         f"{100 * (1 - sizes.delta):g} % of the analysts within it.",
