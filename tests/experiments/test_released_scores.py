@@ -17,6 +17,8 @@ from regard.experiments.sweep import run as module
 from regard.experiments.sweep.worker import work
 from regard.runs.folder import RunFolder
 from regard.selection.releases import Ladder, bound_released, read_release
+from regard.tasks.task import Task
+from regard.training.checkpoints import note_of
 
 ROWS = [
     (f"{word} film number {number}", label) for number in range(170) for word, label in (("good", "+"), ("bad", "-"))
@@ -67,6 +69,7 @@ def test_a_run_shows_what_the_ladder_releases_and_nothing_else(tmp_path: Path):
     assert all(set(line) == SHOWN for line in lines)
     assert all(set(line["scores"]) == {"accuracy"} for line in evaluations_of(run.path))
     releases = [read_release(line["release"]) for line in lines]
+    assert [line["valid_score"] for line in lines] == [each.value for each in releases]
     kept = [line["step"] for line, release in zip(lines, releases, strict=True) if release.is_change][-1]
     assert run.candidate() == f"step {kept}"
     report = run.last_report()
@@ -76,6 +79,18 @@ def test_a_run_shows_what_the_ladder_releases_and_nothing_else(tmp_path: Path):
     page = run.folder.report_path.read_text(encoding="utf-8")
     assert '"samples":[]' in re.sub(r"\s", "", page)
     assert "valid_loss" not in run.folder.metrics_path.read_text() + run.folder.ledger.path.read_text()
+
+
+def test_nothing_is_fitted_to_validation_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def read(*_: Any) -> None:
+        raise AssertionError("validation rows are read for something else than the released score")
+
+    monkeypatch.setattr(Task, "validation_batches", read)
+    run: Any = trained(tmp_path / "a", steps=3)
+    assert run.settings.task.ngrams
+    assert not run.model.ngrams.is_solved  # n-grams would be weighted by validation rows
+    with pytest.raises(AssertionError, match="validation rows are read"):
+        trained(tmp_path / "b", steps=3, ladder=None)
 
 
 def test_the_certificate_of_a_run_is_recomputed_from_its_ledger(tmp_path: Path):
@@ -146,6 +161,11 @@ def test_the_trials_of_a_sweep_share_one_ladder(tmp_path: Path):
                     default=None)
         for number, trial in enumerate(lines)
     }  # fmt: skip
+    # Of a trial that was never better the newest weights are kept: nothing is known about any of them.
+    unranked = [number for number, value in shown.items() if value is None]
+    assert unranked
+    for number in unranked:
+        assert note_of(RunFolder(tmp_path / "s" / "trials" / f"{number:04d}").model_path)["step"] == 6
     assert table["release"]["parameter"] == Ladder(table["release"]["parameter"]).parameter
     certificate = RunFolder(tmp_path / "s" / "trials" / f"{winner['number']:04d}").certificate()
     assert f"at evaluation {last.query} of 8" in " ".join(certificate.sentences())
