@@ -141,6 +141,7 @@ def test_thresholdout_shows_scores_on_training_rows_until_they_differ(tmp_path: 
     assert "thresholdout 0.3" in " ".join(run.certificate().sentences())
 
 
+@pytest.mark.slow
 def test_the_trials_of_a_sweep_share_one_ladder(tmp_path: Path):
     found = swept(tmp_path / "s")
     table = found.table
