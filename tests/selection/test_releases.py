@@ -351,6 +351,15 @@ def test_a_candidate_that_was_no_better_has_an_upper_end_only(tmp_path: Path):
     assert "the score of this model is at most 0.9" in text
 
 
+def test_a_score_on_training_rows_is_called_so(tmp_path: Path):
+    ledger = released_ledger(tmp_path)
+    line = ledger.read()[-1]
+    release = line["release"] | {"mechanism": "thresholdout", "is_change": False, "below": 0.25, "above": 0.25}
+    ledger.add("valid", "report", "step 30", line["scores"], rows=200, headline="accuracy", release=release)
+    text = " ".join(certify("mine", ledger.read()).sentences())
+    assert "It is the score on training rows: that on validation rows differs by at most 0.250" in text
+
+
 def test_scores_that_were_shown_elsewhere_as_measured_are_named(tmp_path: Path):
     lines = released_ledger(tmp_path).read()
     text = " ".join(certify("mine", lines, siblings=Siblings(unreleased=["runs/old"])).sentences())

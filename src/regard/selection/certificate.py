@@ -111,6 +111,10 @@ class CertifiedScore:
         if release.rank is None:
             released += " It is the score of an earlier candidate: this one was not better by a step."
             lies = f"is at most {high:.3f}"
+        elif not release.is_change:
+            released += (
+                f" It is the score on training rows: that on validation rows differs by at most {release.below:.3f}."
+            )
         return (
             f"{released} On more rows from the same source the score of this model {lies}, whatever released scores "
             f"have influenced, with probability at least {100 * (1 - bound.delta):g} % ({bound.name}, with "
