@@ -332,6 +332,8 @@ CASES = {
 WITHOUT_BASELINE = (
     "masked-language-modeling", "preference-optimization", "question-answering", "sentence-embedding", "trend",
 )  # fmt: skip
+
+
 @pytest.fixture(scope="module", params=CASES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     """A case, with the plug-in installed where it is the plug-in's."""
