@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from regard.cli.output import option, print_json
 from regard.errors import (
@@ -40,6 +41,12 @@ SettingsFile = Annotated[Path | None, option("A TOML file of settings; see regar
 SharedSettings = Annotated[Path | None, option("A TOML file of settings for all runs.", dir_okay=False)]
 SetValues = Annotated[Given, option("Any setting: --set model.num_layers=6", "--set", metavar="NAME=VALUE")]
 NoBaseline = Annotated[bool, typer.Option("--no-baseline", help="Do not fit a simple baseline to compare with.")]
+LadderStep = Annotated[
+    str | None, option("Show and use only scores released by a Ladder with this step.", "--ladder", metavar="[STEP]")
+]
+ThresholdoutStep = Annotated[
+    str | None, option("The same by Thresholdout with this threshold.", "--thresholdout", metavar="[STEP]")
+]
 Template = Annotated[str | None, option("A file with a chat template in Jinja, for conversations.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip rows that cannot be read.")]
 ValidFile = Annotated[Given, option("A file of validation rows.")]
@@ -66,6 +73,40 @@ TUNING_REMEDIES: dict[type[RegardError], str] = {
     StoppedError: "regard train --out RUN --resume resumes it",
 }
 """Those of commands that start from the model of another run."""
+
+
+class StepsAreOptional(TyperCommand):
+    """A command whose `--ladder` and `--thresholdout` may stand alone, which means `auto`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given: list[str] = []
+        for word, following in zip(args, [*args[1:], ""], strict=True):
+            given.append(word)
+            if word in ("--ladder", "--thresholdout") and not _is_number(following):
+                given.append("auto")
+        return super().parse_args(ctx, given)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return word == "auto"
+    return True
+
+
+def read_release_steps(ladder: str | None, thresholdout: str | None) -> dict[str, Any]:
+    """The settings of --ladder and --thresholdout, checked before any data is read."""
+    steps: dict[str, Any] = {}
+    for name, text in {"ladder": ladder, "thresholdout": thresholdout}.items():
+        if text is not None and not _is_number(text):
+            raise ConfigError(f"--{name} takes a number, got {text!r}")
+        steps[name] = text if text is None or text == "auto" else float(text)
+        if isinstance(steps[name], float):
+            from regard.selection.releases import make_mechanism
+
+            make_mechanism(name, steps[name])
+    return steps
 
 
 def split_names(columns: str | None) -> list[str] | None:

@@ -10,6 +10,7 @@ from regard.cli.options import (
     Encoding,
     Epochs,
     Given,
+    LadderStep,
     Minutes,
     ModelName,
     NoBaseline,
@@ -22,10 +23,12 @@ from regard.cli.options import (
     Steps,
     TaskName,
     Template,
+    ThresholdoutStep,
     TokenizerName,
     TrainDevice,
     merge_settings,
     print_run,
+    read_release_steps,
     read_template,
     remedies,
     training_options,
@@ -54,6 +57,8 @@ def train_command(
     no_auto_batch: Annotated[bool, typer.Option("--no-auto-batch", help="Never split batches to save memory.")] = False,
     template: Template = None,
     no_baseline: NoBaseline = False,
+    ladder: LadderStep = None,
+    thresholdout: ThresholdoutStep = None,
     skip_bad: SkipBad = False,
     shots: Shots = None,
     shot_seeds: ShotSeeds = None,
@@ -77,6 +82,8 @@ def train_command(
 
       regard train reviews.csv --shots 16,100 --shot-seeds 5
 
+      regard train reviews.csv --ladder 0.02 --out runs/honest
+
       regard train --out runs/de-en --resume
     """
     configure_logging(quiet=quiet)
@@ -93,6 +100,7 @@ def train_command(
     options["train"] |= {
         "auto_batch": False if no_auto_batch else None,
         "baseline": False if no_baseline else None,
+        **read_release_steps(ladder, thresholdout),
     }
     values = merge_settings(settings, set_, options)
     if shots is not None:

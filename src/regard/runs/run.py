@@ -399,11 +399,17 @@ class Run:
             given = {"columns": columns, "encoding": encoding, "skip_bad": skip_bad, "all_rows": all_rows}
             if wrong := [name for name, value in given.items() if value]:
                 raise ConfigError(f"{wrong[0]} is for a file or rows, and the validation rows are evaluated")
+            if self.settings.train.release is not None:
+                raise RunError(
+                    f"scores on the validation rows of {self.path} are released by {self.settings.train.release[0]} "
+                    "during training only: evaluate a file, or open the test set"
+                )
             rows, name = self.folder.read_held_out("valid"), "valid" if log else None
             self._warn_of_unknown(rows, "the validation set")
             return self._evaluate(rows, name, stride=stride, **options)
         paths, rows = split_paths_and_rows(data)
         found, note = self._read(paths, rows, columns=columns, encoding=encoding, skip_bad=skip_bad)
+        found = self._without_released(found)
         found = self._open_sealed(found, **options) if all_rows else self._without_sealed(found)
         if note:
             log_warning(note)
@@ -803,6 +809,18 @@ class Run:
     def _warn_of_unknown(self, rows: Sequence[Sequence[str]], where: str) -> None:
         if (warning := self.task.unknown_labels(rows, where)) is not None:
             log_warning(warning)
+
+    def _without_released(self, rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """The rows that are not validation rows whose scores a mechanism releases."""
+        if self.settings.train.release is None:
+            return rows
+        valid = set(self.folder.read_held_out("valid"))
+        kept = [row for row in rows if tuple(row) not in valid]
+        if rows and not kept:
+            raise RunError("these rows are validation rows, whose scores are released during training only")
+        if len(kept) < len(rows):
+            log_warning(f"{len(rows) - len(kept):,} of {len(rows):,} rows are validation rows, and are left out")
+        return kept
 
     def _without_sealed(self, rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
         """The rows that are not of the sealed test set, which only `test` opens."""

@@ -191,6 +191,8 @@ class SelectionScore:
     metric: str
     value: float
     num_rows: int
+    is_proportion: bool = False
+    """Whether each row is right or wrong, and the score is the share of right ones."""
 
     @property
     def quality(self) -> float:
@@ -481,15 +483,23 @@ class Task(Generic[TaskSettingsT]):
         """How the predictions of `selection_score` are generated."""
         return GenerationConfig()
 
-    def selection_score(self, model: Any, rows: Sequence[Sequence[str]]) -> SelectionScore | None:
-        """The headline score of a model in evaluation mode on the first of these rows; None where there are none."""
-        rows = rows[: self.selection_rows]
+    def selection_score(
+        self, model: Any, rows: Sequence[Sequence[str]], *, num_rows: int | None = None, metric: str | None = None
+    ) -> SelectionScore | None:
+        """The headline score of a model in evaluation mode, or another, on the first rows; None where there are none.
+
+        Unset, `num_rows` is `selection_rows`.
+        """
+        rows = rows[: num_rows or self.selection_rows]
         if not rows:
             return None
         predictions = self.predictor(model, self.selection_generation(rows))([self.input_of(row) for row in rows])
         examples = self.examples(EvaluationData(rows, predictions, Likelihoods([], [])))
-        metric = find_metric(self.headline(rows))
-        return SelectionScore(metric.name, metric.value(examples), len(rows))
+        found = find_metric(metric or self.headline(rows))
+        if not found.is_additive:
+            return SelectionScore(found.name, found.value(examples), len(rows))
+        counts = found.count(examples)
+        return SelectionScore(found.name, counts.value, len(counts), counts.is_proportion)
 
     def label_counts(self, examples: Examples) -> LabelCounts | None:
         """The occurrences of each label, or type of entity, for tables; None where targets are not labels."""

@@ -122,6 +122,11 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
+def weights_digest(model: nn.Module, note: str) -> str:
+    """A hash of all weights and of a note, by which equal models are recognized."""
+    return _digest({name: tensor.detach().cpu().contiguous() for name, tensor in weights_of(model).items()}, note)
+
+
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
     """The trainable ones of `weights_of`; all of them, buffers included, if nothing is frozen."""
     parameters = dict(model.named_parameters())

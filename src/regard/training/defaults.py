@@ -22,6 +22,7 @@ from regard.models.family import ModelConfig, find_family
 from regard.models.heads import HeadConfig
 from regard.models.presets import Size, find_preset, has_size, preset_names
 from regard.nn.precision import fits_float8, has_float8
+from regard.selection.releases import AUTO, default_parameter
 from regard.settings import merge_tables, require_table
 from regard.tasks.capabilities import LinearProber
 from regard.tasks.choices import Defaults, DefaultsContext
@@ -31,7 +32,7 @@ from regard.tasks.text import TextSettings
 from regard.training.finetuning import FinetuneConfig, default_learning_rate
 from regard.training.optimizers import OPTIMIZER_TRAITS
 from regard.training.precision import Hardware, choose_hardware
-from regard.training.settings import DraftSettings, ResolvedSettings, TrainConfig
+from regard.training.settings import DraftSettings, ResolvedSettings, TrainConfig, num_released_rows
 
 _FEW_ROWS, _MANY_ROWS = 20_000, 500_000
 _FEW_TOKENS, _MANY_TOKENS = 200_000, 200_000_000
@@ -196,6 +197,8 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
     if train["compile"] == "auto":
         is_long = (train.get("minutes") or 0.0) >= _COMPILED_MINUTES and isinstance(data.train, TokenStream)
         train["compile"] = "always" if is_long and settings.model.can_compile and device == "cuda" else "never"
+    if settings.train.release is not None:
+        train |= _release(settings.train, task, data)
     if train["select_by"] == "auto":
         train["select_by"] = "score" if task.selects_by_score(device) else "loss"
     resolved = ResolvedSettings(
@@ -236,6 +239,21 @@ def _budget(train: Mapping[str, Any], task: Task[Any], data: Prepared, tuned: Fi
         "without a better score or loss"
     )
     return {"max_steps": steps}
+
+
+def _release(train: TrainConfig, task: Task[Any], data: Prepared) -> dict[str, Any]:
+    """The settings of a run whose scores are released: nothing else that depends on validation targets is shown."""
+    assert train.release is not None, "a mechanism is set"
+    (name, parameter), rows = train.release, data.held_out["valid"]
+    if not task.has_targets or not rows:
+        what = "no validation rows" if task.has_targets else "no predictions to score"
+        raise ConfigError(f"train.{name} releases a score on validation rows, and {task.description} has {what} here")
+    if train.select_by == "loss":
+        raise ConfigError(f"train.{name} does not release losses: train.select_by must be score")
+    if parameter == AUTO:
+        parameter = default_parameter(name, num_released_rows(task, len(rows)))
+        log_info(f"{name} {parameter:g}, for {num_released_rows(task, len(rows)):,} validation rows")
+    return {name: parameter, "select_by": "score", "baseline": False}
 
 
 def _schedule(

@@ -2,15 +2,17 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, SerializeAsAny, field_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from regard.data.settings import DataConfig
+from regard.errors import ConfigError
 from regard.generation.config import GenerationConfig
 from regard.models.family import ModelConfig, read_model_config
 from regard.models.heads import HeadConfig
+from regard.selection.releases import Mechanism, make_mechanism
 from regard.settings import Settings
 from regard.tasks.registry import find_task
-from regard.tasks.task import TaskSettings
+from regard.tasks.task import Task, TaskSettings
 from regard.training.finetuning import FinetuneConfig
 from regard.training.optimizers import OptimizerName
 from regard.training.precision import DeviceName, PrecisionName
@@ -18,9 +20,12 @@ from regard.training.schedules import ScheduleName
 
 Compile = Literal["auto", "always", "never"]
 SelectBy = Literal["auto", "score", "loss"]
+ReleaseStep = float | Literal["auto"] | None
 
 _EVALUATE_EVERY = 200
 """Steps between evaluations where the budget is not a time limit."""
+_RELEASED_ROWS = 1_000
+"""Validation rows that released scores are computed on, at least, if there are as many: few make wide bounds."""
 
 
 class TrainConfig(Settings):
@@ -114,6 +119,34 @@ class TrainConfig(Settings):
     baseline: bool = True
     """After training, fit a simple model on the same rows in seconds, and test whether the trained one is better."""
 
+    ladder: ReleaseStep = None
+    """Show and use only released validation scores, by the Ladder with this step: the best score so far, which changes
+    where a candidate is better by more than the step. The certificate then holds although scores decide what is tried
+    next. auto: 1 / sqrt(validation rows)."""
+    thresholdout: ReleaseStep = None
+    """The same by Thresholdout with this threshold: the score on training rows, unless that on validation rows differs
+    from it by more than the threshold. auto: 4 / sqrt(validation rows)."""
+
+    @model_validator(mode="after")
+    def _has_one_mechanism(self) -> Self:
+        if self.ladder is not None and self.thresholdout is not None:
+            raise ConfigError("scores are released by one mechanism, got both train.ladder and train.thresholdout")
+        _ = self.mechanism
+        return self
+
+    @property
+    def release(self) -> tuple[str, ReleaseStep] | None:
+        """The name of the mechanism that releases scores, and its step or threshold; None where all are shown."""
+        names = [name for name in ("ladder", "thresholdout") if getattr(self, name) is not None]
+        return (names[0], getattr(self, names[0])) if names else None
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """The mechanism that releases scores, once its step or threshold is resolved."""
+        if self.release is None or isinstance(self.release[1], str | None):
+            return None
+        return make_mechanism(self.release[0], self.release[1])
+
     @property
     def evaluation_steps(self) -> int | None:
         """Steps between evaluations; None where they are timed by the clock."""
@@ -188,6 +221,11 @@ class DraftSettings(ResolvedSettings):
         """A copy with some training settings replaced; those that the user has not set stay unset."""
         given = self.train.model_dump(exclude_unset=True)
         return self.model_copy(update={"train": TrainConfig.draft({**given, **values}, section="train")})
+
+
+def num_released_rows(task: Task[Any], num_rows: int) -> int:
+    """The number of validation rows that released scores are computed on, of so many."""
+    return min(num_rows, max(task.selection_rows, _RELEASED_ROWS))
 
 
 def read_task_settings(values: Any, *, is_draft: bool = False) -> TaskSettings:
