@@ -84,4 +84,4 @@ def test_what_cannot_be_drawn_is_told_in_one_line(regard, run, dates, tmp_path):
     regard("generate", run, "a prompt", "--out", out).fails_with("an image has no prompt")
     assert not out.exists()
     regard("attention", run, "a").fails_with("which has no attention maps")
-    regard("export", run, "--to", "onnx", "--out", tmp_path / "m").fails_with("image generation cannot be exported")
+    regard("export", run, "--to", "gguf", "--out", tmp_path / "m.gguf").fails_with("onnx can represent it")

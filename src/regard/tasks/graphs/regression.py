@@ -106,7 +106,9 @@ class GraphRegression(GraphTask[GraphRegressionSettings]):
         numbers = model(batch.inputs)[:, 0].double()
         return (numbers * self.number_codec.std + self.number_codec.mean).tolist()
 
-    export_output = "numbers"
+    @property
+    def export_output(self) -> str:
+        return "numbers"
 
     def activation(self, outputs: Tensor) -> Tensor:
         return outputs * self.number_codec.std + self.number_codec.mean
