@@ -193,7 +193,7 @@ def test_the_distribution_of_a_pixel_depends_on_those_before_it(preset: str, com
             pixels = rng.integers(0, 256, (4, 4, 3)).astype(np.uint8)
             Image.fromarray(pixels).save(tmp_path / "images" / label / f"{number}.png")
     found = tiny("image-generation", tmp_path / "images", preset=preset, levels=16, size=4, channels=3, by_class=True,
-                 model={"num_layers": 1, "model_dim": 12, "components": components, "neighborhood": 2})  # fmt: skip
+                 model={"num_layers": 1, "model_dim": 16, "components": components, "neighborhood": 2})  # fmt: skip
     model, rows = found.build(std=0.1), found.data.held_out["valid"]
     write_graph_export(found.task.export_graph(model, rows), tmp_path / "onnx", to="onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"), providers=["CPUExecutionProvider"])

@@ -839,9 +839,13 @@ class Run:
             if found is None:
                 raise
             log_warning(f"{error}; using the newest complete checkpoint, of step {found[1]['step']}")
-            tensors = found[0]
-            part = "ema:" if any(name.startswith("ema:") for name in tensors) else "model:"
-            return {name.removeprefix(part): t for name, t in tensors.items() if name.startswith(part)}
+            # What is not averaged, such as buffers, is as in the model.
+            return {
+                name.removeprefix(part): tensor
+                for part in ("model:", "ema:")
+                for name, tensor in found[0].items()
+                if name.startswith(part)
+            }
 
 
 def load(path: str | os.PathLike[str], *, device: str = "auto") -> Run:

@@ -35,7 +35,7 @@ from regard.evaluation.examples import Examples
 from regard.evaluation.metrics.classes import LabelCounts
 from regard.evaluation.registry import score_label
 from regard.evaluation.scores import Score
-from regard.tasks.content import Prediction
+from regard.tasks.content import Prediction, ReportContent, number_section
 from regard.tasks.task import EvaluationData, Likelihoods, Task, TaskSettingsT
 
 _CHANCE = 0.5
@@ -115,6 +115,16 @@ class PropertyTask(Task[TaskSettingsT]):
             targets, predicted = codec.standardize(targets), codec.standardize(predicted)
         known = ~np.isnan(targets)
         return Examples(outputs=predicted[known].tolist(), targets=targets[known].tolist())
+
+    def report(self, model: Any, data: EvaluationData) -> ReportContent:
+        content, codec = super().report(model, data), self.property_codec
+        if codec.are_labels:
+            return content
+        measured, predicted = self.property_targets(data.rows), [self._numbers(each) for each in data.predictions]
+        columns = zip(codec.names, measured.T.tolist(), zip(*predicted, strict=True), strict=True)
+        inputs = [self.input_of(row) for row in data.rows]
+        section = number_section(inputs, {name: (one, other) for name, one, other in columns})
+        return replace(content, samples=[], sections=[*content.sections, section])
 
     def property_targets(self, rows: Sequence[Sequence[str]]) -> Float[np.ndarray, "batch outputs"]:
         """The properties of rows as numbers; NaN where one is missing."""

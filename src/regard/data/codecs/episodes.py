@@ -105,12 +105,12 @@ class EpisodeCodec(Codec):
         return len(self.means)
 
     @property
-    def actionaction_width_of(self) -> int:
+    def action_width(self) -> int:
         """Numbers that a model reads of an action: one for each action, or those of the vector."""
         return self.num_actions or len(self.action_means)
 
     @property
-    def stepaction_width_of(self) -> int:
+    def step_width(self) -> int:
         """Numbers that are stored of a step."""
         return self.num_features + (1 if self.is_discrete else self.action_width) + 1
 
@@ -213,3 +213,12 @@ class EpisodeCodec(Codec):
         found: dict[str, Any] = json.loads(text)
         lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
         return cls(**{**found, **lists})
+
+
+def _returns_to_go(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
+    return rewards[::-1].cumsum()[::-1]
+
+
+def _stds(values: NDArray[np.float64]) -> tuple[float, ...]:
+    stds = values.std(axis=0)
+    return tuple(np.where(stds > _SMALLEST_STD, stds, 1.0).tolist())

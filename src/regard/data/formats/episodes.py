@@ -172,15 +172,6 @@ def action_width_of(episode: Episode) -> int:
     return 1 if episode.is_discrete else episode.actions.shape[1]
 
 
-def _returns_to_go(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-    return rewards[::-1].cumsum()[::-1]
-
-
-def _stds(values: NDArray[np.float64]) -> tuple[float, ...]:
-    stds = values.std(axis=0)
-    return tuple(np.where(stds > _SMALLEST_STD, stds, 1.0).tolist())
-
-
 def read_episode(record: Any, *, is_history: bool = False) -> Episode:
     """The episode of an object or of its JSON."""
     if isinstance(record, str):

@@ -76,7 +76,7 @@ from regard.tasks.task import (
     to_device,
 )
 from regard.tasks.text import next_token_loss, target_log_likelihoods
-from regard.text.tokenizer import SPECIAL_TOKENS, Tokenizer
+from regard.text.tokenizer import SPECIAL_TOKENS, Tokenizer, size_with_pieces
 
 SCENES = ("image", "caption", "grounding")
 """The columns of the built-in data set."""
@@ -541,4 +541,5 @@ def _num_frequent(texts: Sequence[str], kind: str, *, is_lowercased: bool) -> in
     pattern = re.compile(r"\S+" if kind == "words" else r"\w+|[^\w\s]+")
     counts = Counter(word for text in texts for word in pattern.findall(text.lower() if is_lowercased else text))
     least = _RARE if len(texts) >= _FEW_CAPTIONS else 1
-    return max(5, len(SPECIAL_TOKENS) + sum(count >= least for count in counts.values()))
+    num_words = max(1, sum(count >= least for count in counts.values()))
+    return size_with_pieces(num_words) if kind == "wordpunct" else len(SPECIAL_TOKENS) + num_words

@@ -100,6 +100,7 @@ class Control(Task[ControlSettings]):
     default_preset = "decision-transformer"
     has_targets = False
     unit = "episode"
+    token_unit = "steps"
     attention_kind = None
     objectives = frozenset({"label_smoothing"})
 

@@ -156,6 +156,7 @@ class EventPrediction(Task[EventPredictionSettings]):
     default_preset = "transformer-events"
     has_targets = False
     unit = "subject"
+    token_unit = "entries"
     attention_kind = None
     objectives = frozenset()
 

@@ -158,6 +158,7 @@ class Forecasting(Task[ForecastingSettings]):
     default_preset = "patchtst"
     has_targets = False
     unit = "step"
+    token_unit = "values"
     attention_kind = None
     objectives = frozenset()
 

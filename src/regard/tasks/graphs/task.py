@@ -87,6 +87,7 @@ class GraphTask(Task[GraphSettingsT]):
     input_kind = "graphs"
     default_preset = "graph-transformer"
     unit = "graph"
+    token_unit = "nodes"
     of_nodes: ClassVar[bool] = False
     """Whether each node has a target, rather than the graph."""
 

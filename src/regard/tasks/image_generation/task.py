@@ -134,6 +134,7 @@ class ImageGeneration(ImageTask[ImageGenerationSettings]):
     has_labels = True
     attention_kind = None
     objectives = frozenset()
+    token_unit = "pixels"
 
     @property
     def set_image(self) -> ImageConfig:
