@@ -1,6 +1,7 @@
 """`regard lab`: small studies that measure what the lectures state."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,18 +13,23 @@ from regard.errors import ConfigError, DeviceError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.lab import Study
+    from regard.lab import Study, StudyEntry
 
 _PIPED_WIDTH = 140
 """Columns of a table where stdout is not a terminal."""
 
 
 def lab_command(
-    name: Annotated[str, argument("[NAME]", "The study to run; without it, all studies are listed.")] = "list",
+    name: Annotated[str, argument("NAME", "The study to run; without it, all studies are listed.")] = "list",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few samples: at most three minutes.")] = False,
-    data: Annotated[str | None, typer.Option(help="A text file, for a study that reads one (context).")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="A file or folder, for a study that reads one (context, locality).")
+    ] = None,
     out: Annotated[str, typer.Option(help="The folder for NAME.png, NAME.html, NAME.json and NAME.csv.")] = "lab",
     seed: Annotated[int, typer.Option(min=0, help="The random seed.")] = 0,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda or cuda:N, for a study that runs on a GPU (locality).")
+    ] = "cpu",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -43,15 +49,11 @@ def lab_command(
 
     configure_logging(quiet=quiet)
     if name == "list":
-        if json:
-            print_json({"studies": [{"name": entry.name, "question": entry.question} for entry in STUDIES]})
-        else:
-            for entry in STUDIES:
-                print(f"{entry.name}\t{entry.question}")
+        _print_list(list(STUDIES), json=json)
         return
     STUDIES.find(name)
     _check_folder(Path(out))
-    study = run_study(name, quick=quick, seed=seed, data=data)
+    study = run_study(name, quick=quick, seed=seed, data=data, device=device)
     try:
         files = [str(path) for path in study.write(out)]
     except OSError as error:
@@ -63,6 +65,27 @@ def lab_command(
 
         console = Console()
         _print(study, files, console if console.is_terminal else Console(width=_PIPED_WIDTH))
+
+
+def _print_list(entries: "Sequence[StudyEntry]", *, json: bool) -> None:
+    """Print the studies with their lectures and times: a table in a terminal, otherwise lines with tabs."""
+    import sys
+
+    columns = ("name", "lectures", "quick", "full", "question")
+    rows = [[each.name, " ".join(each.lectures) or "-", *each.times, each.question] for each in entries]
+    if json:
+        print_json({"studies": [dict(zip(columns, row, strict=True)) for row in rows]})
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table as RichTable
+
+        grid = RichTable(*columns, box=None, pad_edge=False, caption="Times are those on one core of a CPU.")
+        for row in rows:
+            grid.add_row(*row)
+        Console().print(grid, markup=False, highlight=False)
+    else:
+        for row in rows:
+            print("\t".join(row))
 
 
 def _check_folder(folder: Path) -> None:

@@ -26,7 +26,7 @@ __all__ = ["STUDIES", "Study", "StudyEntry", "StudyTable", "run_study"]
 STUDIES: Registry[StudyEntry] = Registry("regard.studies", "study", members=("name", "question", "study"))
 
 
-def run_study(name: str, *, quick: bool = False, seed: int = 0, data: str | None = None) -> Study:
+def run_study(name: str, *, quick: bool = False, seed: int = 0, data: str | None = None, device: str = "cpu") -> Study:
     """Run the study registered as `name`, on one CPU thread, so that its numbers do not depend on the number of cores.
 
     Args:
@@ -34,6 +34,7 @@ def run_study(name: str, *, quick: bool = False, seed: int = 0, data: str | None
         quick: Use small sizes, few samples and few seeds.
         seed: The random seed; a study with several seeds counts up from it.
         data: A file, for a study that reads one; without it the study generates its data.
+        device: `cpu`, `cuda` or `cuda:N`, for a study that runs on a GPU.
     """
     entry = STUDIES.find(name)
     given: dict[str, Any] = {}
@@ -41,6 +42,10 @@ def run_study(name: str, *, quick: bool = False, seed: int = 0, data: str | None
         if not entry.reads_data:
             raise ConfigError(f"the study {name} generates its data and reads no file, got {data}")
         given = {"data": data}
+    if device != "cpu":
+        if not entry.runs_on_gpu:
+            raise ConfigError(f"the study {name} runs on a CPU only, got the device {device}")
+        given["device"] = device
     import torch
 
     from regard.training.precision import threads

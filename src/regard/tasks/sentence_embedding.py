@@ -109,6 +109,7 @@ class SentenceEmbedding(TextTask[SentenceEmbeddingSettings]):
     """Pairs of texts that belong together, by an encoder."""
 
     name = "sentence-embedding"
+    uses_whole_batch = True
     description = "sentence embeddings"
     other_names = ("embedding", "embeddings", "retrieval", "sentence-similarity", "feature-extraction")
     Settings = SentenceEmbeddingSettings
@@ -160,7 +161,7 @@ class SentenceEmbedding(TextTask[SentenceEmbeddingSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: "SentenceEncoder", batches: Iterator[MatchBatch], device: torch.device) -> Likelihoods:
-        """Of each partner among those of all batches."""
+        """Returns the likelihood of each row's partner among those of all batches."""
         found = [
             (batch.text.targets, batch.other.targets, *_both(model, to_device(batch, device))) for batch in batches
         ]

@@ -80,7 +80,7 @@ from regard.text.alphabets import is_selfies, is_smiles, sequence_kind
 from regard.text.tokenizer import Tokenizer
 
 BUILTIN_COLUMNS = ("smiles", "solubility")
-"""Of the built-in data set."""
+"""The columns of the built-in data set."""
 _MOLECULE_NAMES = ("smiles", "selfies", "mol", "molecule")
 _NUM_VALIDATED = 50
 """Texts that are read to recognize molecules."""
@@ -333,7 +333,7 @@ class MoleculeProperties(PropertyTask[MoleculeSettings], TextTask[MoleculeSettin
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[MoleculeBatch], device: torch.device) -> Likelihoods:
-        """Of the known properties of each molecule; those of numbers up to a constant."""
+        """Returns the likelihood of each molecule's known properties; that of numbers up to a constant."""
         losses: list[float] = []
         counts: list[int] = []
         for batch in batches:
@@ -395,7 +395,7 @@ class MoleculeProperties(PropertyTask[MoleculeSettings], TextTask[MoleculeSettin
         return ServerSchema(("SMILES",), placeholder="CC(=O)Oc1ccccc1C(=O)O", labels=labels, output="label")
 
     def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
-        """Of the canonical spelling of each molecule."""
+        """Returns the embedding of each molecule's canonical SMILES."""
         from regard.tasks.sentence_embedding import embed_texts
 
         as_selfies = _reads_selfies(self.tokenizer)
