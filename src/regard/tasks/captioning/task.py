@@ -184,6 +184,7 @@ class Captioning(ImageTask[CaptioningSettings]):
     def cache_key(self) -> Mapping[str, Any]:
         names = ("tokenizer", "vocab_size", "lowercase")
         key = {"task": self.name, **self.settings.model_dump(include=set(names)), "image": self.image.model_dump()}
+        key["rare"] = _RARE  # the vocabulary is that of frequent words, and pieces beside all of them
         if (path := Path(self.settings.tokenizer)).is_file():
             key["tokenizer"] = path.read_text(encoding="utf-8")
         return key
