@@ -1,6 +1,7 @@
 """Tasks on graphs: what is recognized, every command, attention on drawn graphs, and errors in one line."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from regard.explanation.graphs import lay_out
 from regard.explanation.pages import page_data
 from regard.tasks import detect_task
 from regard.tasks.capabilities import GraphDrawing
+from regard.tasks.content import number_section
 
 TINY = {"model": {"num_layers": 1, "model_dim": 16, "num_heads": 2, "feedforward_dim": 16}}
 MESSAGES = {"model": {"num_layers": 2, "model_dim": 16}}
@@ -356,3 +358,10 @@ def test_wrong_properties_are_named(tmp_path: Path):
     with pytest.raises(DataError, match="It may be length, depth, odd: name them"):
         train_properties(mixed, tmp_path, task="graph-properties")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_property_that_no_held_out_row_has_is_left_out_of_the_report():
+    section = number_section(["a", "b"], {"one": ([1.0, 2.0], [1.5, 2.0]), "other": ([math.nan] * 2, [0.0, 0.0])})
+    assert section.plot is not None
+    assert [panel.title for panel in section.plot.panels] == ["one"]
+    assert section.rows == [("a", "one", "1", "1.5", "+0.5"), ("b", "one", "2", "2", "+0")]

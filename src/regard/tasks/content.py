@@ -218,6 +218,8 @@ def number_section(inputs: Sequence[str], found: Mapping[str, tuple[Sequence[flo
     panels, errors = [], []
     for name, (measured, predicted) in found.items():
         rows = [row for row in zip(inputs, measured, predicted, strict=True) if not math.isnan(row[1])]
+        if not rows:
+            continue  # of many properties, one may be measured in training rows only
         spread = math.sqrt(sum((one - other) ** 2 for _, one, other in rows) / max(1, len(rows))) or 1.0
         errors += [(abs(one - other) / spread, text, name, one, other) for text, one, other in rows]
         ends = [min(row[1] for row in rows), max(row[1] for row in rows)]
