@@ -139,7 +139,7 @@ def simulated_outcomes(
 
 
 def _count_simulated_brier(examples: Examples) -> Counts:
-    table = np.asarray(*examples.require("simulated_risks"), np.float64)
+    table = np.asarray(examples.require("simulated_risks")[0], np.float64)
     weights, outcomes, risks = np.moveaxis(table, -1, 0)
     errors = (weights * (outcomes - risks) ** 2).mean(axis=(1, 2))
     return Counts(statistics=np.column_stack([errors, np.ones(len(errors))]), compute=ratio)
@@ -230,7 +230,7 @@ def score_auroc_by_horizon(examples: Examples) -> Mapping[str, Score]:
 
 def score_simulated_auroc(examples: Examples) -> Score:
     """The AUROC of simulated risks, its mean over the events and horizons that some subjects have and others do not."""
-    table = np.asarray(*examples.require("simulated_risks"), np.float64)
+    table = np.asarray(examples.require("simulated_risks")[0], np.float64)
     multiplicity, found = _multiplicity(len(table)), []
     for weights, outcomes, risks in np.moveaxis(table, -1, 1).reshape(len(table), 3, -1).transpose(2, 1, 0):
         used = weights > 0

@@ -47,7 +47,6 @@ from regard.generation.engine import Engine, Request
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.models.protocols import EncoderOutput
-from regard.models.recurrent import RecurrentConfig
 from regard.nn.augmentation import crop_and_flip
 from regard.tasks.capabilities import ExportGraph
 from regard.tasks.captioning.model import (
@@ -428,8 +427,7 @@ class Captioning(ImageTask[CaptioningSettings]):
 
     def export_graph(self, model: Captioner, rows: Sequence[Sequence[str]]) -> ExportGraph:
         """An image and the beginning of a caption in, the logits of the next token after each position out."""
-        decoder = self._decoder_config()
-        if isinstance(decoder, RecurrentConfig) and decoder.is_step_by_step:
+        if self._decoder_config().is_step_by_step:
             raise ConfigError(
                 "task.decoder must be lstm-attention, lstm or transformer to export a captioner, to onnx, got "
                 f"{self.settings.decoder}: no single graph has attention between two steps of a recurrent layer"

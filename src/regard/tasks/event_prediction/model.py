@@ -74,6 +74,9 @@ class ExportedEvents(nn.Module):
     def __init__(self, model: EventPredictor, codec: EventCodec, horizons: Sequence[float]) -> None:
         super().__init__()
         self.model, self.scale, self.resolution = model, codec.scale, codec.resolution
+        self.means: Tensor
+        self.stds: Tensor
+        self.horizons: Tensor
         for name, numbers in {"means": codec.means, "stds": codec.stds, "horizons": horizons}.items():
             self.register_buffer(name, torch.tensor(list(numbers)))
 

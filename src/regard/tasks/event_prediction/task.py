@@ -360,9 +360,11 @@ class EventPrediction(Task[EventPredictionSettings]):
         brier_sums, risks = judge_landmarks(found.landmarks, len(found.losses), scaled)
         extras: dict[str, Sequence[Any]] = {"brier_sums": brier_sums, "risks": risks}
         if found.simulated:
-            names = ("risks", "waits", "observed")
-            parts = [np.concatenate([getattr(each, name) for each in found.simulated]) for name in names]
-            extras["simulated_risks"] = simulated_outcomes(*parts, scaled).round(_DIGITS).tolist()
+            predicted, waits, observed = (
+                np.concatenate([getattr(each, name) for each in found.simulated])
+                for name in ("risks", "waits", "observed")
+            )
+            extras["simulated_risks"] = simulated_outcomes(predicted, waits, observed, scaled).round(_DIGITS).tolist()
         return Examples(
             losses=found.losses,
             num_tokens=found.counts,
