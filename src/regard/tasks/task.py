@@ -246,8 +246,6 @@ class Task(Generic[TaskSettingsT]):
     """Whether it continues the training of a model that another task has trained: neither detected nor imported."""
     receives_imports: ClassVar[bool] = True
     """Whether an imported model with this head is a run of this task; one task for each head is."""
-    uses_whole_batch: ClassVar[bool] = False
-    """Whether rows of a batch are examples for each other, so that its loss is not a sum over rows."""
     objectives: ClassVar[frozenset[str]] = frozenset({"label_smoothing", "rdrop"})
     """Terms of `Objective` that the loss implements; `objective_terms` has those that the settings allow."""
 
@@ -418,6 +416,11 @@ class Task(Generic[TaskSettingsT]):
     def loss(self, model: Any, batch: Any, objective: Objective = PLAIN) -> Float[Tensor, ""]:
         """The loss summed over the batch's targets."""
         raise NotImplementedError
+
+    @property
+    def uses_whole_batch(self) -> bool:
+        """Whether rows of a batch are examples for each other, so that its loss is not a sum over rows."""
+        return False
 
     @property
     def carries_state(self) -> bool:
