@@ -165,6 +165,8 @@ class RunFolder:
     def _read_toml(self) -> dict[str, Any]:
         self.require()
         values = read_toml(self.settings_path)
+        if not values:
+            raise RunError(f"{self.settings_path} is empty: the run was not written completely, train it again")
         if "record" in values or not isinstance(values.get("provenance"), Mapping):
             version = values.get("record", {}).get("version", "0.1")
             raise RunError(

@@ -40,7 +40,7 @@ def summarize(run: Run, content: ReportContent | None = None) -> dict[str, str]:
     if trained:
         speeds = sorted(line["tokens_per_second"] for line in trained)
         facts["trained"] = f"{trained[-1]['step']:,} steps in {format_duration(trained[-1]['seconds'])}"
-        facts["speed"] = f"{speeds[len(speeds) // 2]:,.0f} tokens/s"
+        facts["speed"] = f"{speeds[len(speeds) // 2]:,.0f} {run.task.token_unit}/s"
     if evaluations:
         step = note_of(run.folder.model_path).get("step")
         kept = [line for line in evaluations if line["step"] == step]

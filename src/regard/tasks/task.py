@@ -238,6 +238,8 @@ class Task(Generic[TaskSettingsT]):
     """The columns of a table of predictions that `Prediction.to_row` fills in, and the type of each."""
     unit: ClassVar[str] = "row"
     """What an example is called."""
+    token_unit: ClassVar[str] = "tokens"
+    """What `Batch.num_tokens` counts, in which speed is reported."""
     attention_kind: ClassVar[AttentionKind | None] = "encoder"
     """The attention maps of texts that can be drawn; None where there are none."""
     head_kind: ClassVar[str | None] = None
