@@ -1,10 +1,12 @@
 """`regard lab`: small studies that measure what the lectures state."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from regard.cli.output import Json, Quiet, argument, configure_logging, print_json
 from regard.errors import ConfigError, DeviceError
@@ -18,7 +20,46 @@ _PIPED_WIDTH = 140
 """Columns of a table where stdout is not a terminal."""
 
 
+class LabCommand(TyperCommand):
+    """`regard lab`, with the options that the registered studies declare; `lab_command` finds them in `ctx.obj`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.obj, others = take_options(args, [name for _, name, _ in _study_options()])
+        return super().parse_args(ctx, others)
+
+    def get_help(self, ctx: Any) -> str:
+        lines = [f"  --{name} TEXT  {study}: {help}" for study, name, help in _study_options()]
+        return "\n".join([super().get_help(ctx), "\nOptions of single studies:", *lines])
+
+
+def take_options(arguments: list[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The values of the options `names`, and the other arguments.
+
+    Example:
+        >>> take_options(["circuits", "--formula", "a ^ b", "--quick"], ["formula"])
+        ({'formula': 'a ^ b'}, ['circuits', '--quick'])
+    """
+    found, others, rest = {}, [], iter(arguments)
+    for argument in rest:
+        name, is_assigned, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or name not in names:
+            others.append(argument)
+            continue
+        found[name] = value if is_assigned else next(rest, None)
+        if found[name] is None:
+            raise ConfigError(f"--{name} needs a value")
+    return found, others
+
+
+def _study_options() -> list[tuple[str, str, str]]:
+    """Study, name and help of each option; a study of another package need not declare any."""
+    from regard.lab import STUDIES
+
+    return [(entry.name, *option) for entry in STUDIES for option in getattr(entry, "options", {}).items()]
+
+
 def lab_command(
+    ctx: typer.Context,
     name: Annotated[str, argument("[NAME]", "The study to run; without it, all studies are listed.")] = "list",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few samples: at most three minutes.")] = False,
     data: Annotated[str | None, typer.Option(help="A text file, for a study that reads one (context).")] = None,
@@ -38,6 +79,8 @@ def lab_command(
       regard lab positions --quick --out studies
 
       regard lab context --data book.txt --quick
+
+      regard lab circuits --formula "(a & b) ^ !c" --quick
     """
     from regard.lab import STUDIES, run_study
 
@@ -51,7 +94,7 @@ def lab_command(
         return
     STUDIES.find(name)
     _check_folder(Path(out))
-    study = run_study(name, quick=quick, seed=seed, data=data)
+    study = run_study(name, quick=quick, seed=seed, data=data, options=ctx.obj)
     try:
         files = [str(path) for path in study.write(out)]
     except OSError as error:

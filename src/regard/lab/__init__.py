@@ -14,19 +14,23 @@ study's modules are imported when it runs.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from regard.errors import ConfigError
 from regard.lab.study import Study, StudyEntry, StudyTable
 from regard.registry import Registry
+from regard.settings import nearest
 
 __all__ = ["STUDIES", "Study", "StudyEntry", "StudyTable", "run_study"]
 
 STUDIES: Registry[StudyEntry] = Registry("regard.studies", "study", members=("name", "question", "study"))
 
 
-def run_study(name: str, *, quick: bool = False, seed: int = 0, data: str | None = None) -> Study:
+def run_study(
+    name: str, *, quick: bool = False, seed: int = 0, data: str | None = None, options: Mapping[str, str] | None = None
+) -> Study:
     """Run the study registered as `name`, on one CPU thread, so that its numbers do not depend on the number of cores.
 
     Args:
@@ -34,13 +38,18 @@ def run_study(name: str, *, quick: bool = False, seed: int = 0, data: str | None
         quick: Use small sizes, few samples and few seeds.
         seed: The random seed; a study with several seeds counts up from it.
         data: A file, for a study that reads one; without it the study generates its data.
+        options: Values of the options that this study declares, such as `{"formula": "a ^ b"}` for `circuits`.
     """
     entry = STUDIES.find(name)
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = dict(options or {})
+    known = list(getattr(entry, "options", {}))
+    if unknown := [option for option in given if option not in known]:
+        reason = nearest(unknown[0], known) if known else "; it has no options of its own"
+        raise ConfigError(f"the study {name} has no option {unknown[0]}{reason}")
     if data is not None:
         if not entry.reads_data:
             raise ConfigError(f"the study {name} generates its data and reads no file, got {data}")
-        given = {"data": data}
+        given["data"] = data
     import torch
 
     from regard.training.precision import threads
@@ -49,4 +58,4 @@ def run_study(name: str, *, quick: bool = False, seed: int = 0, data: str | None
     with threads(1), torch.random.fork_rng(devices=[]):
         study = entry.study(quick=quick, seed=seed, **given)
     settings = {"quick": quick, "seed": seed, **({} if data is None else {"file": data}), **study.settings}
-    return replace(study, settings=settings, seconds=time.perf_counter() - started)
+    return replace(study, settings=settings, seconds=time.perf_counter() - started, options=dict(options or {}))

@@ -6,8 +6,9 @@ import json
 import math
 import os
 import pkgutil
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,8 @@ class Study:
     figure: "Figure"
     settings: Mapping[str, Any]
     seconds: float = 0.0
+    options: Mapping[str, str] = field(default_factory=dict)
+    """The options of its own that were given."""
 
     @property
     def command(self) -> str:
@@ -62,7 +65,9 @@ class Study:
         quick = " --quick" if self.settings.get("quick") else ""
         seed = f" --seed {self.settings['seed']}" if self.settings.get("seed") else ""
         data = f" --data {self.settings['file']}" if self.settings.get("file") else ""
-        return f"regard lab {self.name}{data}{quick}{seed}"
+        # With an equals sign, since a value may begin with a minus sign.
+        own = "".join(f" --{name}={shlex.quote(value)}" for name, value in self.options.items())
+        return f"regard lab {self.name}{data}{own}{quick}{seed}"
 
     @property
     def duration(self) -> str:
@@ -140,10 +145,12 @@ class StudyEntry:
     """Where the function `(*, quick, seed) -> Study` is, such as `regard.lab.softmax.temperature:study_softmax`."""
     reads_data: bool = False
     """Whether the function has a parameter `data` too, the path of a file or None."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Other parameters of the function, strings or None, each with its help: `regard lab` has an option for each."""
 
-    def study(self, *, quick: bool, seed: int, data: str | None = None) -> Study:
-        """Import the study's modules and run it."""
-        own = {"data": data} if self.reads_data else {}
+    def study(self, *, quick: bool, seed: int, data: str | None = None, **own: str | None) -> Study:
+        """Import the study's modules and run it; `own` are values of its `options`."""
+        own |= {"data": data} if self.reads_data else {}
         return pkgutil.resolve_name(self.function)(quick=quick, seed=seed, **own)
 
     def result(self, sizes: Any, sections: Sequence[StudySection], figure: "Figure", **settings: Any) -> Study:
