@@ -90,6 +90,8 @@ def parse_formula(text: str) -> BooleanFormula:
     root = parser.implication()
     if parser.token:
         parser.fail("an operator or the end")
+    if not parser.variables:
+        raise ConfigError(f"a formula must have a variable, got {text!r}")
     return BooleanFormula(text.strip(), root, tuple(parser.variables))
 
 
