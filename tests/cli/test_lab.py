@@ -8,23 +8,21 @@ import pytest
 from regard.lab import STUDIES
 
 PLUGIN = """
-from regard.lab import Study, StudyTable
+from regard.lab import Study, StudyEntry, StudyTable
 from regard.lab.drawing import make_panels
 
-
-class Dice:
-    name = "dice"
-    question = "What is the mean of a die?"
-
-    def study(self, *, quick: bool, seed: int) -> Study:
-        table = StudyTable(name="mean", columns=["sides", "mean"], rows=[[6, 3.5]])
-        return Study(
-            name="dice", title="Dice", question=self.question, findings=["It is 3.5."], tables=[table],
-            figure=make_panels(1)[0], settings={},
-        )
+DICE = StudyEntry(
+    name="dice", title="Dice", question="What is the mean of a die?", function="dice_study:study_dice",
+    lectures=("L33", "L34"), minutes=(0.25, 2.0),
+)
 
 
-DICE = Dice()
+def study_dice(*, quick: bool, seed: int) -> Study:
+    table = StudyTable(name="mean", columns=["sides", "mean"], rows=[[6, 3.5]])
+    return Study(
+        name="dice", title="Dice", question=DICE.question, findings=["It is 3.5."], tables=[table],
+        figure=make_panels(1)[0], settings={},
+    )
 """
 
 
@@ -46,7 +44,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("arguments", [[], ["list"]])
 def test_studies_are_listed_with_their_questions(regard, arguments: list[str]):
     lines = regard("lab", *arguments).succeeds().out.splitlines()
-    assert [line.split("\t") for line in lines] == [[entry.name, entry.question] for entry in STUDIES]
+    assert [line.split("\t")[::4] for line in lines] == [[entry.name, entry.question] for entry in STUDIES]
     assert "softmax" in STUDIES.names()
 
 
@@ -57,7 +55,7 @@ def test_the_list_as_json(regard):
 
 def test_a_study_of_another_package_is_listed_and_runs(regard, plugin: None, tmp_path: Path):
     answer = regard("lab").succeeds()
-    assert "dice\tWhat is the mean of a die?" in answer.out.splitlines()
+    assert "dice\tL33 L34\t15 s\t2 min\tWhat is the mean of a die?" in answer.out.splitlines()
     assert "softmax" in answer.out
     assert "'cards' of package dice-study" in answer.err
     answer = regard("lab", "dice", "--out", tmp_path / "out").succeeds()

@@ -51,7 +51,7 @@ class Page:
     def short_commands(self) -> list[str]:
         """The same, with budgets of a few steps; without what runs until it is stopped."""
         commands = [command for command in self.commands() if not command.startswith("regard serve ")]
-        short = [re.sub(r"--minutes \S+( --seeds \d+)?", "--steps 5", command) for command in commands]
+        short = [re.sub(r"--(minutes|steps) \S+( --seeds \d+)?", "--steps 5", command) for command in commands]
         return [re.sub(r"--trials \d+", "--trials 2 --steps 5 --repeats 1", command) for command in short]
 
 

@@ -26,7 +26,7 @@ _ROUNDS = 3
 _MOST_GRAPHS = 20_000
 _NAME = "Weisfeiler-Lehman features"
 _MOST_ROWS, _MOST_FORESTS = 4_000, 12
-"""Of more rows a part is used, and of more properties each has fewer trees."""
+"""With more rows a part of them is used; with more properties each has fewer trees."""
 _NUM_TREES, _FEATURE_SHARE = 200, 0.05
 _DIGITS = 8
 

@@ -129,11 +129,11 @@ class ErrorHistograms:
     """A linear prediction of each value, and a histogram of its errors for each context."""
 
     weights: list[Float[np.ndarray, " features"]]
-    """Of each channel."""
+    """The weights of each channel."""
     thresholds: list[tuple[Float[np.ndarray, " edges"], Float[np.ndarray, " edges"]]]
-    """Of each channel: those between contexts by differences, and by errors of the channel before."""
+    """The thresholds of each channel: between contexts by differences, and by errors of the channel before."""
     counts: list[Float[np.ndarray, "contexts errors"]]
-    """Of each channel: the error e is in column e + 255."""
+    """The counts of each channel: the error e is in column e + 255."""
     name: str = "histograms of the errors of a linear prediction"
 
     @classmethod

@@ -26,7 +26,7 @@ _COMMANDS = ("/retry", "/system", "/save", "/help", "/quit")
 
 def chat_command(
     run: RunPath,
-    message: Annotated[str | None, argument("[MESSAGE]", "One message to answer; unset, a conversation.")] = None,
+    message: Annotated[str | None, argument("MESSAGE", "One message to answer; unset, a conversation.")] = None,
     system: Annotated[str | None, option("The system message.")] = None,
     max_tokens: Annotated[int | None, option("The largest number of new tokens of an answer; unset, 200.")] = None,
     temperature: Annotated[float, typer.Option(help="0: greedy; 1: the model's distribution.")] = 0.0,

@@ -21,7 +21,7 @@ from regard.cli.output import Beam, Json, Quiet, argument, configure_logging, nu
 
 
 def compare_command(
-    data: Annotated[list[str], argument("DATA...", "A file, several files, a folder, or a built-in name.")],
+    data: Annotated[list[str], argument("DATA", "A file, several files, a folder, or a built-in name.")],
     models: Annotated[str, option("Presets or TOML files: rnn,lstm,lstm-attention,mine.toml")],
     task: TaskName = None,
     out: Annotated[str | None, option("Folder. Unset: runs/compare-DATA. An interrupted one is continued.")] = None,

@@ -20,7 +20,7 @@ _LINES_AT_ONCE = 1_024
 
 def embed_command(
     run: RunPath,
-    texts: Annotated[list[str] | None, argument("[TEXT]...", "Texts; unset, the lines of stdin.")] = None,
+    texts: Annotated[list[str] | None, argument("TEXT", "Texts; unset, the lines of stdin.")] = None,
     to: Annotated[str | None, option("Write the embeddings to this .npz file instead of printing them.")] = None,
     search: Annotated[str | None, option("Print the lines of this file that are most similar to each text.")] = None,
     top: Annotated[int, typer.Option(min=1, help="The number of lines for each text.")] = 5,

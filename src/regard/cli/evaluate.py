@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def evaluate_command(
     run: RunPath,
-    data: Annotated[Given, argument("[DATA]...", "A file, or two aligned; unset, the validation rows.")] = None,
+    data: Annotated[Given, argument("DATA", "A file, or two aligned; unset, the validation rows.")] = None,
     columns: Columns = None,
     encoding: Encoding = None,
     skip_bad: SkipBad = False,

@@ -36,7 +36,7 @@ _REMEDIES: dict[type[RegardError], str] = {
 
 def finetune_command(
     base: RunPath,
-    data: Annotated[Given, argument("DATA...", "A file, several files, or a folder.")] = None,
+    data: Annotated[Given, argument("DATA", "A file, several files, or a folder.")] = None,
     out: RunOut = None,
     task: TaskName = None,
     lora: Annotated[bool, typer.Option("--lora", help="Train low-rank updates, and store only these.")] = False,

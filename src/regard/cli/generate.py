@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def generate_command(
     run: RunPath,
-    prompt: Annotated[str, argument("[PROMPT]", "The beginning of the text; unset, an empty one.")] = "",
+    prompt: Annotated[str, argument("PROMPT", "The beginning of the text; unset, an empty one.")] = "",
     max_tokens: Annotated[int | None, option("The largest number of new tokens; unset, 200.")] = None,
     temperature: Annotated[
         float | None, option("0: greedy; 1: the model's distribution. Unset: 0.8 for text, 1 for images.")
@@ -34,7 +34,7 @@ def generate_command(
     reward: Annotated[str | None, option("With --best-of: a run of a reward model, or module:function.")] = None,
     metrics: Annotated[bool, typer.Option("--metrics", help="Molecules: validity, uniqueness, novelty.")] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Answer the prompt, formatted by the chat template.")] = False,
-    label: Annotated[str | None, typer.Option("--class", help="Of images: their class; unset, all classes.")] = None,
+    label: Annotated[str | None, typer.Option("--class", help="Class of generated images; unset, all.")] = None,
     count: Annotated[int | None, option("The number of images; unset, 16.")] = None,
     out: Annotated[str | None, option("Images as a grid (.png), or beside training images on a page (.html).")] = None,
     device: Device = "auto",
@@ -157,7 +157,7 @@ def _draw(run: "Run", count: int, label: str | None, out: str | None, options: d
 
 def score_command(
     run: RunPath,
-    texts: Annotated[list[str] | None, argument("[TEXT]...", "Texts; unset, the lines of stdin.")] = None,
+    texts: Annotated[list[str] | None, argument("TEXT", "Texts; unset, the lines of stdin.")] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Also the probability of each token.")] = False,
     device: Device = "auto",
     json: Json = False,

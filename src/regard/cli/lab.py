@@ -14,7 +14,7 @@ from regard.errors import ConfigError, DeviceError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard.lab import Study
+    from regard.lab import Study, StudyEntry
 
 _PIPED_WIDTH = 140
 """Columns of a table where stdout is not a terminal."""
@@ -40,10 +40,10 @@ def take_options(arguments: list[str], names: Sequence[str]) -> tuple[dict[str, 
         ({'formula': 'a ^ b'}, ['circuits', '--quick'])
     """
     found, others, rest = {}, [], iter(arguments)
-    for argument in rest:
-        name, is_assigned, value = argument.removeprefix("--").partition("=")
-        if not argument.startswith("--") or name not in names:
-            others.append(argument)
+    for word in rest:
+        name, is_assigned, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or name not in names:
+            others.append(word)
             continue
         found[name] = value if is_assigned else next(rest, None)
         if found[name] is None:
@@ -60,11 +60,16 @@ def _study_options() -> list[tuple[str, str, str]]:
 
 def lab_command(
     ctx: typer.Context,
-    name: Annotated[str, argument("[NAME]", "The study to run; without it, all studies are listed.")] = "list",
+    name: Annotated[str, argument("NAME", "The study to run; without it, all studies are listed.")] = "list",
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few samples: at most three minutes.")] = False,
-    data: Annotated[str | None, typer.Option(help="A text file, for a study that reads one (context).")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="A file or folder, for a study that reads one (context, locality).")
+    ] = None,
     out: Annotated[str, typer.Option(help="The folder for NAME.png, NAME.html, NAME.json and NAME.csv.")] = "lab",
     seed: Annotated[int, typer.Option(min=0, help="The random seed.")] = 0,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda or cuda:N, for a study that runs on a GPU (locality).")
+    ] = "cpu",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -86,15 +91,11 @@ def lab_command(
 
     configure_logging(quiet=quiet)
     if name == "list":
-        if json:
-            print_json({"studies": [{"name": entry.name, "question": entry.question} for entry in STUDIES]})
-        else:
-            for entry in STUDIES:
-                print(f"{entry.name}\t{entry.question}")
+        _print_list(list(STUDIES), json=json)
         return
     STUDIES.find(name)
     _check_folder(Path(out))
-    study = run_study(name, quick=quick, seed=seed, data=data, options=ctx.obj)
+    study = run_study(name, quick=quick, seed=seed, data=data, device=device, options=ctx.obj)
     try:
         files = [str(path) for path in study.write(out)]
     except OSError as error:
@@ -106,6 +107,27 @@ def lab_command(
 
         console = Console()
         _print(study, files, console if console.is_terminal else Console(width=_PIPED_WIDTH))
+
+
+def _print_list(entries: "Sequence[StudyEntry]", *, json: bool) -> None:
+    """Print the studies with their lectures and times: a table in a terminal, otherwise lines with tabs."""
+    import sys
+
+    columns = ("name", "lectures", "quick", "full", "question")
+    rows = [[each.name, " ".join(each.lectures) or "-", *each.times, each.question] for each in entries]
+    if json:
+        print_json({"studies": [dict(zip(columns, row, strict=True)) for row in rows]})
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table as RichTable
+
+        grid = RichTable(*columns, box=None, pad_edge=False, caption="Times are those on one core of a CPU.")
+        for row in rows:
+            grid.add_row(*row)
+        Console().print(grid, markup=False, highlight=False)
+    else:
+        for row in rows:
+            print("\t".join(row))
 
 
 def _check_folder(folder: Path) -> None:

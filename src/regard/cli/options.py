@@ -29,7 +29,7 @@ RunOut = Annotated[str | None, option("The run folder. Unset: a new one under ru
 ModelName = Annotated[str | None, option("A preset, with or without a size: transformer, lstm-small.")]
 TaskName = Annotated[str | None, option("text-classification, language-modeling, ...; unset, detected from the data.")]
 Columns = Annotated[str | None, option("The columns, by name or position: de,en or text,label")]
-Encoding = Annotated[str | None, option("Of text files: utf-16, windows-1252, ...; unset, detected.")]
+Encoding = Annotated[str | None, option("Encoding of text files: utf-16, windows-1252, ...; unset, detected.")]
 TokenizerName = Annotated[str | None, option("bpe, unigram, characters, bytes, words, wordpunct or a tokenizer.json.")]
 Minutes = Annotated[float | None, option("Stop after this many minutes of training.")]
 Steps = Annotated[int | None, option("Stop after this many steps.")]
@@ -40,7 +40,7 @@ SettingsFile = Annotated[Path | None, option("A TOML file of settings; see regar
 SharedSettings = Annotated[Path | None, option("A TOML file of settings for all runs.", dir_okay=False)]
 SetValues = Annotated[Given, option("Any setting: --set model.num_layers=6", "--set", metavar="NAME=VALUE")]
 NoBaseline = Annotated[bool, typer.Option("--no-baseline", help="Do not fit a simple baseline to compare with.")]
-Template = Annotated[str | None, option("Of conversations: a file with a chat template, in Jinja.")]
+Template = Annotated[str | None, option("A file with a chat template in Jinja, for conversations.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip rows that cannot be read.")]
 
 _REMEDIES: dict[type[RegardError], str] = {

@@ -21,7 +21,7 @@ _LINES_AT_ONCE = 256
 
 def predict_command(
     run: RunPath,
-    texts: Annotated[list[str] | None, argument("[TEXT]...", "Inputs, or paths of images; unset: stdin.")] = None,
+    texts: Annotated[list[str] | None, argument("TEXT", "Inputs, or paths of images; unset: stdin.")] = None,
     file: Annotated[str | None, option("A table of inputs: .csv, .tsv, .jsonl, .parquet, .xlsx.")] = None,
     out: Annotated[str | None, option("With --file: the table to write, by its suffix. Unset or -: stdout.")] = None,
     columns: Annotated[str | None, option("With --file: the column(s) of the input. Unset: as in training.")] = None,

@@ -11,7 +11,7 @@ _INTERRUPTED = 130
 
 
 def rollout_command(
-    run: Annotated[str | None, argument("[RUN]", "A run folder; unset with --random.")] = None,
+    run: Annotated[str | None, argument("RUN", "A run folder; unset with --random.")] = None,
     env: Annotated[str, option("The name of an environment of gymnasium, such as CartPole-v1.")] = "",
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 100,
     target_return: Annotated[

@@ -9,7 +9,7 @@ from regard.logging import log_info
 
 
 def serve_command(
-    runs: Annotated[list[str], argument("RUN...", "The folders of one or more runs.")],
+    runs: Annotated[list[str], argument("RUN", "The folders of one or more runs.")],
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 accepts other machines.")] = "127.0.0.1",
     port: Annotated[int | None, option("Unset: 8000, or the next free one.", min=0, max=65_535)] = None,
     device: Device = "auto",

@@ -34,7 +34,7 @@ from regard.errors import ConfigError
 
 
 def train_command(
-    data: Annotated[Given, argument("DATA...", "A file, several files, a folder, or a built-in data set.")] = None,
+    data: Annotated[Given, argument("DATA", "A file, several files, a folder, or a built-in data set.")] = None,
     out: RunOut = None,
     model: ModelName = None,
     task: TaskName = None,
@@ -62,7 +62,7 @@ def train_command(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Train a model on a file of pairs, labeled rows, running text or images, and write a run folder with a report.
+    """Train a model on a file of texts, labels, images, series or other sequences; write a run folder with a report.
 
     Examples:
 

@@ -26,7 +26,7 @@ from regard.text.alphabets import SMILES_TOKEN, is_selfies, is_smiles
 
 FINGERPRINTS = ("morgan", "atom pairs", "torsions")
 NUM_BITS = 4_096
-"""Of each fingerprint."""
+"""The length of each fingerprint."""
 _MOST_COUNTED = 8
 """Occurrences of a substructure in a molecule that are counted."""
 _MULTIPLIERS = 2_654_435_761, 40_503

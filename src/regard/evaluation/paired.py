@@ -80,7 +80,7 @@ class ComparedPair:
     difference: float
     """The score of `a`, mean over its seeds, minus that of `b`."""
     interval: tuple[float, float]
-    """Of this pair by itself: Holm's correction does not widen it."""
+    """The interval of this pair alone: Holm's correction does not widen it."""
     p: float
     """Corrected for all pairs by Holm's method."""
     p_uncorrected: float

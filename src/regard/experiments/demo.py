@@ -55,7 +55,7 @@ class Demo:
     """On the same rows."""
     report: Path
     comparison: Comparison
-    """Of other models, trained for a few seconds each."""
+    """The comparison of other models, trained for a few seconds each."""
 
 
 def demo(out: str | os.PathLike[str] = "runs/demo", *, minutes: float = _MINUTES, show_progress: bool = True) -> Demo:

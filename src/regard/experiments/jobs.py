@@ -32,7 +32,7 @@ CHILD_SETTINGS: dict[str, Any] = {"train": {"baseline": False}}
 """Runs of an experiment are compared with each other: no run fits a baseline of its own, unless the user says so."""
 _MAX_SAMPLES = 40
 _TAIL_BYTES = 8_192
-"""Of a file of metrics: more than its last lines."""
+"""How much of the end of a metrics file is read: more than its last lines."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ _TITLE = "Word attributions"
 _FAINT, _MARKED = 0.05, 0.5
 """Words below this share of the peak are not shaded; without colors, words above this share are marked."""
 _WIDTH, _MARGIN = 8.0, 0.3
-"""Of the figure, in inches, as all lengths below."""
+"""Width and margin of the figure, in inches, as all lengths below."""
 _LINE, _HEAD, _BETWEEN = 0.34, 0.36, 0.28
 _FONT_SIZE = 13.0
 _LIGHT_TEXT = 0.58

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _STEPS = 300
 _INCHES = 0.62
-"""Of an edge in a figure."""
+"""The length of an edge in a figure."""
 _APART = 0.09
 """Half the distance between the lines of a double bond, in lengths of an edge."""
 

@@ -47,9 +47,9 @@ _POOLED_NAME = "Attention, averaged over all positions"
 _LARGEST = 448
 """Height and width, in pixels, of the picture on a page or in a figure."""
 _SIDE, _TILE = 3.2, 0.8
-"""Of the pictures of a figure, in inches."""
+"""Sizes of the pictures of a figure, in inches."""
 _OPACITY = 0.75
-"""Of the color over the square with the largest weight."""
+"""The opacity of the color over the square with the largest weight."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,7 +55,7 @@ class Request:
     """Token t is sampled by a random number that depends on the seed and on t alone, not on other requests."""
     source: list[int] | None = None
     encoded: EncoderOutput | None = None
-    """Of one row without padding: the source that another model has encoded, instead of `source`."""
+    """The encoded source, given instead of `source`: one row without padding."""
 
     @property
     def source_length(self) -> int:

@@ -173,7 +173,7 @@ class Exporter:
     files: tuple[str, ...] = ()
     """What a folder of this format may contain: an export with other content is not overwritten."""
     suffix: str = ""
-    """Of the file; empty for a format that is a folder."""
+    """The suffix of the file; empty for a format that is a folder."""
     number_types: Mapping[str, float] = field(default_factory=dict)
     """The types of matrices to choose from, the default first, each with its tolerance."""
     heads: tuple[str, ...] = (

@@ -29,8 +29,9 @@ STUDIES: Registry[StudyEntry] = Registry("regard.studies", "study", members=("na
 
 
 def run_study(
-    name: str, *, quick: bool = False, seed: int = 0, data: str | None = None, options: Mapping[str, str] | None = None
-) -> Study:
+    name: str, *, quick: bool = False, seed: int = 0, data: str | None = None, device: str = "cpu",
+    options: Mapping[str, str] | None = None,
+) -> Study:  # fmt: skip
     """Run the study registered as `name`, on one CPU thread, so that its numbers do not depend on the number of cores.
 
     Args:
@@ -38,6 +39,7 @@ def run_study(
         quick: Use small sizes, few samples and few seeds.
         seed: The random seed; a study with several seeds counts up from it.
         data: A file, for a study that reads one; without it the study generates its data.
+        device: `cpu`, `cuda` or `cuda:N`, for a study that runs on a GPU.
         options: Values of the options that this study declares, such as `{"formula": "a ^ b"}` for `circuits`.
     """
     entry = STUDIES.find(name)
@@ -50,6 +52,10 @@ def run_study(
         if not entry.reads_data:
             raise ConfigError(f"the study {name} generates its data and reads no file, got {data}")
         given["data"] = data
+    if device != "cpu":
+        if not entry.runs_on_gpu:
+            raise ConfigError(f"the study {name} runs on a CPU only, got the device {device}")
+        given["device"] = device
     import torch
 
     from regard.training.precision import threads

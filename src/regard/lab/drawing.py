@@ -95,8 +95,8 @@ def plot_band(
 
 
 def plot_matrix(axes: Axes, matrix: Float[Tensor, "row column"]) -> None:
-    """Plot a matrix as a heat map with a diverging color scale centered at 0."""
-    largest = float(matrix.abs().max()) or 1.0
+    """Plot a matrix as a heat map with a diverging color scale centered at 0; NaN is left blank."""
+    largest = float(matrix.nan_to_num().abs().max()) or 1.0
     axes.imshow(matrix.numpy(), cmap=_DIVERGING, vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
     axes.spines[:].set_visible(False)
 

@@ -145,12 +145,29 @@ class StudyEntry:
     """Where the function `(*, quick, seed) -> Study` is, such as `regard.lab.softmax.temperature:study_softmax`."""
     reads_data: bool = False
     """Whether the function has a parameter `data` too, the path of a file or None."""
+    runs_on_gpu: bool = False
+    """Whether the function has a parameter `device` too."""
+    lectures: tuple[str, ...] = ()
+    """The rows of the lectures that it measures, such as `L22`."""
+    minutes: tuple[float, float] | None = None
+    """How long it takes on one core of a CPU, with `quick` and without."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Other parameters of the function, strings or None, each with its help: `regard lab` has an option for each."""
 
-    def study(self, *, quick: bool, seed: int, data: str | None = None, **own: str | None) -> Study:
+    @property
+    def times(self) -> tuple[str, str]:
+        """The same as text, such as `20 s` and `3 min`; dashes where the times are not known."""
+        if self.minutes is None:
+            return "-", "-"
+        quick, full = (f"{each:.0f} min" if each >= 1 else f"{60 * each:.0f} s" for each in self.minutes)
+        return quick, full
+
+    def study(
+        self, *, quick: bool, seed: int, data: str | None = None, device: str = "cpu", **own: str | None
+    ) -> Study:
         """Import the study's modules and run it; `own` are values of its `options`."""
         own |= {"data": data} if self.reads_data else {}
+        own |= {"device": device} if self.runs_on_gpu else {}
         return pkgutil.resolve_name(self.function)(quick=quick, seed=seed, **own)
 
     def result(self, sizes: Any, sections: Sequence[StudySection], figure: "Figure", **settings: Any) -> Study:

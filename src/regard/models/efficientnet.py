@@ -35,8 +35,8 @@ Padding = Literal["same", "symmetric"]
 _KERNEL_SIZES = (3, 3, 5, 3, 5, 5, 3)
 _STRIDES = (1, 2, 2, 2, 1, 2, 1)
 _EXPANSIONS = (1, 6, 6, 6, 6, 6, 6)
-"""Of the seven stages. A block has so many times the channels of its input inside; only the first block of a stage has
-the stride."""
+"""The expansions of the seven stages: a block has so many times the channels of its input inside. Only the first block
+of a stage has the stride."""
 _STEM_STRIDE = 2
 CELL_SIZE = 32
 """Pixels of a cell in height and width: the product of the strides."""

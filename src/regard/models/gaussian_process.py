@@ -58,7 +58,7 @@ class GaussianProcess(nn.Module):
     """
 
     features: Tensor
-    """Of the training rows."""
+    """The features of the training rows."""
     coefficients: Tensor
     shift: Tensor
     spread: Tensor

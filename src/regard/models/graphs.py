@@ -32,7 +32,7 @@ from regard.nn.masks import padding_mask
 _UNREACHABLE = 255
 """The distance between nodes that no path connects."""
 _DIRECTION_STD = 0.3
-"""Of the vectors that distinguish messages along an edge and against it."""
+"""Standard deviation of the initial vectors that distinguish messages along an edge and against it."""
 _PADDING = -1
 """An end of an edge that only pads the batch."""
 

@@ -52,7 +52,7 @@ _MOST_SPELLED = 3_000_000
 _INVERSE_PENALTY = 3.0
 _MOST_ITERATIONS, _FEWEST_ITERATIONS = 100, 10
 _MOST_TOKENS, _TOKENS_PER_SECOND = 20_000_000, 300_000
-"""Of texts with more tokens, a part is used; the n-grams of so many can be counted in half of a second."""
+"""A part of larger data is used, and with a budget in seconds only as many tokens as are solved for at this speed."""
 _NANOSECONDS = 4.0
 """What an iteration of the solver takes for each feature of a text and each output."""
 _NEVER = 5.0

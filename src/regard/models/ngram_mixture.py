@@ -31,7 +31,7 @@ _ROWS_AT_ONCE = 256
 _LEAST_WEIGHT = 0.01
 """A smaller weight of the network is taken for 0: it adds next to nothing, and need not be computed."""
 _HALVINGS = 40
-"""Of the interval from 0 to 1 that contains the best weight."""
+"""Bisections of the interval from 0 to 1 that contains the best weight."""
 
 
 @dataclass

@@ -88,7 +88,7 @@ class SparseKVCache:
     keys: Float[Tensor, "batch heads kept head"]
     values: Float[Tensor, "batch heads kept head"]
     positions: Int[Tensor, " kept"]
-    """Of the stored keys; on the host."""
+    """The positions of the stored keys; on the host."""
     length: int
     """Positions so far."""
     pattern: SparsePattern

@@ -29,7 +29,7 @@ class BaselineResult:
     name: str
     """The method, and the number of rows that it was fitted on where these are not all."""
     seconds: float
-    """Of fitting and predicting."""
+    """Seconds of fitting and predicting."""
     headline: str
     """The name of the score by which both are compared."""
     scores: dict[str, dict[str, Any]]
@@ -38,10 +38,10 @@ class BaselineResult:
     difference: float
     """The headline score of the model minus that of the baseline."""
     interval: tuple[float, float] | None = None
-    """Of the difference; like `p`, None where there are too few rows for a test."""
+    """The interval of the difference; like `p`, None where there are too few rows for a test."""
     p: float | None = None
     verdict: Literal["better", "worse", "not significant"]
-    """Of the model against the baseline; `better` and `worse` are significant differences."""
+    """The model against the baseline; `better` and `worse` are significant differences."""
     advice: tuple[str, ...] = ()
     """The changes most likely to help, where the model is not better."""
 

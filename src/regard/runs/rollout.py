@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _MOST_TOGETHER = 128
 """Episodes that are stepped together."""
 _FRAME_WIDTH, _MOST_FRAMES, _GIF_FPS, _COLORS = 300, 400, 25, 64
-"""Of an animation: the width in pixels, the most frames, how many are shown in a second, and the colors of each."""
+"""An animation's width in pixels, largest number of frames, frames per second, and colors of each frame."""
 _EXTRA = "pip install 'regard[control]'"
 
 

@@ -114,7 +114,7 @@ class BestOf:
     text: str
     reward: float
     mean_reward: float
-    """Of all continuations."""
+    """The mean reward of all continuations."""
 
 
 class Run:

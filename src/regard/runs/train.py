@@ -57,7 +57,7 @@ Data = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Rows | Sequen
 _SAMPLE_ROWS, _MOST_SAMPLED = 2_500, 200_000
 """Settings are chosen by at least so many rows, if there are as many, at equal distances in the first 200,000."""
 _SAMPLE_PIECES = 8
-"""Of running text, its first pieces."""
+"""The first pieces of running text that are sampled."""
 REPORT_ROWS = 1_000
 """Validation rows that the report's scores are computed on."""
 _MAY_CHANGE = {

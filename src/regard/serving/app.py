@@ -46,7 +46,7 @@ MOST_INPUTS, MOST_CHARACTERS = 256, 20_000
 MOST_TOKENS, MOST_BEAMS, MOST_SAMPLES = 4_096, 64, 16
 """Tokens generated for an input; hypotheses of beam search; texts for a prompt."""
 MOST_BYTES = 8 << 20
-"""Of the body of a request."""
+"""The largest body of a request."""
 _LONGEST_MESSAGE = 300
 """Characters of an error message, which may repeat parts of the request."""
 

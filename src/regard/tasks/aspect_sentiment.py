@@ -309,7 +309,7 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[AspectBatch], device: torch.device) -> Likelihoods:
-        """Of the label of each row."""
+        """Returns the likelihood of each row's label."""
         losses: list[float] = []
         counts: list[int] = []
         for batch in batches:

@@ -36,7 +36,7 @@ class ChoiceContext:
     rows: Sequence[Sequence[str]]
     """A sample of the training rows."""
     num_characters: int
-    """Of all rows that were read for the sample."""
+    """The number of characters of all rows that were read for the sample."""
     device: Literal["cpu", "cuda"]
     minutes: float | None
     """The budget, where it is a time."""

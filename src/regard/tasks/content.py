@@ -71,7 +71,7 @@ class Panel:
     end: float | None = None
     """Where a dotted line is drawn, and the axis ends."""
     labels: tuple[str, str] = ("", "")
-    """Of the x axis and of the y axis."""
+    """The labels of the x axis and of the y axis."""
     ticks: Sequence[str] = ()
     """The names of x = 0, 1, 2, ..., a few of which are shown; none for numbers."""
 
@@ -95,7 +95,7 @@ class DrawnImage:
     label: str = ""
     """The class that it was drawn for, or has; empty for none."""
     distance: float | None = None
-    """Of a training image: the root of the mean squared difference from the drawn one, in levels of 256."""
+    """The root mean squared difference between a training image and the generated one, in levels of 256."""
     nearest: "list[DrawnImage]" = field(default_factory=list)
     """The training images that differ least from it, where they are at hand."""
 

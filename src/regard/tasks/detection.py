@@ -46,7 +46,7 @@ class DetectionSummary:
 
     name: str
     suffix: str = ""
-    """Of a single file, without that of a compression: `.tsv`."""
+    """The suffix of a single file, without that of a compression: `.tsv`."""
     names: tuple[str, ...] = ()
     """Names of all columns, lower-case, where they have names."""
     sample: tuple[tuple[Any, ...], ...] = ()

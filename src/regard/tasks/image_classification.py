@@ -254,7 +254,7 @@ class ImageClassification(ImageTask[ImageClassificationSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator["ImageBatch"], device: torch.device) -> Likelihoods:
-        """Of the label of each image."""
+        """Returns the likelihood of each image's label."""
         losses: list[float] = []
         counts: list[int] = []
         for batch in batches:
@@ -333,7 +333,7 @@ class ResidentImages:
         self._pixels: UInt8[Tensor, "images channels height width"] | None = None
 
     def pixels(self, rows: Int[Tensor, " batch"]) -> UInt8[Tensor, "batch channels height width"]:
-        """Of the images at `rows`, on their device."""
+        """Returns the pixels of the images at `rows`, on their device."""
         if self._pixels is None or self._pixels.device != rows.device:
             self._pixels = torch.from_numpy(self._store.pixels(slice(None)).copy()).to(rows.device)
         return self._pixels.index_select(0, rows)

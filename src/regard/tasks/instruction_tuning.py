@@ -321,7 +321,7 @@ class InstructionTuning(TextTask[InstructionTuningSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[WindowBatch], device: torch.device) -> Likelihoods:
-        """Of the answers of each conversation."""
+        """Returns the likelihood of each conversation's answers."""
         losses: list[float] = []
         counts: list[int] = []
         for batch in batches:

@@ -583,7 +583,7 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[WindowBatch], device: torch.device) -> Likelihoods:
-        """Of each window; a recurrent model reads text that is one from its beginning to its end."""
+        """Returns each window's likelihood; a recurrent model keeps its state across windows of contiguous text."""
         losses: list[float] = []
         counts: list[int] = []
         carries_state = False
@@ -889,7 +889,7 @@ class _LogLikelihoods:
 def _log_likelihoods(
     model: Any, batches: Iterator[WindowBatch], device: torch.device, *, is_weighted: bool = True
 ) -> Iterator[_LogLikelihoods]:
-    """Of each batch; in text that is one, n-grams and recurrent networks read on from batch to batch.
+    """Yields the log-likelihoods of each batch; in contiguous text, n-grams and recurrent states are carried over.
 
     With `is_weighted`, those by a network whose weight is 0, before its training, are not computed, but 0.
     """

@@ -132,7 +132,7 @@ class RewardModeling(TextTask[RewardModelingSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[MatchBatch], device: torch.device) -> Likelihoods:
-        """Of the preference of each pair."""
+        """Returns the likelihood of each pair's preference."""
         losses = [
             loss
             for batch in batches
@@ -236,4 +236,4 @@ class PreferencePrediction(Prediction):
     """Which of two answers is preferred."""
 
     rewards: list[float] = field(default_factory=list)
-    """Of the first and of the second answer."""
+    """The rewards of the first and of the second answer."""

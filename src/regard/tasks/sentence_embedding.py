@@ -160,7 +160,7 @@ class SentenceEmbedding(TextTask[SentenceEmbeddingSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: "SentenceEncoder", batches: Iterator[MatchBatch], device: torch.device) -> Likelihoods:
-        """Of each partner among those of all batches."""
+        """Returns the likelihood of each row's partner among those of all batches."""
         found = [
             (batch.text.targets, batch.other.targets, *_both(model, to_device(batch, device))) for batch in batches
         ]

@@ -95,7 +95,7 @@ class PairBatch(TensorBatch):
     tensor_names = ("source", "lengths", "target_in", "target_out")
     source: Int[Tensor, "batch source"]
     lengths: Int[Tensor, " batch"] | None
-    """Of the sources; None where none is padded."""
+    """The lengths of the sources; None where none is padded."""
     target_in: Int[Tensor, "batch target"]
     target_out: Int[Tensor, "batch target"]
     """Padded with `IGNORED`."""
@@ -297,7 +297,7 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[PairBatch], device: torch.device) -> Likelihoods:
-        """Of each target as a whole."""
+        """Returns the likelihood of each whole target."""
         losses: list[float] = []
         counts: list[int] = []
         for batch in batches:

@@ -329,7 +329,7 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[TextBatch], device: torch.device) -> Likelihoods:
-        """Of the labels of each text."""
+        """Returns the likelihood of each text's labels."""
         losses: list[float] = []
         counts: list[int] = []
         for batch in batches:

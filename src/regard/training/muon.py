@@ -30,7 +30,7 @@ from regard.errors import ConfigError
 from regard.training.precision import choose_hardware
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic that increases small singular values fastest (Jordan et al.); those near 1 stay near it."""
+"""Coefficients of the quintic that increases small singular values fastest (Jordan et al.) and keeps those near 1."""
 _SMALLEST_NORM = 1e-7
 _RMS_OF_ADAMW = 0.2
 

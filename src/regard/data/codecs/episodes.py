@@ -48,7 +48,7 @@ class EpisodeCodec(Codec):
 
     means: tuple[float, ...] = (0.0,)
     stds: tuple[float, ...] = (1.0,)
-    """Of each feature of an observation."""
+    """Standard deviation of each feature of an observation."""
     num_actions: int = 0
     """Actions are 0 to this number, exclusive; 0 where they are vectors of numbers."""
     action_means: tuple[float, ...] = ()

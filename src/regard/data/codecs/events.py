@@ -24,7 +24,7 @@ from regard.errors import DataError
 _HORIZON_QUANTILES = (0.25, 0.5, 0.75)
 _NUM_SCALES = 16
 _LARGEST_VALUE = 1e3
-"""Of a standardized value."""
+"""The largest standardized value; larger ones are clipped."""
 _LARGEST_MEMORY = 0.99
 
 
@@ -200,7 +200,7 @@ class EventCodec(Codec):
 
 
 def _autoregression(pairs: Float[np.ndarray, "events two columns"]) -> Float[np.ndarray, "four columns"]:
-    """Of the values of one kind of event and of those before them: share known, mean, deviation, correlation."""
+    """Statistics of one kind of event's values and of those before them: share known, mean, deviation, correlation."""
     found = np.zeros((4, pairs.shape[2]))
     for column, (before, now) in enumerate(zip(pairs[:, 0].T, pairs[:, 1].T, strict=True)):
         known = now[np.isfinite(now)]

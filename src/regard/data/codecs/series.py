@@ -59,7 +59,7 @@ class SeriesCodec(Codec):
     covariates: tuple[Covariate, ...] = ()
     covariate_means: tuple[float, ...] = ()
     covariate_stds: tuple[float, ...] = ()
-    """Of covariates that are numbers."""
+    """Standard deviations of the numeric covariates."""
     categories_seen: tuple[tuple[int, ...], ...] = ()
     """For each covariate with categories, those that occur in the training part."""
     calendar: tuple[str, ...] = ()

@@ -44,7 +44,7 @@ class TreeCodec(Codec):
 
     tags: dict[str, int]
     labels: dict[str, int]
-    """Of spans: those of unary chains are joined by a space. Their indices begin with 1."""
+    """Labels of spans, from index 1: those of unary chains are joined by a space."""
 
     @classmethod
     def fit(cls, trees: Iterable[Tree]) -> Self:

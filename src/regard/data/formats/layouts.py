@@ -81,7 +81,7 @@ class Layout:
     numeric: frozenset[int] = frozenset()
     """The columns whose cells are numbers."""
     delimiter: str | None = None
-    """Of CSV: the character between cells."""
+    """For CSV: the character between cells."""
     is_inferred: bool = False
     """Whether the format or the header was inferred from the content."""
     read: Callable[[Sequence[int]], Iterator[Record]]

@@ -53,9 +53,9 @@ class RecordTable:
     has_header: bool = True
     """Whether the names are those of the file; otherwise they are positions."""
     delimiter: str = ","
-    """Of CSV."""
+    """The delimiter of CSV."""
     schema: Any = None
-    """Of Parquet: the types of the columns."""
+    """For Parquet: the types of the columns."""
     num_rows: int = 0
     """Known after `check`."""
 

@@ -321,7 +321,7 @@ def _find_roles(
 
 
 def _find_id(table: _Table, time: str, texts: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Of columns of text, the one with the names of series; the others must have one value for each series."""
+    """Returns the text column with the names of series; the others must have one value for each series."""
     if len(texts) == 1:
         return texts[0], ()
     numbers = {name: np.unique(table.texts(name), return_inverse=True)[1] for name in (*texts, time)}

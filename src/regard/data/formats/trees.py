@@ -48,7 +48,7 @@ class Tree:
     """A constituent with its children, or a word with its tag."""
 
     label: str
-    """Of a constituent; of a word, its part of speech."""
+    """The label of a constituent, or the part of speech of a word."""
     children: "tuple[Tree, ...]" = ()
     word: str | None = None
     """None for a constituent."""

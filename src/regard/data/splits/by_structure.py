@@ -35,7 +35,7 @@ _KMER_BITS = 4_096
 _SAMPLE = 200
 _MOST_HELD_OUT = 2_000
 _ROUNDING = 1e-9
-"""Of shares such as 0.8, whose products with a number of rows may be whole."""
+"""Tolerance for shares such as 0.8, whose products with a number of rows may be whole."""
 
 
 @dataclass(frozen=True)

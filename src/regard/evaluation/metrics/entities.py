@@ -57,7 +57,7 @@ class Fault(NamedTuple):
     sentence: int
     """Counted from 0."""
     position: int
-    """Of the second tag, counted from 0; the number of words where the sentence must not end like this."""
+    """The index of the second tag, from 0; the number of words where the sentence must not end like this."""
     before: str | None
     after: str | None
 

@@ -20,7 +20,7 @@ from regard.evaluation.examples import Examples
 from regard.evaluation.registry import Metric
 
 SUMS = ("count", "squared", "absolute", "scaled", "quantile", "magnitude", "covered")
-"""Of the values of a span: how many there are; squared and absolute errors of standardized values; absolute errors in
+"""Sums over the values of a span: their number; squared and absolute errors of standardized values; absolute errors in
 units of the seasonal difference; twice the quantile loss, its mean over quantiles, and absolute values, both in the
 units of the data; and how many are in their intervals."""
 _NEEDS = ("forecasts",)

@@ -26,7 +26,7 @@ from regard.training.settings import DraftSettings
 SAMPLERS, PRUNERS = ("random", "tpe", "grid"), ("none", "hyperband")
 DEFAULT_TRIALS = 50
 _DEFAULT_STEPS = {"cpu": 160, "cuda": 2_000}
-"""Of a trial, so that fifty of them take about ten minutes."""
+"""Steps of a trial, so that fifty of them take about ten minutes."""
 _EVALUATIONS, _EVALUATIONS_TO_PRUNE = 3, 9
 """On the validation rows in each trial; Hyperband halves twice with a factor of three."""
 _TOKENIZATION = ("tokenizer", "target_tokenizer", "vocab_size", "lowercase", "embeddings")

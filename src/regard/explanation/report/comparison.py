@@ -41,7 +41,7 @@ _LONGEST_TITLE = 64
 _MOST_EQUALS = 3
 """The verdict names up to this many models that do not differ from the best one, and counts them otherwise."""
 _MANY_PAIRS = 15
-"""Of more pairs than this, the terminal prints only those of the best model."""
+"""With more pairs than this, the terminal prints only those of the best model."""
 _NARROWEST_BAR, _WIDEST_BAR = 12, 36
 
 

@@ -36,8 +36,8 @@ class Report:
     num_rows: int | None = None
     """How many rows the scores are computed on."""
     baseline: Mapping[str, Any] | None = None
-    """Of a simple model on the same rows: its `name`, its `score` by the first metric with `value` and `interval`, a
-    `sentence` on the difference, whether it `is_beaten`, and where it is not, the `advice`."""
+    """The result of a simple model on the same rows: its `name`, its `score` by the first metric with `value` and
+    `interval`, a `sentence` on the difference, whether it `is_beaten`, and where it is not, the `advice`."""
     curves: Sequence[Mapping[str, Any]] = ()
     """The lines of `metrics.jsonl`: each has a `step`, those of training a `loss`, of validation a `valid_loss` and,
     where weights are selected by score, a `valid_score` and the name of its metric, `valid_metric`."""

@@ -180,7 +180,7 @@ class FunctionSelection:
 
     @property
     def bound(self) -> float:
-        """Of the mean optimism."""
+        """The bound on the mean optimism."""
         return self.scale / math.sqrt(2)
 
     @property
@@ -270,7 +270,7 @@ class BiasVarianceSizes:
     """How much is drawn; the defaults are those of a quick run."""
 
     num_rows: int = 40
-    """Of a training set for polynomials and ridge regression."""
+    """Rows of a training set for polynomials and ridge regression."""
     noise: float = 0.3
     """Standard deviation of the noise on targets."""
     degrees: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12)

@@ -40,15 +40,15 @@ from regard.logging import log_info, progress_bar
 from regard.selection import bounds
 
 TRUE_SCORE = 0.8
-"""Of candidates that are all equally good."""
+"""The true score of candidates that are all equally good."""
 _WORST_SCORE = 0.6
-"""Of candidates that are not: their scores are spread between this and `TRUE_SCORE`."""
+"""The lowest true score of candidates that differ: theirs are spread between this and `TRUE_SCORE`."""
 SHARED_ANSWERS = 0.8
 """The probability with which similar candidates all give the same answer."""
 _SIGNIFICANCE = 1e-3
 """A guarantee counts as violated if so many failures have a smaller probability than this."""
 _NUM_EXAMPLES, _NUM_CANDIDATES = 150, 20
-"""Of the simulations of other bounds."""
+"""Sizes of the simulations of other bounds."""
 
 UNCORRECTED, HOLD_OUT = "uncorrected (M = 1)", "exact binomial, hold-out"
 UNIFORM_BOUNDS: dict[str, Callable[..., bounds.Bound]] = {

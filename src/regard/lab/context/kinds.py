@@ -56,9 +56,9 @@ class ContextSizes:
     model_dim: int = 32
     num_heads: int = 2
     window: int = 32
-    """Of window and strided attention, and the stride."""
+    """The window of window and strided attention, and the stride."""
     lengths: tuple[int, ...] = (256, 512, 1_024, 2_048)
-    """Of the sequences whose cost is measured."""
+    """Lengths of the sequences whose cost is measured."""
     repeats: int = 3
     """Measurements of each time, of which the median is reported."""
     text_length: int = 256
@@ -83,7 +83,7 @@ class ContextSizes:
 
     @property
     def distances(self) -> list[int]:
-        """Of the passkey from the last position: near, within the reach of the windows, and beyond it."""
+        """Distances of the passkey from the last position: near, within the reach of the windows, and beyond it."""
         found = {self.window // 2, self.reach - 1, self.reach + self.window // 2, self.passkey_length - 2}
         return sorted(each for each in found if 0 < each < self.passkey_length)
 

@@ -67,9 +67,9 @@ class DecodingSizes:
     """The model, and how much it generates; the defaults are those of a quick run."""
 
     vocab_size: int = 300
-    """Of the random walk, and the largest one of the pieces of words in a file."""
+    """Vocabulary size of the random walk; for a file, the largest one of its subword tokenizer."""
     num_tokens: int = 60_000
-    """Of the random walk."""
+    """Length of the random walk."""
     num_layers: int = 2
     model_dim: int = 64
     num_heads: int = 4

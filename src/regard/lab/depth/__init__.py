@@ -9,4 +9,5 @@ DEPTH = StudyEntry(
     title="Depth, residual connections and normalization",
     question="Why do plain networks train worse when they are deeper, and what cures it?",
     function="regard.lab.depth.degradation:study_depth",
+    lectures=("L16",),
 )

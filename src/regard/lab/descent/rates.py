@@ -134,7 +134,7 @@ def transformer_copy(*, num_rows: int, length: int, width: int, rng: torch.Gener
     batch = draw_delayed_copy(num_rows, length, distance=1, vocab_size=8)
 
     def cross_entropies(model: nn.Module) -> Tensor:
-        """Of each sequence, the mean over the positions that have a target."""
+        """Returns each sequence's cross-entropy: the mean over the positions that have a target."""
         logits = model(batch.inputs).transpose(1, 2)
         losses = F.cross_entropy(logits, batch.targets, ignore_index=IGNORED, reduction="none")
         return losses.sum(dim=1) / (batch.targets != IGNORED).sum(dim=1)

@@ -83,7 +83,7 @@ class DoubleDescentSizes:
     transformer_epochs: int = 250
     transformer_rate: float = 0.005
     num_seeds: int = 4
-    """Of networks: each seed has its own rows and initial weights."""
+    """Seeds of networks: each has its own rows and initial weights."""
     num_test_rows: int = 400
 
 
@@ -172,7 +172,7 @@ class FeatureRisks:
     errors: Float[Tensor, "noise capacity draw"]
     """Fraction of true labels that are predicted wrongly."""
     kernel_squared: Float[Tensor, "noise draw"]
-    """Of the kernel machine, the limit of infinitely many features."""
+    """Squared errors of the kernel machine, the limit of infinitely many features."""
     kernel_errors: Float[Tensor, "noise draw"]
 
     @property

@@ -72,7 +72,7 @@ class GradientSizes:
     clipped_steps: int = 400
     clip_norm: float = 1.0
     num_seeds: int = 3
-    """Of the runs with and without clipping."""
+    """Seeds of the runs with and without clipping."""
 
 
 _FULL = GradientSizes(length=50, num_sequences=512, steps=2_000, clipped_steps=1_000, num_seeds=8)

@@ -56,7 +56,7 @@ class OptimizerSizes:
     condition: float = 1000.0
     quadratic_steps: int = 200
     steps: int = 100
-    """Of the Transformer."""
+    """Training steps of the Transformer."""
     length: int = 12
     batch_size: int = 16
     vocab_size: int = 16

@@ -56,7 +56,7 @@ class PositionSizes:
     """The models, and how long they are trained; the defaults are those of a quick run."""
 
     length: int = 24
-    """Of the training sequences; more than the 16 distances that `shaw` distinguishes: all its vectors are trained."""
+    """The length in training; above the 16 distances that `shaw` distinguishes, so that all its vectors are trained."""
     distances: tuple[int, ...] = (1, 3)
     """How many positions back the target is."""
     vocab_size: int = 16

@@ -9,6 +9,7 @@ REPRESENTATION = StudyEntry(
     title="Continuous functions as sums of ReLUs",
     question="How many ReLUs does a continuous function need, and does gradient descent find them?",
     function="regard.lab.representation.hinges:study_representation",
+    lectures=("L38",),
     options={
         "function": "A formula of x, such as 'sin(3*x)', instead of three functions of the study's own.",
         "interval": "The ends of the interval of x, such as '0,2' (default: 0,1).",

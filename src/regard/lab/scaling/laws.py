@@ -70,7 +70,7 @@ _MAX_DRAWS = 50
 _STARTS = tuple(product((0.5, 0.9), (0.2, 1.0)))
 """E over the lowest loss; both exponents."""
 _LEAST_START = 0.3
-"""Of E over the lowest loss: closer to 0, the fit is insensitive to log E."""
+"""The smallest start of E relative to the lowest loss: closer to 0, the fit is insensitive to log E."""
 _FACTOR = float(np.log(0.3))
 """log of A / N^alpha and of B / D^beta, at the mean of log N and log D."""
 _TOLERANCE = 1e-6
@@ -248,12 +248,12 @@ class ScalingSizes:
     """The grid of runs, and the larger runs to extrapolate to; the defaults are those of a quick run."""
 
     widths: tuple[int, ...] = (8, 12, 20, 32)
-    """Of the models that laws are fitted to."""
+    """Widths of the models that laws are fitted to."""
     steps: tuple[int, ...] = (100, 200, 400, 800)
-    """Of the runs that laws are fitted to; each batch is read once."""
+    """Steps of the runs that laws are fitted to; each batch is read once."""
     larger_width: int = 48
     larger_steps: tuple[int, ...] = (800, 1_600)
-    """Of the runs whose losses are predicted."""
+    """Steps of the runs whose losses are predicted."""
     num_seeds: int = 1
     num_layers: int = 2
     num_heads: int = 2
@@ -341,11 +341,11 @@ class FittedLaws:
 
     whole: ScalingLaw
     by_size: PowerLaw
-    """Of the runs with the most data."""
+    """The law of the runs with the most data."""
     by_data: PowerLaw
-    """Of the runs with the most parameters."""
+    """The law of the runs with the most parameters."""
     by_compute: PowerLaw
-    """Of the runs on the compute frontier."""
+    """The law of the runs on the compute frontier."""
 
 
 def draw_language(sizes: ScalingSizes, seed: int) -> tuple[MarkovLanguage, MarkovSample]:
@@ -381,7 +381,7 @@ def run_scaling(
 
 
 def count_step_flops(model: nn.Module, num_rows: int, length: int) -> float:
-    """Of the matrix products: a forward pass, and a backward pass of twice its cost (Kaplan et al., section 2.1)."""
+    """Counts the operations of matrix products; a backward pass has twice those of a forward pass (Kaplan et al.)."""
     tokens = torch.zeros(num_rows, length, dtype=torch.long)
     # The plain implementation of attention: the counter does not count the fused kernel of a CPU.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():

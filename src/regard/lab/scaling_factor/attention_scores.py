@@ -39,7 +39,7 @@ UNSCALED: SimilarityName = "dot"
 SCALED: SimilarityName = "scaled-dot"
 _LABELS: dict[SimilarityName, str] = {UNSCALED: "unscaled", SCALED: "divided by √d"}
 _QUANTILES = (0.1, 0.5, 0.9)
-"""Of the Jacobian norm: its distribution is too skewed for a mean."""
+"""Quantiles of the Jacobian norm: its distribution is too skewed for a mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class ScalingFactorSizes:
     vocab_size: int = 16
     length: int = 16
     distance: int = 3
-    """Of the delayed-copy task that is trained."""
+    """The delay of the copy task that is trained."""
 
 
 _FULL = ScalingFactorSizes(
@@ -81,7 +81,7 @@ class ScoreStatistics:
 
     @property
     def variance(self) -> float:
-        """Of the scores."""
+        """The variance of the scores."""
         return float(self.scores.var())
 
 

@@ -45,7 +45,7 @@ from regard.lab.study import Study, StudyCell, StudyTable, format_cell
 from regard.logging import progress_bar
 
 _LIPSCHITZ, _SMOOTHNESS = 1.0, 0.25
-"""Of logistic regression, for inputs of norm 1."""
+"""Constants of logistic regression, for inputs of norm 1."""
 _Rows = tuple[list[str], list[list[StudyCell]]]
 """Findings and rows of a table."""
 _COLUMNS = [
@@ -64,7 +64,7 @@ _NOTE = (
 
 
 def convex_distance_bound(rates: Sequence[float], *, num_rows: int, lipschitz: float, smoothness: float) -> float:
-    r"""Of the mean distance of the weights: $\frac{2L}{n} \sum_t \alpha_t$ (theorem 3.8, in its proof).
+    r"""Bounds the mean distance of the weights: $\frac{2L}{n} \sum_t \alpha_t$ (theorem 3.8, in its proof).
 
     Holds for a convex loss and rates up to $2 / \beta$.
     """
@@ -74,14 +74,14 @@ def convex_distance_bound(rates: Sequence[float], *, num_rows: int, lipschitz: f
 
 
 def convex_stability_bound(rates: Sequence[float], *, num_rows: int, lipschitz: float, smoothness: float) -> float:
-    r"""Of the difference of losses: $\frac{2L^2}{n} \sum_t \alpha_t$ (theorem 3.8)."""
+    r"""Bounds the difference of losses: $\frac{2L^2}{n} \sum_t \alpha_t$ (theorem 3.8)."""
     return lipschitz * convex_distance_bound(rates, num_rows=num_rows, lipschitz=lipschitz, smoothness=smoothness)
 
 
 def strongly_convex_distance_bound(
     rate: float, *, num_rows: int, lipschitz: float, smoothness: float, convexity: float
 ) -> float:
-    r"""Of the mean distance of the weights: $\frac{2L}{\gamma n}$, for any number of steps (theorem 3.9, in its proof).
+    r"""Bounds the mean distance of the weights: $\frac{2L}{\gamma n}$, for any number of steps (proof of theorem 3.9).
 
     Holds for a $\gamma$-strongly convex loss, weights that are projected to a ball in
     which it is $L$-Lipschitz, and a constant rate up to $1 / \beta$.
@@ -92,7 +92,7 @@ def strongly_convex_distance_bound(
 
 
 def nonconvex_stability_bound(steps: int, *, scale: float, num_rows: int, lipschitz: float, smoothness: float) -> float:
-    r"""Of the difference of losses in [0, 1], convex or not, after $T$ steps at rates up to $c / t$ (theorem 3.12).
+    r"""Bounds the difference of losses in [0, 1], convex or not, after $T$ steps at rates up to $c / t$ (theorem 3.12).
 
     $$ \varepsilon \le \frac{1 + 1 / \beta c}{n - 1}
        \big(2 c L^2\big)^{\frac{1}{\beta c + 1}}\, T^{\frac{\beta c}{\beta c + 1}} $$
@@ -299,7 +299,7 @@ class StabilitySizes:
     """Fraction of inverted labels, in training and test examples."""
     steps: int = 2000
     rates: tuple[float, ...] = (0.05, 0.3, 2.0)
-    """Of logistic regression."""
+    """Learning rates of logistic regression."""
     row_counts: tuple[int, ...] = (50, 100, 200, 400, 800)
     """Sizes of training sets that are compared, at the middle rate."""
     convexities: tuple[float, ...] = (0.03, 0.1)

@@ -48,8 +48,8 @@ from regard.text.tokenizer import Tokenizer
 
 Memory = Literal["map", "mean"]
 _POSITION_STD = 0.5
-"""Of the initial vectors of positions, beside normalized vectors of variance 1. With vectors that grow along an axis,
-attention stayed on a corner, whatever was in the cells."""
+"""Standard deviation of the initial position vectors, beside normalized vectors of variance 1. With vectors
+that grow along an axis, attention stayed on a corner, whatever was in the cells."""
 MOST_CAPTIONS = 5
 """Captions of an image in a training step; of more, this many are drawn."""
 

@@ -329,7 +329,7 @@ class Captioning(ImageTask[CaptioningSettings]):
     def likelihoods(
         self, model: Captioner, batches: Iterator[CaptionBatch], device: torch.device
     ) -> CaptionLikelihoods:
-        """Of all captions of each image; where words have boxes, also the attention on them."""
+        """Returns the likelihood of all captions of each image; where words have boxes, also the attention on them."""
         losses: list[float] = []
         counts: list[int] = []
         pointing: list[tuple[float, float]] = []

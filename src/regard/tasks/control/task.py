@@ -252,7 +252,7 @@ class Control(Task[ControlSettings]):
         )
 
     def _errors(self, outputs: Tensor, actions: Tensor) -> Float[Tensor, "batch time"]:
-        """Of each action, whether it is wrong; of numbers, the mean squared error in the units of the data."""
+        """Returns whether each discrete action is wrong, or the squared error of continuous ones, in data units."""
         if self.codec.is_discrete:
             return (outputs.argmax(dim=-1) != actions).float()
         stds = torch.tensor(self.codec.action_stds, device=outputs.device, dtype=outputs.dtype)

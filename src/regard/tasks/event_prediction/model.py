@@ -106,7 +106,7 @@ class EventBatch(TensorBatch):
 
     @property
     def kinds(self) -> Int[Tensor, "batch time"]:
-        """Of all entries but the first; 0 for an end."""
+        """The kinds of all entries but the first; 0 for an end."""
         return self.source[:, 1:, 0].long()
 
     @property
@@ -145,7 +145,7 @@ def pad_event_batch(batch: EventBatch, num_rows: int, length: int) -> EventBatch
 
 
 def log_likelihoods(mixture: EventMixture, batch: EventBatch) -> Float[Tensor, "batch time"]:
-    """Of each entry but the first: the log-density of an event, the log-survival of an end, 0 for padding."""
+    """Returns, for each entry but the first, the log-density of an event, the log-survival of an end, 0 for padding."""
     kinds, gaps, is_target = batch.kinds, batch.gaps, batch.is_target
     is_event = is_target & (kinds > 0)
     # Where there is no event a density would be that of gap 0, whose gradient is not finite.

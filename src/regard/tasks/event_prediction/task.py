@@ -115,7 +115,7 @@ class EventPredictionSettings(TaskSettings):
     paths: int = Field(default=100, ge=0)
     """Continuations that are simulated for risks of events that need not be the next one; 0 for none."""
     max_events: int = Field(default=512, ge=2)
-    """Of a longer history, so many of the last events are read."""
+    """The number of events that are read; a longer history is cut to its last ones."""
     subject_column: str | None = None
     """The column of subjects. Unset: inferred and reported."""
     time_column: str | None = None

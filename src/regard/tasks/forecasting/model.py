@@ -46,9 +46,9 @@ from regard.tasks.forecasting.linear import LinearForecast
 from regard.tasks.task import Likelihoods
 
 _SMALLEST_STD = 1e-3
-"""Of a window, relative to the standard deviation of the training part: a constant window is not magnified."""
+"""The smallest scale of a window, relative to that of the training part: a constant window is not magnified."""
 _EFFECT_WIDTH = 64
-"""Of the hidden layer for effects of features."""
+"""The width of the hidden layer for effects of features."""
 _EVALUATION_VALUES = 1 << 20
 """Numbers that are read at once when no gradient is needed."""
 
@@ -225,7 +225,7 @@ class ForecastBatch(TensorBatch):
     num_tokens: int
     """The numbers that are read."""
     features: Float[Tensor, "batch steps features"] | None = None
-    """Of the steps that are read and of those that are forecast: what is known in advance."""
+    """What is known in advance, for the steps that are read and for those that are forecast."""
     spans: tuple[int, ...] = ()
     """The number of the span of origins that each window belongs to, in evaluations."""
 

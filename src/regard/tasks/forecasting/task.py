@@ -87,7 +87,7 @@ _NUMBERS_AT_ONCE = {"cpu": 1 << 15, "cuda": 1 << 22}
 """Numbers that a forecast reads at once: hidden states of more are not in the cache of a CPU."""
 _SOLVING_SECONDS = 60.0
 _OPERATIONS_PER_SECOND = {"cpu": 1e10, "cuda": 1e13}
-"""Of the linear forecast's solver, roughly."""
+"""The approximate speed of the linear forecast's solver."""
 _TRAIN_DEFAULTS: dict[str, Any] = {
     "optimizer": "adamw",
     "label_smoothing": 0.0,

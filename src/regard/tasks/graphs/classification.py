@@ -103,7 +103,7 @@ class GraphClassification(GraphTask[GraphClassificationSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[GraphBatch], device: torch.device) -> Likelihoods:
-        """Of the label of each graph."""
+        """Returns the likelihood of each graph's label."""
         losses: list[float] = []
         counts: list[int] = []
         for batch in batches:

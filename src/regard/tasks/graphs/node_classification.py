@@ -120,7 +120,7 @@ class NodeClassification(GraphTask[NodeClassificationSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[GraphBatch], device: torch.device) -> Likelihoods:
-        """Of the labels of each graph."""
+        """Returns the likelihood of each graph's labels."""
         losses: list[float] = []
         counts: list[int] = []
         for batch in batches:

@@ -98,7 +98,7 @@ class GraphRegression(GraphTask[GraphRegressionSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[GraphBatch], device: torch.device) -> Likelihoods:
-        """Of each number, under a normal distribution with the variance of the data, up to a constant."""
+        """Returns each number's likelihood under a normal distribution with the data's variance, up to a constant."""
         losses = [loss for batch in batches for loss in _losses(model, to_device(batch, device)).tolist()]
         return Likelihoods(losses, [1] * len(losses))
 

@@ -60,7 +60,7 @@ _BITS = 8
 _LARGEST_SIZE, _REDUCED_SIZE = 64, 32
 """A sequence of the pixels of larger images is too long: they are reduced."""
 _DROPPED_SHARE = 0.25
-"""Of training images, the share whose labels are not read."""
+"""The share of training images whose labels are not read."""
 _BATCH_PIXELS = {"cpu": 4_096, "cuda": 65_536}
 _EVALUATION_PIXELS = 16_384
 _VALIDATION_IMAGES = 1_000
@@ -69,7 +69,7 @@ _FEWEST_AT_ONCE = 4
 _COMPILED_MINUTES = 4.0
 """A run of this length on a GPU gains more from torch.compile than the compilation takes."""
 _FEW_LEVELS, _BLACK_OR_WHITE = 32, 1 / 3
-"""Of so few levels, and where so many values are the lowest or the highest, a softmax is learned better than a mixture:
+"""With so few levels, or so many values that are the lowest or the highest, a softmax is learned better than a mixture:
 for digits of 14 x 14 pixels the loss after 120 steps is 1.33 nats per value, and 1.37 with a mixture."""
 _COMPONENTS = 10
 _TRAIN_DEFAULTS: dict[str, Any] = {
@@ -268,7 +268,7 @@ class ImageGeneration(ImageTask[ImageGenerationSettings]):
         return PixelBatches(self, data.train, batch_tokens=batch_tokens, seed=seed, has_fixed_shapes=has_fixed_shapes)
 
     def validation_batches(self, data: Prepared) -> Iterator["PixelBatch"]:
-        """Of many images, the first ones: rows are in the order of a hash."""
+        """Batches of the first images where there are many; rows are in the order of a hash."""
         assert isinstance(data.valid, ImageStore)
         for some in self.ranges(min(len(data.valid), _VALIDATION_IMAGES)):
             yield self.make_batch(data.valid.pixels(np.array(some)))
@@ -324,7 +324,7 @@ class ImageGeneration(ImageTask[ImageGenerationSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: PixelModel, batches: Iterator["PixelBatch"], device: torch.device) -> Likelihoods:
-        """Of the values of each image, of 8 bits: within a level, each of its values is as probable as the others."""
+        """Returns the likelihood of each image's 8-bit values; the values within a level are equally probable."""
         shape = self.shape
         within = shape.num_values * math.log(2**_BITS / shape.levels)
         losses: list[float] = []

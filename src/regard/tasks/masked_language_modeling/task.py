@@ -61,7 +61,7 @@ _EVALUATION_TOKENS = 8_192
 _LOGITS_AT_ONCE = 512
 """Masked positions whose logits are in memory at the same time, in evaluation."""
 _VALIDATION_SEED = 15
-"""Of the masks of validation, whatever the seed of a run."""
+"""The seed of the validation masks, the same for every run."""
 _BLANK = re.compile(r"\[MASK\]|<mask>|_{3,}")
 _WRITTEN, _MASK = "____", "<mask>"
 _BATCH_TOKENS = 8_192
@@ -216,7 +216,7 @@ class MaskedLanguageModeling(RunningTextTask[MaskedLanguageModelingSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[MaskedBatch], device: torch.device) -> Likelihoods:
-        """Of the masked tokens of each window, and how many of them are predicted correctly."""
+        """Returns the likelihood of each window's masked tokens, and how many of them are predicted correctly."""
         losses: list[float] = []
         counts: list[int] = []
         correct: list[int] = []

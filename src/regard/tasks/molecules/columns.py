@@ -24,7 +24,7 @@ from regard.errors import DataError
 from regard.text.alphabets import is_selfies, is_smiles, sequence_kind
 
 BUILTIN_COLUMNS = ("smiles", "solubility")
-"""Of the built-in data set."""
+"""The columns of the built-in data set."""
 MOLECULE_NAMES = ("smiles", "selfies", "mol", "molecule")
 _TARGET_NAMES = ("label", "class", "target", "y", "activity", "exp", "expt", "value", "property")
 _MEASURED = "measured"

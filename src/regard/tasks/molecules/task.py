@@ -340,7 +340,7 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[MoleculeBatch], device: torch.device) -> Likelihoods:
-        """Of the known properties of each molecule; those of numbers up to a constant."""
+        """Returns the likelihood of each molecule's known properties; that of numbers up to a constant."""
         losses: list[float] = []
         counts: list[int] = []
         for batch in batches:
@@ -474,7 +474,7 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         return ServerSchema(("SMILES",), placeholder="CC(=O)Oc1ccccc1C(=O)O", labels=labels, output="label")
 
     def embed(self, model: Any, inputs: Sequence[str]) -> Float[np.ndarray, "inputs model"]:
-        """Of the canonical spelling of each molecule."""
+        """Returns the embedding of each molecule's canonical SMILES."""
         from regard.tasks.sentence_embedding import embed_texts
 
         as_selfies = _reads_selfies(self.tokenizer)

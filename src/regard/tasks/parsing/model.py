@@ -88,7 +88,7 @@ class SpanChart(nn.Module):
         self.labels = nn.Linear(hidden_dim, len(codec.labels))
 
     def tag_logits(self, vectors: Float[Tensor, "batch positions model"]) -> Float[Tensor, "batch words tags"]:
-        """Of the words, given the vectors of the start, the words and the end."""
+        """Returns the logits of each word's tag, given the vectors of the start, the words and the end."""
         return self.tags(vectors[:, 1:-1])
 
     def span_scores(

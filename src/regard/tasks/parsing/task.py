@@ -76,7 +76,7 @@ _CHARACTERS_PER_WORD = 500
 """The vocabulary has one word for each 500 characters of data, trees included: the others are rare, and known by their
 features."""
 _DROPOUT, _TUNED_DROPOUT, _TUNED_RATE = 0.33, 0.2, 2.4
-"""Of a model from scratch, of the head of a pretrained one, and its learning rate times model_dim ** 1.5, which is
+"""Dropout from scratch and of the head of a pretrained model; its learning rate times model_dim ** 1.5, which is
 twice that of other tasks: all layers of a chart are new. Chosen on validation rows of the Penn Treebank sample."""
 _DRAWN_TREES, _DRAWN_WORDS = 4, 16
 """Trees that a report draws, and the words of the longest one."""
@@ -107,7 +107,7 @@ class TreeBatch:
     lengths: Int[Tensor, " batch"] | None
     """In tokens; None where nothing is padded."""
     positions: Int[Tensor, "batch positions"]
-    """Of the start, of each word's first token, and of the end, which is repeated as padding."""
+    """Positions of the start, of each word's first token, and of the end, which is repeated as padding."""
     num_words: Int[Tensor, " batch"]
     tags: Int[Tensor, "batch words"]
     """`IGNORED` for padding, and for a tag that training did not see."""
@@ -308,7 +308,7 @@ class Parsing(TextTask[ParsingSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[TreeBatch], device: torch.device) -> Likelihoods:
-        """Of each tree with its tags, as far as its words are read."""
+        """Returns the likelihood of each tree with its tags, as far as its words are read."""
         losses: list[float] = []
         counts: list[int] = []
         for batch in batches:

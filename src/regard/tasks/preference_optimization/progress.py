@@ -22,7 +22,7 @@ from regard.tasks.preference_optimization.rollouts import Reward, answer_log_pro
 from regard.text.tokenizer import Tokenizer
 
 _SEED = 1
-"""Of the answers that are compared; the same at each evaluation."""
+"""The seed of the answers that are compared; the same at each evaluation."""
 _NUM_ERRORS = 2.0
 """Standard errors by which the true reward must have fallen for its fall to be real."""
 _NAMES = {"reward": "reward that is optimized", "true_reward": "true reward"}
@@ -44,7 +44,7 @@ class AlignmentProgress:
         self._num_answers, self._max_tokens = num_answers, max_tokens
         self._base: dict[str, list[float]] | None = None
         self.kl = 0.0
-        """Of the newest measurement, in nats of an answer."""
+        """The KL divergence at the newest measurement, in nats per answer."""
 
     def measure(
         self, model: Any, prompts: Sequence[Sequence[int]]

@@ -47,7 +47,7 @@ class RolloutBatch:
     tokens: Int[Tensor, "batch time"]
     targets: Int[Tensor, "batch time"]
     log_probs: Float[Tensor, "batch time"]
-    """Of the targets, by the policy that has sampled them."""
+    """Log-probabilities of the targets under the policy that sampled them."""
     reference: Float[Tensor, "batch time"]
     advantages: Float[Tensor, "batch time"]
     num_targets: int

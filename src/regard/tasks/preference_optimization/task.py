@@ -316,7 +316,7 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         return PromptBatches(store, make, size=settings.prompts, repeats=settings.updates, seed=seed)
 
     def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> PreferencePairs:
-        """Of a prompt that leaves no half of the positions for its answers, the end is read."""
+        """A prompt that is longer than half of the context is cut to its end, so that its answers fit."""
         most = self.settings.max_length
         prompts = [ids[-max(1, most // 2) :].tolist() for ids in columns[0]]
         answers = [

@@ -100,7 +100,7 @@ class QuestionBatch(TensorBatch):
     weights: Float[Tensor, " windows"]
     """The weight of each window in the loss: 0 for one that only pads the batch."""
     num_windows: tuple[int, ...]
-    """Of each question, in order."""
+    """The number of windows of each question, in order."""
     num_targets: int
     """Two for each window: a start and an end."""
     num_tokens: int
@@ -202,7 +202,7 @@ class QuestionAnswering(TextTask[QuestionAnsweringSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[QuestionBatch], device: torch.device) -> Likelihoods:
-        """Of the start and the end of each question's answer, in all of its windows."""
+        """Returns the likelihood of the start and the end of each answer, over all windows of its question."""
         losses: list[float] = []
         counts: list[int] = []
         for batch in batches:

@@ -400,14 +400,14 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
         return not (head.hidden_layer or self.settings.crf or self.settings.features)
 
     def head_inputs(self, model: "TokenClassifier", batch: SentenceBatch) -> LabeledVectors:
-        """Of the words of all sentences."""
+        """Returns the vectors and tags of the words of all sentences."""
         vectors = model.embed_words(batch.source, batch.positions, batch.lengths, batch.forms)
         weights = batch.weights[:, None] * batch.is_word
         return LabeledVectors(vectors.flatten(0, 1), batch.tags.flatten(), weights.flatten())
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[SentenceBatch], device: torch.device) -> Likelihoods:
-        """Of the tags of each sentence, for the words that were read."""
+        """Returns the likelihood of each sentence's tags, for the words that were read."""
         losses: list[float] = []
         counts: list[int] = []
         for batch in batches:
@@ -502,9 +502,9 @@ class TagOutput:
 
     tags: list[int]
     probabilities: list[float]
-    """Of each tag; with a CRF, its marginal probability."""
+    """The probability of each tag; with a CRF, its marginal probability."""
     probability: float
-    """Of all tags together."""
+    """The joint probability of all tags."""
 
 
 class TokenClassifier(nn.Module):
@@ -659,7 +659,7 @@ class TaggedSpan:
     end: int
     """The position after its last character."""
     probability: float | None
-    """Of the tag of a word; of an entity, the smallest one of its words. None for words beyond `task.max_length`."""
+    """Of a word's tag, or the smallest one of an entity's words; None for words beyond `task.max_length`."""
 
 
 @dataclass(frozen=True)

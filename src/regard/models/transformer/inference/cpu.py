@@ -40,7 +40,7 @@ class _Positions(NamedTuple):
 
     indices: Int[Tensor, "batch 1"]
     rows: Int[Tensor, " batch"] | slice
-    """Of the tables of positions."""
+    """The rows of the position tables."""
     common: int | None
     """The position of all rows, if it is the same."""
     end: int

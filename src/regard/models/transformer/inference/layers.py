@@ -41,7 +41,7 @@ class AttentionLayer(NamedTuple):
     """The norm of the sub-layer."""
     lookup: Lookup | LinearLookup
     scale: float
-    """Of the inner products; 1 for linear attention, which does not scale them."""
+    """The factor of the inner products; 1 for linear attention, which does not scale them."""
     head_norms: HeadNorms | None
 
 

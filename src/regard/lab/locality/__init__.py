@@ -1,0 +1,14 @@
+"""Learned locality: whether a fully connected network finds the local filters of a convolution by itself."""
+
+from regard.lab.study import StudyEntry
+
+__all__ = ["LOCALITY"]
+
+LOCALITY = StudyEntry(
+    name="locality",
+    title="Learned locality: convolutions from fully connected networks",
+    question="Do fully connected networks learn local filters, and how much of a convolution's advantage is regained?",
+    function="regard.lab.locality.filters:study_locality",
+    reads_data=True,
+    runs_on_gpu=True,
+)
