@@ -118,7 +118,9 @@ def test_sixteen_variables_are_verified_and_seventeen_are_one_line():
     names = [f"x{i}" for i in range(17)]
     formula = parse_formula(" ^ ".join(names[:16]))
     assert count_wrong_outputs(compile_circuit(compile_formula(formula)), formula.evaluate, 16) == 0
-    with pytest.raises(ConfigError, match=r"verified on all inputs, so it must have at most 16 variables, got 17: x0, x1"):
+    with pytest.raises(
+        ConfigError, match=r"verified on all inputs, so it must have at most 16 variables, got 17: x0, x1"
+    ):
         study_circuits(formula=" & ".join(names), sizes=TINY)
     with pytest.raises(ConfigError, match="at most 16 variables, got 17"):
         parse_formula(" & ".join(names)).truth_table()
@@ -128,7 +130,7 @@ def test_a_wrong_weight_is_counted():
     formula = parse_formula("(a & b) ^ !c")
     network = compile_circuit(compile_formula(formula))
     with torch.no_grad():
-        network[0].bias[0] += 1e-9  # pyright: ignore[reportArgumentType] # a linear layer
+        network.get_parameter("0.bias")[0] += 1e-9
     assert count_wrong_outputs(network, formula.evaluate, 3) > 0
 
 
@@ -212,8 +214,8 @@ def test_the_lectures_clause_is_one_threshold_unit():
     network = compile_circuit(circuit, "step")
     assert isinstance(network[1], StepUnit)
     # x1 + (1 - x2) + x3 >= 1
-    assert network[0].weight.tolist() == [[1, -1, 1]]
-    assert network[0].bias.tolist() == [0]
+    assert network.get_parameter("0.weight").tolist() == [[1, -1, 1]]
+    assert network.get_parameter("0.bias").tolist() == [0]
     assert count_units(network) == 1
 
 

@@ -27,7 +27,9 @@ from regard.lab.representation.hinges import (
     train_networks,
 )
 
-TINY = RepresentationSizes(num_units=(1, 2, 4, 8), drawn_units=3, learned_units=(2, 3), num_rows=17, steps=5, num_seeds=2)
+TINY = RepresentationSizes(
+    num_units=(1, 2, 4, 8), drawn_units=3, learned_units=(2, 3), num_rows=17, steps=5, num_seeds=2
+)
 KNOTS = np.linspace(-1, 2, 8)
 """Of the theorems' tests: 7 parts of the interval from -1 to 2."""
 
@@ -46,7 +48,7 @@ def test_the_network_is_the_linear_interpolation(text: str, num_units: int):
 def test_the_staircase_has_the_value_in_the_middle_of_each_box():
     function = parse_function("exp(x) - 2*x")
     network = box_network(function, (0.0, 2.0), 5, ramp=0.1)
-    assert network[0].weight.shape == (8, 1)  # pyright: ignore[reportAttributeAccessIssue] # a linear layer
+    assert network.get_parameter("0.weight").shape == (8, 1)
     x = np.linspace(0, 2, 1001)
     inside = np.abs(x / 0.4 - np.round(x / 0.4)) > 0.06
     middles = 0.4 * np.floor(x / 0.4) + 0.2
@@ -115,7 +117,9 @@ def test_wrong_constants_for_lipschitz_functions_are_rejected(wrong: Callable[[f
 
 def spikes(*places: tuple[float, float]) -> Callable[[np.ndarray], np.ndarray]:
     """Triangles of these heights at these places, each a tenth of h wide to both sides."""
-    return lambda x: sum(height * np.maximum(0, 1 - np.abs(x - place) / (H / 10)) for place, height in places)  # pyright: ignore[reportReturnType] # a sum of arrays
+    return lambda x: np.sum(
+        [height * np.maximum(0, 1 - np.abs(x - place) / (H / 10)) for place, height in places], axis=0
+    )
 
 
 def staircase(x: np.ndarray) -> np.ndarray:
@@ -177,7 +181,9 @@ def test_regularity_is_recognized(text: str, regularity: str, constant: float | 
     if constant is not None:
         assert target.constant == pytest.approx(constant, rel=1e-5, abs=1e-9)
     for n in (1, 3, 11):
-        assert target.sup_error(hinge_network(target.function, target.interval, n)) <= target.bound(n) * (1 + 1e-6) + 1e-12
+        assert (
+            target.sup_error(hinge_network(target.function, target.interval, n)) <= target.bound(n) * (1 + 1e-6) + 1e-12
+        )
 
 
 @pytest.mark.parametrize(("text", "exponent"), [("exp(x)", -2), ("abs(x - 1/3)", -1), ("sqrt(abs(x - 1/3))", -0.5)])
@@ -249,10 +255,10 @@ def test_descent_trains_each_network_as_if_it_were_alone():
     rng = np.random.default_rng(3)
     starts = [random_network(target.interval, 5, rng=rng) for _ in range(3)]
     sizes = RepresentationSizes(num_rows=31, steps=40)
-    before = [start[0].bias.clone() for start in starts]  # pyright: ignore[reportCallIssue] # a linear layer
+    before = [start.get_parameter("0.bias").clone() for start in starts]
     together = train_networks(target, starts, sizes, description="all")
     for start, bias, trained in zip(starts, before, together, strict=True):
-        assert torch.equal(start[0].bias, bias)  # pyright: ignore[reportArgumentType] # a linear layer
+        assert torch.equal(start.get_parameter("0.bias"), bias)
         (alone,) = train_networks(target, [start], sizes, description="one")
         np.testing.assert_allclose(evaluate_network(trained, target.x), evaluate_network(alone, target.x), atol=1e-10)
         assert mean_squared_error(target, trained) < mean_squared_error(target, start)

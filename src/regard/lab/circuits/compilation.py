@@ -13,8 +13,8 @@ integers, and its outputs are exactly 0 and 1.
                      a disjunction of conjunctions: 2^(n-1) terms, each of which contains all n variables
     majority         one gate
     multiplexer      k address bits select one of 2^k data bits: depth 2
-    addition         of two numbers: depth 2 with weights of powers of 2; or depth n + 1, the carry from bit to bit, with
-                     weights of at most 2
+    addition         of two numbers: depth 2 with weights of powers of 2; or depth n + 1 with weights of at most 2, the
+                     carry from bit to bit
     sorting          of bits: one layer, the output i is whether at least i bits are 1
 
 Håstad, "Almost optimal lower bounds for small depth circuits" (1986): parity needs exponentially many and/or gates at

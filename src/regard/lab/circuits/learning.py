@@ -3,10 +3,10 @@ r"""Networks trained on Boolean functions, and how much a gradient depends on wh
 Shalev-Shwartz, Shamir and Shammah, "Failures of Gradient-Based Deep Learning" (2017), section 2.
 https://arxiv.org/abs/1703.07950
 
-Let $H$ be functions with $\mathbb E\,h(x)^2 \le 1$ and $\mathbb E\,h(x) h'(x) = 0$ for $h \ne h'$, such as the parities of
-subsets of bits of -1 and 1, and $F_h(w) = \frac12 \mathbb E\,(p_w(x) - h(x))^2$. By Bessel's inequality
+Let $H$ be functions with $\mathbb E\,h(x)^2 \le 1$ and $\mathbb E\,h(x) h'(x) = 0$ for $h \ne h'$, such as the parities
+of subsets of bits of -1 and 1, and $F_h(w) = \frac12 \mathbb E\,(p_w(x) - h(x))^2$. By Bessel's inequality
 
-$$ \operatorname{Var}_{h \in H} \nabla F_h(w) = \mathbb E_h \big| \nabla F_h(w) - \mathbb E_{h'} \nabla F_{h'}(w) \big|^2
+$$ \operatorname{Var}_{h} \nabla F_h(w) = \mathbb E_h \big| \nabla F_h(w) - \mathbb E_{h'} \nabla F_{h'}(w) \big|^2
    \le \frac{G(w)^2}{|H|}, \qquad G(w)^2 = \mathbb E_x \Big| \frac{\partial p_w(x)}{\partial w} \Big|^2 $$
 
 (theorem 1). Of $n$ bits there are $2^n$ parities: the gradient is almost the same for all of them, and a descent that
@@ -17,6 +17,7 @@ Dimensions: `run` networks in parallel, each with its own data; `row` inputs, `b
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -56,7 +57,7 @@ class StackedPerceptrons(nn.Module):
 
     def __init__(self, num_runs: int, widths: Sequence[int], *, rng: torch.Generator) -> None:
         super().__init__()
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        pairs = list(pairwise(widths))
         self.weights = nn.ParameterList(
             torch.randn(num_runs, before, after, generator=rng) * (2 / before) ** 0.5 for before, after in pairs
         )
@@ -223,7 +224,7 @@ def variance_bound(squared_norm: float, num_targets: int) -> float:
 
 
 def gradient_spread(network: nn.Module, num_inputs: int) -> GradientSpread:
-    """The exact variances, over all inputs, of the gradient of E (p - h)^2 / 2 at the weights of a network of one output.
+    """The exact variances of the gradient of E (p - h)^2 / 2, over all inputs, for a network with one output.
 
     A Walsh-Hadamard transform of the gradients of all outputs gives the gradients
     for all parities at once.

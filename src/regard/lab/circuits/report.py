@@ -1,6 +1,6 @@
 """Formulas and circuits compiled and verified, problems learned, and parities that are not."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,7 +58,7 @@ class CircuitSizes:
     num_seeds: int = 5
     num_sequence_seeds: int = 2
     steps: int = 600
-    batch_size: int = 128
+    batch_size: int = 64
     learning_rate: float = 3e-3
     hidden_inputs: int = 16
     hidden_bits: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8)
@@ -117,8 +117,8 @@ def _formulas(axes: Axes, formulas: Sequence[BooleanFormula]) -> StudySection:
         f"are wrong on {wrong} of {checked:,} inputs, which are all that there are."
     ], [StudyTable(
         "formulas compiled into networks",
-        ["formula", "variables", "gates", "depth", "ReLUs", "threshold units", "inputs", "wrong, ReLUs", "wrong, thresholds"],
-        rows, "An output counts as wrong unless it is exactly 0 or 1 as in the truth table.",
+        ["formula", "variables", "gates", "depth", "ReLUs", "threshold units", "inputs", "wrong, ReLUs",
+         "wrong, thresholds"], rows, "An output counts as wrong unless it is exactly 0 or 1 as in the truth table.",
     )]  # fmt: skip
 
 
@@ -180,22 +180,26 @@ def _circuits(axes: Axes, sizes: CircuitSizes) -> StudySection:
     label_axes(axes, "Circuits of the parity of n bits", "n", "size", log="y", legend="upper left", fontsize=8)
     last = counted[-1]
     return [
-        f"The parity of {last[0]} bits takes {last[1]:,} terms as a disjunction of conjunctions, {last[4]} gates in a tree "
-        f"of depth {last[5]}, and {last[3]} threshold gates in depth 2; the networks of all {len(rows)} circuits of five "
-        f"problems and {3 * len(counted)} of parity are wrong on {wrong} inputs."
+        f"The parity of {last[0]} bits takes {last[1]:,} terms as a disjunction of conjunctions, {last[4]} gates in a "
+        f"tree of depth {last[5]}, and {last[3]} threshold gates in depth 2; the networks of all {len(rows)} circuits "
+        f"of five problems and {3 * len(counted)} of parity are wrong on {wrong} inputs."
     ], [
         StudyTable(
             "circuits compiled into networks of ReLUs",
-            ["problem", "circuit", "inputs", "outputs", "depth", "gates", "ReLUs", "largest weight", "wrong inputs"], rows,
-            "Wrong: of all inputs, those with an output that is not exactly right.",
+            ["problem", "circuit", "inputs", "outputs", "depth", "gates", "ReLUs", "largest weight", "wrong inputs"],
+            rows, "Wrong: of all inputs, those with an output that is not exactly right.",
         ),
         StudyTable("circuits of the parity of n bits", ["n", "terms", "2^(n-1)", "threshold gates, depth 2",
                    "gates of a tree", "depth of the tree"], counted),
     ]  # fmt: skip
 
 
-def _learned(axes: Axes, sizes: CircuitSizes, seed: int) -> StudySection:
-    results: list[LearnedProblem] = []
+def learn_problems(sizes: CircuitSizes, *, seed: int) -> list[LearnedProblem]:
+    """Every problem by perceptrons at each size and with each fraction of all inputs, and by sequence models once.
+
+    A sequence model takes as long as all seeds of a perceptron.
+    """
+    results = []
     for name, several in sizes.problem_sizes:
         cases = [(size, sizes.fractions[-1]) for size in several]
         cases += [(several[-1], fraction) for fraction in sizes.fractions[:-1]]
@@ -203,13 +207,18 @@ def _learned(axes: Axes, sizes: CircuitSizes, seed: int) -> StudySection:
             for architecture in ARCHITECTURES:
                 is_sequence = architecture in ("LSTM", "Transformer")
                 if is_sequence and (size, fraction) != (several[-1], sizes.fractions[-1]):
-                    continue  # a sequence model costs as much as all seeds of a perceptron
+                    continue
                 results.append(learn_problem(
                     PROBLEMS[name], size, fraction, architecture,
                     num_runs=sizes.num_sequence_seeds if is_sequence else sizes.num_seeds,
                     width=sizes.sequence_width if is_sequence else sizes.width, steps=sizes.steps,
                     batch_size=sizes.batch_size, learning_rate=sizes.learning_rate, seed=seed,
                 ))  # fmt: skip
+    return results
+
+
+def _learned(axes: Axes, sizes: CircuitSizes, seed: int) -> StudySection:
+    results = learn_problems(sizes, seed=seed)
     names = [name for name, _ in sizes.problem_sizes]
     largest = {name: PROBLEMS[name].num_inputs(several[-1]) for name, several in sizes.problem_sizes}
     most = {name: max(each.num_rows for each in results if each.problem == name) for name in names}
@@ -234,18 +243,22 @@ def _learned(axes: Axes, sizes: CircuitSizes, seed: int) -> StudySection:
     parity = [each for each in shown if each.problem == "parity" and each.architecture == ARCHITECTURES[0]]
     return [
         "The best architecture at the largest size is right on "
-        + ", ".join(f"{100 * float(each.test.mean()):.0f} % ({name}, {each.architecture})" for name, each in best.items())
+        + ", ".join(f"{_percent(each.test)} ({name}, {each.architecture})" for name, each in best.items())
         + f" of the inputs outside of the {percent} in training."
-        + "".join(f" The perceptron of depth 2 is right on {100 * float(each.train.mean()):.0f} % of its training inputs of "
-                  f"parity and on {100 * float(each.test.mean()):.0f} % of the others." for each in parity)
+        + "".join(f" The perceptron of depth 2 is right on {_percent(each.train)} of its training inputs of parity and "
+                  f"on {_percent(each.test)} of the others." for each in parity)
     ], [StudyTable(
         "problems learned from a part of all inputs",
-        ["problem", "inputs", "rows", "architecture", "training accuracy", "accuracy on other inputs", "learned"],
+        ["problem", "inputs", "rows", "architecture", "training accuracy", "accuracy on the others", "runs that learn"],
         [[each.problem, each.num_inputs, each.num_rows, each.architecture, float(each.train.mean()),
-          mean_interval(each.test), f"{each.successes} of {len(each.test)}"] for each in results],
-        f"All output bits must be right; learned: runs with an accuracy of at least {LEARNED:g} on other inputs. "
-        f"In brackets Student's 95 % interval over runs.",
+          mean_interval(each.test), success_rate(each.successes, len(each.test))] for each in results],
+        "All output bits must be right. In brackets Student's 95 % interval over runs; last column: the fraction of "
+        f"runs that are right on at least {LEARNED:g} of the others, with its exact interval.",
     )]  # fmt: skip
+
+
+def _percent(accuracies: torch.Tensor) -> str:
+    return f"{100 * float(accuracies.mean()):.0f} %"
 
 
 def success_rate(successes: int, num_runs: int) -> Interval:
@@ -256,15 +269,17 @@ def success_rate(successes: int, num_runs: int) -> Interval:
 def _hidden_parities(axes: Axes, sizes: CircuitSizes, seed: int) -> StudySection:
     rows: list[list[StudyCell]] = []
     rates: list[Interval] = []
+    wrong = units = 0
     for bits in sizes.hidden_bits:
         accuracies = learn_hidden_parity(
             sizes.hidden_inputs, bits, num_runs=sizes.hidden_seeds, width=sizes.width, steps=sizes.hidden_steps,
             batch_size=sizes.batch_size, learning_rate=sizes.learning_rate, seed=seed,
         )  # fmt: skip
         circuit = compile_circuit(PROBLEMS["parity"].build("thresholds, depth 2", bits))
-        wrong = count_wrong_outputs(circuit, PROBLEMS["parity"].truth, bits)
+        units, errors = count_units(circuit), count_wrong_outputs(circuit, PROBLEMS["parity"].truth, bits)
+        wrong += errors
         rates.append(success_rate(int((accuracies >= LEARNED).sum()), len(accuracies)))
-        rows.append([bits, count_units(circuit), wrong, mean_interval(accuracies), rates[-1]])
+        rows.append([bits, units, errors, mean_interval(accuracies), rates[-1]])
     plot_errorbars(axes, sizes.hidden_bits, rates, fmt="o-", color=COLORS[0], markersize=4, linewidth=1.2)
     axes.set_ylim(-0.05, 1.05)
     label_axes(axes, f"Parities of k of {sizes.hidden_inputs} bits by descent", "k", "runs that learn, exact 95 %")
@@ -273,57 +288,50 @@ def _hidden_parities(axes: Axes, sizes: CircuitSizes, seed: int) -> StudySection
     none = f"in none from {never[0][0]} bits on (at most {100 * never[0][1][2]:.0f} %, exact 95 %)" if never else (
         "in some for every number of bits")  # fmt: skip
     return [
-        f"Of {sizes.hidden_seeds} runs with new inputs at each of {sizes.hidden_steps:,} steps, most learn the parity of up to "
-        f"{max(learned, default=0)} of {sizes.hidden_inputs} bits, and it is learned {none}; exact weights take at most "
-        f"{max(int(row[1]) for row in rows if isinstance(row[1], int))} units and are never wrong."
+        f"In {sizes.hidden_steps:,} steps with new inputs, most of {sizes.hidden_seeds} runs learn the parity of up to "
+        f"{max(learned, default=0)} of {sizes.hidden_inputs} bits, and it is learned {none}; exact weights take "
+        f"{units} units for {sizes.hidden_bits[-1]} bits and are wrong on {wrong} inputs."
     ], [StudyTable(
         f"the parity of k of {sizes.hidden_inputs} bits, learned by perceptrons of depth 2 with {sizes.width} units",
-        ["k", "units of exact weights", "wrong inputs of exact weights", "accuracy of descent", "runs that learn"], rows,
-        f"A run counts as one that learns from an accuracy of {LEARNED:g} on new inputs on; its interval is exact "
-        "(Clopper and Pearson).",
+        ["k", "units of exact weights", "wrong inputs of exact weights", "accuracy of descent", "runs that learn"],
+        rows, f"A run learns where its accuracy on new inputs is at least {LEARNED:g}; in brackets the exact interval "
+        "of Clopper and Pearson.",
     )]  # fmt: skip
 
 
 def _gradients(axes: Axes, sizes: CircuitSizes, seed: int) -> StudySection:
-    rng = torch.Generator().manual_seed(seed)
-    spreads: list[list[GradientSpread]] = []
-    for n in sizes.spread_inputs:
-        spreads.append([
-            gradient_spread(draw_perceptron(n, sizes.spread_width, rng=rng), n) for _ in range(sizes.spread_draws)
-        ])  # fmt: skip
+    rng, bits = torch.Generator().manual_seed(seed), sizes.spread_inputs
+    spreads = [
+        [gradient_spread(draw_perceptron(n, sizes.spread_width, rng=rng), n) for _ in range(sizes.spread_draws)]
+        for n in bits
+    ]
 
-    def mean(values: Sequence[float]) -> float:
-        return sum(values) / len(values)
+    def means(value: Callable[[GradientSpread], float]) -> list[float]:
+        return [sum(map(value, draws)) / len(draws) for draws in spreads]
 
-    rows: list[list[StudyCell]] = []
-    for n, draws in zip(sizes.spread_inputs, spreads, strict=True):
-        variance, single = mean([each.parity_variance for each in draws]), mean([each.bit_variance for each in draws])
-        noise = mean([each.sampling_variance for each in draws]) / sizes.batch_size
-        ratio = max(each.parity_variance / each.bound for each in draws)
-        rows.append([n, 2**n, variance, mean([each.bound for each in draws]), ratio, single, noise, variance / noise])
-    for column, name, color, marker in ((5, "single bits", COLORS[2], "s"), (2, "all parities", COLORS[0], "o")):
-        axes.plot(sizes.spread_inputs, [row[column] for row in rows], f"{marker}-", color=color, markersize=4,
-                  label=f"over {name}")  # fmt: skip
-    axes.plot(sizes.spread_inputs, [row[3] for row in rows], ":", color=INK, label="bound, G² / 2^n")
-    axes.plot(
-        sizes.spread_inputs,
-        [row[6] for row in rows],
-        "--",
-        color=MUTED,
-        label=f"noise of a batch of {sizes.batch_size}",
-    )
+    variances, bounds = means(lambda each: each.parity_variance), means(lambda each: each.bound)
+    singles = means(lambda each: each.bit_variance)
+    noises = means(lambda each: each.sampling_variance / sizes.batch_size)
+    ratios = [max(each.parity_variance / each.bound for each in draws) for draws in spreads]
+    signal = [variance / noise for variance, noise in zip(variances, noises, strict=True)]
+    axes.plot(bits, singles, "s-", color=COLORS[2], markersize=4, label="over single bits")
+    axes.plot(bits, variances, "o-", color=COLORS[0], markersize=4, label="over all parities")
+    axes.plot(bits, bounds, ":", color=INK, label="bound, G² / 2^n")
+    axes.plot(bits, noises, "--", color=MUTED, label=f"noise of a batch of {sizes.batch_size}")
     label_axes(axes, "Variance of the gradient by target", "bits", "variance", log="y", legend="lower left", fontsize=8)
-    below = [n for n, row in zip(sizes.spread_inputs, rows, strict=True) if isinstance(row[7], float) and row[7] < 1]
+    below = [n for n, ratio in zip(bits, signal, strict=True) if ratio < 1]
     slope = variance_exponent([each for draws in spreads for each in draws])
     return [
-        f"The variance of the gradient over all parities of n bits, relative to G², changes as 2 to the power of {slope:.2f} n "
-        f"(theorem: at most -1.00 n; {max(float(row[4]) for row in rows if isinstance(row[4], float)):.4f} of the bound at "
-        f"most), and is below the noise of a batch of {sizes.batch_size} "
-        + (f"from {below[0]} bits on." if below else f"at none of up to {sizes.spread_inputs[-1]} bits.")
+        f"The variance of the gradient over all parities of n bits, relative to G², changes as 2 to the power of "
+        f"{slope:.2f} n (bound: -1.00 n), is at most {max(ratios):.4f} times its bound, and is below the noise of a "
+        f"batch of {sizes.batch_size} "
+        + (f"from {below[0]} bits on." if below else f"at none of up to {bits[-1]} bits.")
     ], [StudyTable(
         "variance of the gradient over targets, at random weights",
         ["bits", "parities", "variance over parities", "bound G² / 2^n", "largest ratio", "variance over single bits",
-         f"noise of a batch of {sizes.batch_size}", "parities / noise"], rows,
-        f"Exact over all inputs and targets, means over {sizes.spread_draws} draws of the weights of a perceptron of depth 2 "
-        f"with {sizes.spread_width} units; the loss is (p - h)² / 2.",
+         f"noise of a batch of {sizes.batch_size}", "parities / noise"],
+        [list(row) for row in zip(bits, [2**n for n in bits], variances, bounds, ratios, singles, noises, signal,
+                                  strict=True)],
+        f"Exact over all inputs and targets, means over {sizes.spread_draws} draws of the weights of a perceptron of "
+        f"depth 2 with {sizes.spread_width} units; the loss is (p - h)² / 2.",
     )]  # fmt: skip

@@ -9,8 +9,8 @@ each hinge changes the slope at its knot. Its error is at most
 
     max |f''| h^2 / 8   where f is twice differentiable; attained by x^2
     L h / 2             where |f(x) - f(y)| <= L |x - y|; attained by a kink half-way between two knots
-    w(h)                for every continuous f, with its modulus of continuity w(h) = max |f(x) - f(y)| over |x - y| <= h;
-                        attained by a spike between two knots
+    w(h)                for every continuous f; attained by a spike between two knots. Its modulus of continuity w(h) is
+                        the largest |f(x) - f(y)| with |x - y| <= h
 
 The lecture's proof by picture adds boxes instead: a ramp $h_a = (\operatorname{ReLU}(x - a) - \operatorname{ReLU}(x
 - a - \delta))/\delta$ is a step in the limit, the difference of two ramps a box, and a sum of boxes a staircase. It
@@ -142,9 +142,8 @@ def modulus_of_continuity(values: Float[np.ndarray, " point"], steps: int) -> fl
 
     # A window of steps + 1 points whose first is the point itself; the last ones are repeated.
     padded = np.pad(values, (0, steps), mode="edge")
-    origin = -((steps + 1) // 2)
-    window: dict[str, int] = {"size": steps + 1, "origin": origin}
-    spread = maximum_filter1d(padded, **window) - minimum_filter1d(padded, **window)
+    size, origin = steps + 1, -((steps + 1) // 2)
+    spread = maximum_filter1d(padded, size, origin=origin) - minimum_filter1d(padded, size, origin=origin)
     return float(spread[: len(values)].max())
 
 
@@ -304,8 +303,9 @@ def _pieces(panels: Sequence[Axes], target: SampledFunction, sizes: Representati
         [i, float(-gamma[i] / beta[i]), float(alpha[i]), float(sums[i][-1])] for i in range(len(alpha))
     ]
     return [], [StudyTable(
-        f"the network of {sizes.drawn_units} hinges for {target.name}", ["unit", "knot t", "weight c", "sum so far at the end"],
-        rows, f"g(x) = {offset[0]:.6g} + sum of c ReLU(x - t).",
+        f"the network of {sizes.drawn_units} hinges for {target.name}",
+        ["unit", "knot t", "weight c", "sum so far at the end"], rows,
+        f"g(x) = {offset[0]:.6g} + sum of c ReLU(x - t).",
     )]  # fmt: skip
 
 
@@ -346,8 +346,8 @@ def _errors(axes: Axes, targets: Sequence[SampledFunction], sizes: Representatio
         tables.append(StudyTable(
             f"{target.name}: largest error by number of units",
             ["units", "h", "hinges", f"bound, {_RATES[target.regularity]}", "hinges / bound", "boxes"], rows,
-            f"Its difference quotients are those of a {target.regularity} function; boxes: the lecture's staircase with "
-            "at most as many units.",
+            f"Its difference quotients are those of a {target.regularity} function; boxes: the lecture's staircase "
+            "with at most as many units.",
         ))  # fmt: skip
     label_axes(axes, "Largest error; dotted: bound", "units", "sup |f - g|", log="xy", legend="lower left", fontsize=8)
     return [
@@ -376,9 +376,9 @@ def _learned(panels: Sequence[Axes], target: SampledFunction, sizes: Representat
         errors = [target.sup_error(network) for network in learned]
         built.append(target.sup_error(construction))
         curves["random weights"].append(median_interval(errors))
-        curves["the construction"].append((target.sup_error(tuned),) * 3)
+        curves["the construction"].append((end := target.sup_error(tuned), end, end))
         log_info(f"{n} units: error {built[-1]:.2g} by construction, {min(errors):.2g} to {max(errors):.2g} learned")
-        rows.append([n, built[-1], curves["random weights"][-1], min(errors), curves["the construction"][-1][0]])
+        rows.append([n, built[-1], curves["random weights"][-1], min(errors), end])
         if n == sizes.drawn_units:
             for network in learned:
                 panels[0].plot(target.x, evaluate_network(network, target.x) - target.values, color=COLORS[1],
@@ -398,9 +398,9 @@ def _learned(panels: Sequence[Axes], target: SampledFunction, sizes: Representat
     better = [n for n, ratio in zip(sizes.learned_units, ratios, strict=False) if ratio < 1]
     return [
         f"From random weights descent reaches a largest error of {', '.join(f'{ratio:.2g}' for ratio in ratios)} times "
-        f"that of the construction with {', '.join(map(str, sizes.learned_units))} units (medians over {sizes.num_seeds} "
-        f"starts), less than 1 with {', '.join(map(str, better)) or 'none of them'}; from the construction "
-        f"{', '.join(f'{ratio:.2g}' for ratio in tuned_ratios)} times.",
+        f"that of the construction with {', '.join(map(str, sizes.learned_units))} units (medians over "
+        f"{sizes.num_seeds} starts), less than 1 with {', '.join(map(str, better)) or 'none of them'}; from the "
+        f"construction {', '.join(f'{ratio:.2g}' for ratio in tuned_ratios)} times.",
     ], [StudyTable(
         f"{target.name}: largest error of networks by descent",
         ["units", "construction", "descent from random weights", "best start", "descent from the construction"], rows,
