@@ -1,7 +1,7 @@
 """`regard lab`: small studies that measure what the lectures state."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,11 +24,19 @@ class LabCommand(TyperCommand):
     """`regard lab`, with the options that the registered studies declare; `lab_command` finds them in `ctx.obj`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.obj, others = take_options(args, [name for _, name, _ in _study_options()])
+        from regard.lab import STUDIES
+
+        # Only the study that is named is loaded: one that cannot be is reported when the studies are listed.
+        known = STUDIES.names()
+        named = [STUDIES.find(word) for word in args if word in known]
+        ctx.obj, others = take_options(args, [option for entry in named for option in _study_options(entry)])
         return super().parse_args(ctx, others)
 
     def get_help(self, ctx: Any) -> str:
-        lines = [f"  --{name} TEXT  {study}: {help}" for study, name, help in _study_options()]
+        from regard.lab import STUDIES
+
+        options = [(entry.name, *option) for entry in STUDIES for option in _study_options(entry).items()]
+        lines = [f"  --{name} TEXT  {study}: {help}" for study, name, help in options]
         return "\n".join([super().get_help(ctx), "\nOptions of single studies:", *lines])
 
 
@@ -51,11 +59,9 @@ def take_options(arguments: list[str], names: Sequence[str]) -> tuple[dict[str, 
     return found, others
 
 
-def _study_options() -> list[tuple[str, str, str]]:
-    """Study, name and help of each option; a study of another package need not declare any."""
-    from regard.lab import STUDIES
-
-    return [(entry.name, *option) for entry in STUDIES for option in getattr(entry, "options", {}).items()]
+def _study_options(entry: Any) -> Mapping[str, str]:
+    """The options of a study with their help; a study of another package need not declare any."""
+    return getattr(entry, "options", {})
 
 
 def lab_command(
