@@ -24,7 +24,7 @@ Dimensions: `point` of the interval, `unit` hidden units, `run` networks trained
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -48,6 +48,8 @@ NUM_POINTS = 2**14
 """Equal parts of the interval, at whose ends errors are measured: a multiple of every number of units of the study."""
 _FUNCTIONS = ("sin(6*x)", "abs(3*x - 1)", "sqrt(abs(x - 1/3))")
 _RATES: dict[Regularity, str] = {"smooth": "max|f''| h² / 8", "Lipschitz": "L h / 2", "continuous": "w(h)"}
+_DRAWN_EVERY = 16
+"""Points of the grid for each one of a drawing, which would otherwise take megabytes."""
 _NUM_REFINEMENTS = 3
 """Of the grid around the largest error, each by a factor of 32."""
 _RAMP = 1 / 64
@@ -270,12 +272,13 @@ def study_representation(
     targets = [sample_function(each.text, each, ends) for each in parsed]
     figure, axes = make_panels(3, 3)
     first = targets[0]
+    drawn = replace(first, x=first.x[::_DRAWN_EVERY], values=first.values[::_DRAWN_EVERY])
     sections = [
-        _pieces(axes[:2], first, sizes),
+        _pieces(axes[:2], drawn, sizes),
         _errors(axes[3], targets, sizes),
         _learned(axes[4:], first, sizes, seed),
     ]
-    _draw_boxes(axes[2], first, sizes.drawn_units)
+    _draw_boxes(axes[2], drawn, sizes.drawn_units)
     return REPRESENTATION.result(sizes, sections, figure, functions=[each.name for each in targets], interval=ends)
 
 
@@ -380,10 +383,11 @@ def _learned(panels: Sequence[Axes], target: SampledFunction, sizes: Representat
         log_info(f"{n} units: error {built[-1]:.2g} by construction, {min(errors):.2g} to {max(errors):.2g} learned")
         rows.append([n, built[-1], curves["random weights"][-1], min(errors), end])
         if n == sizes.drawn_units:
+            x, values = target.x[::_DRAWN_EVERY], target.values[::_DRAWN_EVERY]
             for network in learned:
-                panels[0].plot(target.x, evaluate_network(network, target.x) - target.values, color=COLORS[1],
+                panels[0].plot(x, evaluate_network(network, x) - values, color=COLORS[1],
                                linewidth=0.8, alpha=0.7)  # fmt: skip
-            panels[0].plot(target.x, evaluate_network(construction, target.x) - target.values, color=INK, linewidth=1.3)
+            panels[0].plot(x, evaluate_network(construction, x) - values, color=INK, linewidth=1.3)
     label_axes(panels[0], f"g - f with {sizes.drawn_units} units; black: construction", "x", "error")
     panels[1].plot(sizes.learned_units, built, color=INK, linewidth=1.3, label="construction")
     for (start, estimates), color, marker in zip(curves.items(), (COLORS[1], COLORS[2]), "os", strict=True):
