@@ -145,7 +145,8 @@ def _draw_network(axes: Axes, network: nn.Sequential, formula: BooleanFormula) -
         axes.scatter([place] * len(column), column, s=70, color="white", edgecolor=INK, linewidth=0.9, zorder=2)
     for name, height in zip(formula.variables, heights[0], strict=True):
         axes.text(-0.12, height, name, ha="right", va="center", fontsize=9, color=INK)
-    axes.set_xlim(-0.5, len(layers) + 0.3)
+    most = (max(counts) - 1) / 2
+    axes.set(xlim=(-0.5, len(layers) + 0.3), ylim=(-most - 0.5, most + 0.7))
 
 
 def _circuits(axes: Axes, sizes: CircuitSizes) -> StudySection:
@@ -232,7 +233,8 @@ def _learned(axes: Axes, sizes: CircuitSizes, seed: int) -> StudySection:
             axes.plot([place] * len(each.test), each.test, "osD^"[i], color=COLORS[i], markersize=3.5, alpha=0.6,
                       label=architecture if each is own[0] else None)  # fmt: skip
     axes.set_xticks(range(len(names)), labels=[f"{name}\n{largest[name]} bits" for name in names])
-    axes.set_ylim(-0.05, 1.6)
+    axes.set_ylim(-0.05, 1.6)  # with room for the legend
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
     percent = f"{100 * sizes.fractions[-1]:.0f} %"
     label_axes(
         axes, f"Trained on {percent} of all inputs", "", "accuracy on the others", legend="upper right", fontsize=7.5

@@ -362,12 +362,12 @@ def _losses(axes: Axes, curves: Mapping[str, Sequence[DepthLosses]], name: str, 
             f"{variant} {best.mean:.3g} at {best.depth}, {deepest.mean:.3g} at {deepest.depth} "
             f"({'the best' if best is deepest else worse})"
         )
-    axes.set_xticks([each.depth for each in curves["plain"]], labels=[str(each.depth) for each in curves["plain"]])
-    label_axes(axes, f"{name}: training loss", unit, loss, log="xy", legend="upper left")
+    label_axes(axes, f"{name}: training loss", unit, loss, log="xy", legend="best")
     axes.set_xticks([each.depth for each in curves["plain"]], labels=[str(each.depth) for each in curves["plain"]])
     axes.minorticks_off()
     runs = len(curves["plain"][0].losses)
-    return [f"{name}, training loss at the best depth and at the largest: {'; '.join(parts)} {unit}."], [StudyTable(
+    finding = f"{name}, training loss at the best and at the largest number of {unit}: {'; '.join(parts)}."
+    return [finding], [StudyTable(
         f"{name}: training loss by depth", ["blocks are", unit, "best learning rate", loss], rows,
         f"Means over {runs} runs at the learning rate with the lowest mean, with Student's 95 % interval.",
     )]  # fmt: skip
