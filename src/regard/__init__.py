@@ -21,6 +21,7 @@ if _typing.TYPE_CHECKING:
     from regard.experiments.sweep import sweep
     from regard.runs.adapters import load_adapters
     from regard.runs.align import align
+    from regard.runs.check import check
     from regard.runs.evaluation import Evaluation
     from regard.runs.export import export_model
     from regard.runs.finetune import finetune
@@ -40,6 +41,7 @@ _HOMES = {
     "Score": "regard.evaluation.scores",
     "align": "regard.runs.align",
     "attention_maps": "regard.runs.run",
+    "check": "regard.runs.check",
     "compare": "regard.experiments.compare",
     "demo": "regard.experiments.demo",
     "export_model": "regard.runs.export",
@@ -64,6 +66,7 @@ __all__ = [
     "Score",
     "align",
     "attention_maps",
+    "check",
     "compare",
     "demo",
     "export_model",

@@ -34,7 +34,7 @@ from regard.training.defaults import draft, resolve
 from regard.training.precision import choose_hardware
 from regard.training.probe import collect_vectors, head_loss
 from regard.training.settings import Provenance, ResolvedSettings
-from regard.training.update import _pieces
+from regard.training.update import split_batch
 
 BATCH_TOKENS = 110
 PROVENANCE = Provenance(version="0", torch="0", data_hash="", num_parameters=0, created="", hardware="", notes=[])
@@ -332,10 +332,6 @@ CASES = {
 WITHOUT_BASELINE = (
     "masked-language-modeling", "preference-optimization", "question-answering", "sentence-embedding", "trend",
 )  # fmt: skip
-USES_WHOLE_BATCH = ("sentence-embedding",)
-"""Tasks whose rows are negative examples of each other: the loss of a batch is not the sum over its rows."""
-
-
 @pytest.fixture(scope="module", params=CASES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     """A case, with the plug-in installed where it is the plug-in's."""
@@ -459,12 +455,12 @@ def test_padding_to_fixed_shapes_does_not_change_the_loss(made: Tiny, model: Any
 
 def test_the_loss_is_a_sum_over_rows(case: Case, made: Tiny, model: Any):
     batch = made.batches(batch_tokens=BATCH_TOKENS).batch(0)
-    halves = _pieces(batch, 2)
+    halves = split_batch(batch, 2)
     assert len(halves) == 2
     whole = made.task.loss(model, batch)
     total = sum(made.task.loss(model, half) for half in halves)
     is_sum = torch.allclose(whole, torch.as_tensor(total).to(whole), rtol=1e-5)
-    assert is_sum == (case.task not in USES_WHOLE_BATCH)
+    assert is_sum == (not made.task.uses_whole_batch)
     assert batch.num_targets > 0
 
 

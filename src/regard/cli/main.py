@@ -13,6 +13,7 @@ from regard.cli import (
     bound,
     certificate,
     chat,
+    check,
     compare,
     data,
     demo,
@@ -67,6 +68,7 @@ app.command("serve", short_help="Serve models over HTTP, with a page to try them
 app.command("evaluate", short_help="Score a run on a file.")(evaluate.evaluate_command)
 app.command("test", short_help="Score a run on its sealed test set.")(evaluate.test_command)
 app.command("certificate", short_help="Print confidence bounds on a run's score.")(certificate.certificate_command)
+app.command("check", short_help="Check that equal computations give equal results.")(check.check_command)
 app.command("attention", short_help="Plot attention maps.")(attention.attention_command)
 app.command("bound", short_help="Bound the score of the best of many candidates.")(bound.bound_command)
 app.command("lab", cls=lab.LabCommand, short_help="Run a study.")(lab.lab_command)

@@ -205,7 +205,9 @@ class GaussianProcess(nn.Module):
         """The Tanimoto index of each fingerprint, and the distance of the descriptors, of each pair of rows."""
         one, two = (((self._descriptors(some) - self.shift) / self.spread) for some in (features, others))
         limit = _LARGEST_DESCRIPTOR
-        distances = torch.cdist(one.clamp(-limit, limit), two.clamp(-limit, limit))
+        # By differences: with products, distances of near rows would depend on the other rows of the batch.
+        by_differences = "donot_use_mm_for_euclid_dist"
+        distances = torch.cdist(one.clamp(-limit, limit), two.clamp(-limit, limit), compute_mode=by_differences)
         similarities = distances.new_empty(self.num_fingerprints, len(features), len(others))
         for kind, found in enumerate(similarities):
             places = slice(kind * self.num_bits // 8, (kind + 1) * self.num_bits // 8)

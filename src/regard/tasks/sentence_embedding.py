@@ -109,6 +109,7 @@ class SentenceEmbedding(TextTask[SentenceEmbeddingSettings]):
     """Pairs of texts that belong together, by an encoder."""
 
     name = "sentence-embedding"
+    uses_whole_batch = True
     description = "sentence embeddings"
     other_names = ("embedding", "embeddings", "retrieval", "sentence-similarity", "feature-extraction")
     Settings = SentenceEmbeddingSettings

@@ -244,6 +244,8 @@ class Task(Generic[TaskSettingsT]):
     """Whether it continues the training of a model that another task has trained: neither detected nor imported."""
     receives_imports: ClassVar[bool] = True
     """Whether an imported model with this head is a run of this task; one task for each head is."""
+    uses_whole_batch: ClassVar[bool] = False
+    """Whether rows of a batch are examples for each other, so that its loss is not a sum over rows."""
     objectives: ClassVar[frozenset[str]] = frozenset({"label_smoothing", "rdrop"})
     """Terms of `Objective` that the loss implements; `objective_terms` has those that the settings allow."""
 

@@ -177,9 +177,8 @@ class Trainer:
         reason = self._reason_to_stop()
         chooser = self._thread_chooser()
         while reason is None:
-            progress.step += 1
             before = time.perf_counter()
-            progress.window.append(self._step(progress.step))
+            self.advance()
             progress.seconds = time.perf_counter() - clock
             if chooser is not None:
                 chooser.note(progress.window[-1][2], time.perf_counter() - before)
@@ -205,6 +204,11 @@ class Trainer:
             if is_stopped:
                 return Outcome(progress, "interrupted", is_finished=False)
         return Outcome(progress, reason, is_finished=True)
+
+    def advance(self) -> None:
+        """Take one step, without evaluations and checkpoints."""
+        self.progress.step += 1
+        self.progress.window.append(self._step(self.progress.step))
 
     def validate(self) -> Likelihoods:
         """The likelihoods of the validation data under the averaged weights."""

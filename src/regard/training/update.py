@@ -96,7 +96,7 @@ class Updater:
     def _eager(self, batches: Sequence[Batch], decay: float) -> Tensor:
         while True:
             try:
-                total = self._gradients(batches)
+                total = self.gradients(batches)
                 break
             except (RuntimeError, torch.OutOfMemoryError) as error:
                 if not (is_out_of_memory(error) and self.config.auto_batch) or not self._halve(batches):
@@ -120,11 +120,12 @@ class Updater:
         )
         return True
 
-    def _gradients(self, batches: Sequence[Batch]) -> Tensor:
+    def gradients(self, batches: Sequence[Batch]) -> Tensor:
+        """Add the gradients of `batches`, as if they were one, to those of the weights; returns the summed loss."""
         num_targets = sum(batch.num_targets for batch in batches)
         total = torch.zeros((), device=self.hardware.device)
         for batch in batches:
-            for number, piece in enumerate(_pieces(batch, self.num_pieces)):
+            for number, piece in enumerate(split_batch(batch, self.num_pieces)):
                 total += self._backward(to_device(piece, self.hardware.device), num_targets, part=number)
         return total
 
@@ -221,7 +222,7 @@ def _num_rows(batch: Batch) -> int:
     return next(tensor.size(0) for tensor in batch.tensors() if tensor is not None)
 
 
-def _pieces(batch: Batch, number: int) -> list[Batch]:
+def split_batch(batch: Batch, number: int) -> list[Batch]:
     """The rows of a batch in `number` parts, or fewer where there are fewer rows."""
     if number == 1:
         return [batch]

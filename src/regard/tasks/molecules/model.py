@@ -68,11 +68,13 @@ class MoleculeModel(nn.Module):
         lengths: Int[Tensor, " spelled"] | None,
         features: UInt8[Tensor, "batch bytes"],
     ) -> tuple[Float[Tensor, "batch outputs"], Float[Tensor, "batch outputs"] | None]:
-        """The outputs of the network and of the process, which a model in training mode does not have."""
+        """The outputs of the network and of the process, which training batches have no features for."""
         outputs = self.head(self.embed(source, lengths)).float()
         network = outputs.unflatten(0, (features.size(0), -1)).mean(dim=1)
-        has_process = self.process is not None and self.process.is_solved and not self.training
-        return network, self.process(features) if has_process and self.process is not None else None
+        process = self.process
+        if self.training or process is None or not process.is_solved or features.size(1) != process.features.size(1):
+            return network, None
+        return network, process(features)
 
     def embed(
         self,
