@@ -28,7 +28,7 @@ from regard.lab.circuits.compilation import (
 )
 from regard.lab.circuits.formulas import MAX_NESTING, all_inputs, parse_formula
 from regard.lab.circuits.learning import (
-    ARCHITECTURES,
+    NETWORK_KINDS,
     BooleanRows,
     GradientSpread,
     StackedPerceptrons,
@@ -349,7 +349,7 @@ def test_wrong_forms_of_the_variance_are_rejected(wrong: Callable[[float, int], 
     assert not is_the_variance(wrong)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", NETWORK_KINDS)
 def test_each_architecture_learns_in_parallel_what_it_learns_alone(architecture: str):
     rng = torch.Generator().manual_seed(0)
     train, test = split_inputs(PROBLEMS["majority"], 5, 0.7, 2, rng=rng)

@@ -83,7 +83,7 @@ class SequenceRuns(nn.Module):
 def build_networks(
     architecture: str, num_runs: int, num_inputs: int, num_outputs: int, *, width: int, rng: torch.Generator
 ) -> nn.Module:
-    """Networks of one of `ARCHITECTURES`, one for each run."""
+    """Networks of one of `NETWORK_KINDS`, one for each run."""
     if architecture in ("perceptron, depth 2", "perceptron, depth n"):
         hidden = 1 if architecture == "perceptron, depth 2" else num_inputs - 1
         return StackedPerceptrons(num_runs, [num_inputs, *[width] * hidden, num_outputs], rng=rng)
@@ -100,7 +100,7 @@ def build_networks(
     return SequenceRuns([SequenceClassifier(config, head, 2, num_outputs) for _ in range(num_runs)])
 
 
-ARCHITECTURES = ("perceptron, depth 2", "perceptron, depth n", "LSTM", "Transformer")
+NETWORK_KINDS = ("perceptron, depth 2", "perceptron, depth n", "LSTM", "Transformer")
 
 
 def split_inputs(

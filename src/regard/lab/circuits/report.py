@@ -20,8 +20,8 @@ from regard.lab.circuits.compilation import (
 )
 from regard.lab.circuits.formulas import MAX_VARIABLES, BooleanFormula, parse_formula
 from regard.lab.circuits.learning import (
-    ARCHITECTURES,
     LEARNED,
+    NETWORK_KINDS,
     GradientSpread,
     LearnedProblem,
     draw_perceptron,
@@ -205,7 +205,7 @@ def learn_problems(sizes: CircuitSizes, *, seed: int) -> list[LearnedProblem]:
         cases = [(size, sizes.fractions[-1]) for size in several]
         cases += [(several[-1], fraction) for fraction in sizes.fractions[:-1]]
         for size, fraction in cases:
-            for architecture in ARCHITECTURES:
+            for architecture in NETWORK_KINDS:
                 is_sequence = architecture in ("LSTM", "Transformer")
                 if is_sequence and (size, fraction) != (several[-1], sizes.fractions[-1]):
                     continue
@@ -226,7 +226,7 @@ def _learned(axes: Axes, sizes: CircuitSizes, seed: int) -> StudySection:
     shown = [
         each for each in results if each.num_inputs == largest[each.problem] and each.num_rows == most[each.problem]
     ]
-    for i, architecture in enumerate(ARCHITECTURES):
+    for i, architecture in enumerate(NETWORK_KINDS):
         own = [each for each in shown if each.architecture == architecture]
         places = [names.index(each.problem) + 0.18 * (i - 1.5) for each in own]
         for place, each in zip(places, own, strict=True):
@@ -242,7 +242,7 @@ def _learned(axes: Axes, sizes: CircuitSizes, seed: int) -> StudySection:
     axes.tick_params(axis="x", labelsize=7)
     best = {name: max((each for each in shown if each.problem == name), key=lambda each: float(each.test.mean()))
             for name in names}  # fmt: skip
-    parity = [each for each in shown if each.problem == "parity" and each.architecture == ARCHITECTURES[0]]
+    parity = [each for each in shown if each.problem == "parity" and each.architecture == NETWORK_KINDS[0]]
     return [
         "The best architecture at the largest size is right on "
         + ", ".join(f"{_percent(each.test)} ({name}, {each.architecture})" for name, each in best.items())

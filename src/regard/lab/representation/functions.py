@@ -17,7 +17,7 @@ from jaxtyping import Float
 from regard.errors import ConfigError
 from regard.settings import nearest
 
-MAX_CHARACTERS = 300
+MAX_FORMULA_LENGTH = 300
 """Of a formula; each level of nesting is a call of the evaluation."""
 FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     **{name: getattr(np, name) for name in ("sin", "cos", "tan", "exp", "log", "sqrt", "abs", "sinh", "cosh", "tanh")},
@@ -54,8 +54,8 @@ def parse_function(text: str) -> RealFunction:
         >>> parse_function("2*x + 1")(np.array([0.0, 3.0])).tolist()
         [1.0, 7.0]
     """
-    if len(text) > MAX_CHARACTERS:
-        raise ConfigError(f"a function must have at most {MAX_CHARACTERS} characters, got {len(text)}")
+    if len(text) > MAX_FORMULA_LENGTH:
+        raise ConfigError(f"a function must have at most {MAX_FORMULA_LENGTH} characters, got {len(text)}")
     stripped = text.strip()
     try:
         tree = ast.parse(stripped, mode="eval").body
