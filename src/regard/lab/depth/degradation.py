@@ -85,7 +85,7 @@ class DepthSizes:
     model_dim: int = 32
     transformer_depths: tuple[int, ...] = (1, 2, 4, 8)
     transformer_steps: int = 200
-    transformer_rates: tuple[float, ...] = (0.001, 0.004)
+    transformer_rates: tuple[float, ...] = (0.004,)
     batch_size: int = 32
     num_transformer_seeds: int = 3
 
