@@ -87,6 +87,30 @@ def test_an_output_folder_that_is_a_file_is_rejected_before_the_study_runs(regar
     assert (tmp_path / "taken").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["circuits", "--formula", "(a & ) ^ c"], ["'(a & ) ^ c' does not parse at character 6", "got ')'"]),
+        (["circuits", "--formula", " | ".join(f"v{i}" for i in range(17))], ["at most 16 variables, got 17"]),
+        (["circuits", "--formula"], ["--formula needs a value"]),
+        (["representation", "--function", "sin(3*y)"], ["at character 7: unknown name 'y'"]),
+        (["representation", "--function=-1/x"], ["must be finite on the interval [0, 1]", "at x = 0"]),
+        (["representation", "--interval", "2,1"], ["low < high", "low=2.0 and high=1.0"]),
+        (["softmax", "--formula", "a"], ["--formula"]),
+        (["circuits", "--function", "x"], ["--function"]),
+    ],
+)
+def test_an_option_that_a_study_cannot_use_is_one_line(regard, tmp_path: Path, arguments: list[str], parts: list[str]):
+    regard("lab", "--quick", "--out", tmp_path / "none", *arguments).fails_with(*parts)
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_help_lists_the_options_of_single_studies(regard):
+    out = regard("lab", "--help").succeeds().out
+    assert "--formula TEXT  circuits: " in out
+    assert "--function TEXT  representation: " in out
+
+
 @pytest.mark.slow
 def test_softmax_from_end_to_end(regard, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)

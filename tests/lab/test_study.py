@@ -183,6 +183,11 @@ def test_a_run_leaves_the_random_numbers_of_others_alone_and_says_how_it_was_mad
     assert study.seconds > 0
 
 
+def test_the_command_repeats_the_options_that_were_given():
+    study = make_study(options={"formula": "a -> !b", "interval": "-1,2"})
+    assert study.command == "regard lab squares --formula='a -> !b' --interval=-1,2 --quick --seed 3"
+
+
 def test_listing_the_studies_imports_nothing_heavy():
     code = (
         "import sys, regard.lab; [entry.question for entry in regard.lab.STUDIES];"

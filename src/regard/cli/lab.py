@@ -1,11 +1,12 @@
 """`regard lab`: small studies that measure what the lectures state."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from regard.cli.output import Json, Quiet, argument, configure_logging, print_json
 from regard.errors import ConfigError, DeviceError
@@ -19,7 +20,52 @@ _PIPED_WIDTH = 140
 """Columns of a table where stdout is not a terminal."""
 
 
+class LabCommand(TyperCommand):
+    """`regard lab`, with the options that the registered studies declare; `lab_command` finds them in `ctx.obj`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from regard.lab import STUDIES
+
+        # Only the study that is named is loaded: one that cannot be is reported when the studies are listed.
+        known = STUDIES.names()
+        named = [STUDIES.find(word) for word in args if word in known]
+        ctx.obj, others = take_options(args, [option for entry in named for option in _study_options(entry)])
+        return super().parse_args(ctx, others)
+
+    def get_help(self, ctx: Any) -> str:
+        from regard.lab import STUDIES
+
+        options = [(entry.name, *option) for entry in STUDIES for option in _study_options(entry).items()]
+        lines = [f"  --{name} TEXT  {study}: {help}" for study, name, help in options]
+        return "\n".join([super().get_help(ctx), "\nOptions of single studies:", *lines])
+
+
+def take_options(arguments: list[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The values of the options `names`, and the other arguments.
+
+    Example:
+        >>> take_options(["circuits", "--formula", "a ^ b", "--quick"], ["formula"])
+        ({'formula': 'a ^ b'}, ['circuits', '--quick'])
+    """
+    found, others, rest = {}, [], iter(arguments)
+    for word in rest:
+        name, is_assigned, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or name not in names:
+            others.append(word)
+            continue
+        found[name] = value if is_assigned else next(rest, None)
+        if found[name] is None:
+            raise ConfigError(f"--{name} needs a value")
+    return found, others
+
+
+def _study_options(entry: Any) -> Mapping[str, str]:
+    """The options of a study with their help; a study of another package need not declare any."""
+    return getattr(entry, "options", {})
+
+
 def lab_command(
+    ctx: typer.Context,
     name: Annotated[str, argument("NAME", "The study to run; without it, all studies are listed.")] = "list",
     data: Annotated[
         str | None, argument("DATA", "A file or a run folder, for a study that reads one: see regard lab.")
@@ -46,6 +92,8 @@ def lab_command(
       regard lab context book.txt --quick
 
       regard lab curvature runs/mine
+
+      regard lab circuits --formula "(a & b) ^ !c" --quick
     """
     from regard.lab import STUDIES, run_study
 
@@ -55,7 +103,7 @@ def lab_command(
         return
     STUDIES.find(name)
     _check_folder(Path(out))
-    study = run_study(name, quick=quick, seed=seed, data=data, device=device)
+    study = run_study(name, quick=quick, seed=seed, data=data, device=device, options=ctx.obj)
     try:
         files = [str(path) for path in study.write(out)]
     except OSError as error:

@@ -74,7 +74,7 @@ app.command("certificate", short_help="Print confidence bounds on a run's score.
 app.command("check", short_help="Check that equal computations give equal results.")(check.check_command)
 app.command("attention", short_help="Plot attention maps.")(attention.attention_command)
 app.command("bound", short_help="Bound the score of the best of many candidates.")(bound.bound_command)
-app.command("lab", short_help="Run a study.")(lab.lab_command)
+app.command("lab", cls=lab.LabCommand, short_help="Run a study.")(lab.lab_command)
 app.command("settings", short_help="Print all settings as TOML.")(settings.settings_command)
 app.add_typer(data.data_app, name="data")
 

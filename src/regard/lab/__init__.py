@@ -15,12 +15,14 @@ study's modules are imported when it runs.
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from regard.errors import ConfigError
 from regard.lab.study import Study, StudyEntry, StudyTable
 from regard.registry import Registry
+from regard.settings import nearest
 
 __all__ = ["STUDIES", "Study", "StudyEntry", "StudyTable", "run_study"]
 
@@ -34,6 +36,7 @@ def run_study(
     seed: int = 0,
     data: str | os.PathLike[str] | None = None,
     device: str = "cpu",
+    options: Mapping[str, str] | None = None,
 ) -> Study:
     """Run the study registered as `name`, on one CPU thread, so that its numbers do not depend on the number of cores.
 
@@ -44,9 +47,16 @@ def run_study(
         data: A file or a run folder, for a study that reads one (`StudyEntry.reads`); without it the study generates
             its data.
         device: `cpu`, `cuda` or `cuda:N`, for a study that runs on a GPU.
+        options: Values of the options that this study declares, such as `{"formula": "a ^ b"}` for `circuits`.
     """
     entry = STUDIES.find(name)
-    given: dict[str, Any] = {} if data is None else {"data": os.fspath(data)}
+    given: dict[str, Any] = dict(options or {})
+    known = list(getattr(entry, "options", {}))
+    if unknown := [option for option in given if option not in known]:
+        reason = nearest(unknown[0], known) if known else "; it has no options of its own"
+        raise ConfigError(f"the study {name} has no option {unknown[0]}{reason}")
+    if data is not None:
+        given["data"] = os.fspath(data)
     if device != "cpu":
         if not entry.runs_on_gpu:
             raise ConfigError(f"the study {name} runs on a CPU only, got the device {device}")
@@ -59,4 +69,4 @@ def run_study(
     with threads(1), torch.random.fork_rng(devices=[]):
         study = entry.study(quick=quick, seed=seed, **given)
     settings = {**study.settings, "quick": quick, "seed": seed, **given}
-    return replace(study, settings=settings, seconds=time.perf_counter() - started)
+    return replace(study, settings=settings, seconds=time.perf_counter() - started, options=dict(options or {}))

@@ -8,7 +8,7 @@ import os
 import pkgutil
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,8 @@ class Study:
     figure: "Figure"
     settings: Mapping[str, Any]
     seconds: float = 0.0
+    options: Mapping[str, str] = field(default_factory=dict)
+    """The options of its own that were given."""
 
     @property
     def command(self) -> str:
@@ -64,7 +66,9 @@ class Study:
         quick = " --quick" if self.settings.get("quick") else ""
         seed = f" --seed {self.settings['seed']}" if self.settings.get("seed") else ""
         data = f" {shlex.quote(str(self.settings['data']))}" if self.settings.get("data") else ""
-        return f"regard lab {self.name}{data}{quick}{seed}"
+        # With an equals sign, since a value may begin with a minus sign.
+        own = "".join(f" --{name}={shlex.quote(value)}" for name, value in self.options.items())
+        return f"regard lab {self.name}{data}{own}{quick}{seed}"
 
     @property
     def duration(self) -> str:
@@ -149,6 +153,8 @@ class StudyEntry:
     """The rows of the lectures that it measures, such as `L22`."""
     minutes: tuple[float, float] | None = None
     """How long it takes on one core of a CPU, with `quick` and without."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Other parameters of the function, strings or None, each with its help: `regard lab` has an option for each."""
 
     @property
     def times(self) -> tuple[str, str]:
@@ -158,11 +164,13 @@ class StudyEntry:
         quick, full = (f"{each:.0f} min" if each >= 1 else f"{60 * each:.0f} s" for each in self.minutes)
         return quick, full
 
-    def study(self, *, quick: bool, seed: int, data: str | None = None, device: str = "cpu") -> Study:
-        """Import the study's modules and run it."""
+    def study(
+        self, *, quick: bool, seed: int, data: str | None = None, device: str = "cpu", **own: str | None
+    ) -> Study:
+        """Import the study's modules and run it; `own` are values of its `options`."""
         if data is not None and not self.reads:
             raise ConfigError(f"the study {self.name} generates its data and reads no file, got {data}")
-        own = {"data": data} if self.reads else {}
+        own |= {"data": data} if self.reads else {}
         own |= {"device": device} if self.runs_on_gpu else {}
         return pkgutil.resolve_name(self.function)(quick=quick, seed=seed, **own)
 
