@@ -1,10 +1,11 @@
 """Preferences on `ratings`, whose true utility and noise are known.
 
-    python benchmarks/align.py [--minutes 10] [--json]
+    python benchmarks/align.py [--minutes 10] [--seed 0] [--json]
 
-Rows: the accuracy of a reward model as a share of what the raters' noise allows; the true reward of the supervised
-model, and of models aligned by DPO, and by PPO with the reward model, each with an interval and the paired difference
-from the supervised one; and PPO with hardly any KL penalty, where the reward that is optimized and the true one part.
+Every run has plain defaults; a row chooses the method, and the last one a penalty that is too small. Rows: the accuracy
+of a reward model as a share of what the raters' noise allows; the true reward of the supervised model, and of models
+aligned by DPO, and by PPO with the reward model, each with an interval and the paired difference from the supervised
+one; and PPO with hardly any KL penalty, where the reward that is optimized and the true one part.
 
 The speed of a DPO and of a GRPO step beside trl's on a GPU is not measured by this script yet.
 """
@@ -25,17 +26,15 @@ from regard.tasks.preference_optimization.progress import alignment_sections
 
 SHARES = {"base": 0.15, "reward": 0.45, "dpo": 0.12, "ppo": 0.14, "over-optimized": 0.14}
 """Of the time."""
-MODEL = {"num_layers": 2, "model_dim": 64, "num_heads": 4, "feedforward_dim": 128}
-TINY = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "feedforward_dim": 16}
 ALIGNED: dict[str, dict[str, Any]] = {
-    "dpo": {"task": {"method": "dpo", "beta": 0.1}},
-    "ppo": {"task": {"method": "ppo", "beta": 0.1}, "train": {"learning_rate": 0.001}},
-    "over-optimized": {
-        "task": {"method": "ppo", "beta": 0.0005, "max_kl": 300.0},
-        "train": {"learning_rate": 0.003, "schedule": "constant", "evaluate_every": 8},
-    },
+    "dpo": {"method": "dpo"},
+    "ppo": {"method": "ppo"},
+    "over-optimized": {"method": "ppo", "beta": 0.0005},
 }
 MAX_TOKENS = 24
+"""Of the answers by which models are compared."""
+TINY_MODEL = {"num_layers": 1, "model_dim": 16, "num_heads": 2, "feedforward_dim": 16}
+TINY_DATA = {"num_rows": 600}
 
 
 def true_rewards(path: Path, prompts: Sequence[str], num_seeds: int) -> list[float]:
@@ -49,9 +48,9 @@ def true_rewards(path: Path, prompts: Sequence[str], num_seeds: int) -> list[flo
 
 
 def reward_row(path: Path) -> dict[str, Any]:
-    """The accuracy on held-out pairs, and that of the better answer by true utility."""
+    """The accuracy on the test pairs, which selected nothing, and that of the better answer by true utility."""
     run = regard.load(path, device="cpu")
-    evaluation = run.evaluate(log=False)
+    evaluation = run.test()
     score, ceiling = evaluation.scores["accuracy"], preference_ceiling(evaluation.rows)
     return {"model": "reward model", "accuracy": score.value, "interval": score.interval, "ceiling": ceiling,
             "share": score.value / ceiling, "calibration_error": evaluation.scores["calibration_error"].value,
@@ -79,31 +78,29 @@ def policy_rows(paths: dict[str, Path], prompts: Sequence[str], num_seeds: int) 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__, has_device=False)
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", help="a folder for the runs, which are otherwise deleted")
     options = parse(parser, arguments)
-    model = TINY if options.tiny else MODEL
-    num_rows = 600 if options.tiny else None
-    data = {"num_rows": num_rows} if num_rows else {}
 
-    def budget(name: str) -> dict[str, Any]:
-        return {"steps": 2} if options.tiny else {"minutes": SHARES[name] * options.minutes}
+    def given(name: str, **tiny: Any) -> dict[str, Any]:
+        """The budget of a run, and for a tiny one its settings."""
+        return (
+            {"steps": 2, "settings": {"data": TINY_DATA, **tiny}}
+            if options.tiny
+            else {"minutes": SHARES[name] * options.minutes}
+        )
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.out or temporary)
-        shared: dict[str, Any] = {"device": "cpu", "show_progress": False, "overwrite": True}
-        lm = {"model": model, "task": {"ngrams": 0, "window": 32}, "data": data}
-        base = regard.train("answers", model="gpt-tiny", out=folder / "base", baseline=False, settings=lm,
-                            **budget("base"), **shared)  # fmt: skip
-        tuned = {"head": {"pooling": "mean"}, "train": {"learning_rate": 0.003}, "data": data}
-        reward = regard.finetune(base.path, "ratings", task="reward-modeling", out=folder / "reward", settings=tuned,
-                                 baseline=False, **budget("reward"), **shared)  # fmt: skip
+        shared: dict[str, Any] = {"device": "cpu", "seed": options.seed, "show_progress": False, "overwrite": True}
+        base = regard.train("answers", out=folder / "base", baseline=False, **given("base", model=TINY_MODEL), **shared)
+        reward = regard.finetune(base.path, "ratings", task="reward-modeling", out=folder / "reward", baseline=False,
+                                 **given("reward"), **shared)  # fmt: skip
         paths, runs = {"supervised": base.path}, {}
-        for name, given in ALIGNED.items():
-            few = {"evaluation_answers": 8 if options.tiny else 256}
-            settings = {**given, "task": {**given["task"], **few}, "data": data}
-            method = given["task"]["method"]
-            runs[name] = regard.align(base.path, "ratings", method=method, reward=reward.path, out=folder / name,
-                                      max_tokens=MAX_TOKENS, settings=settings, **budget(name), **shared)  # fmt: skip
+        for name, chosen in ALIGNED.items():
+            few = given(name, task={"evaluation_answers": 8})
+            runs[name] = regard.align(base.path, "ratings", reward=reward.path, out=folder / name, **chosen, **few,
+                                      **shared)  # fmt: skip
             paths[name] = runs[name].path
         prompts = sorted({row[0] for row in generate_ratings(600 if options.tiny else 6_000, 7)})
         [section] = alignment_sections(runs["over-optimized"].folder.read_metrics())

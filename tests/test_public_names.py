@@ -16,7 +16,7 @@ ROOT = Path(regard.__file__).parent
 
 PUBLIC = {
     "regard": """
-        Evaluation Prediction RegardError Run Score align attention_maps compare demo export_model few_shot finetune
+        Evaluation Prediction RegardError Run Score align attention_maps check compare demo export_model few_shot finetune
         import_model load load_adapters load_pretrained merge rollout serve sweep train
     """,
     "regard.nn": """
@@ -47,7 +47,8 @@ PUBLIC = {
         score_over_seeds
     """,
     "regard.selection": """
-        Certificate CertifiedScore Ledger Range Siblings Space certify read_ledgers read_space
+        Certificate CertifiedScore Ladder Ledger Range Release ReleasedScores Siblings Space Thresholdout bound_released
+        certify read_ledgers read_space
     """,
     "regard.baselines": """
         Baseline BaselinePredictions KneserNey fit_classifier fit_multi_label fit_number fit_pairs fit_pixels

@@ -115,6 +115,8 @@ def test_a_run_without_its_provenance_or_a_resolved_setting_is_an_error(regard, 
     (run / "run.toml").write_text(whole[: whole.index("[provenance]")])
     for command in (["train", "--out", run, "--resume", "--quiet"], ["predict", run, "x"]):
         regard(*command).fails_with("was written by regard 0.1")
+    (run / "run.toml").write_text("")
+    regard("predict", run, "x").fails_with("run.toml is empty: the run was not written completely")
 
 
 @pytest.mark.parametrize("harm", [damage, truncate, Path.unlink])
@@ -163,7 +165,7 @@ def test_nothing_whole_is_left(regard, run: Path, dates: Path):
 
 def test_a_damaged_tokenizer(regard, run: Path):
     truncate(run / "codecs" / "text.json")
-    regard("predict", run, "x").fails_with("text.json is not a TextCodec")
+    regard("predict", run, "x").fails_with("text.json cannot be read as TextCodec")
     (run / "codecs" / "text.json").unlink()
     regard("predict", run, "x").fails_with("there is no TextCodec at", "text.json")
 

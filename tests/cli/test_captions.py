@@ -51,8 +51,8 @@ def test_a_caption_is_predicted_evaluated_and_tested(regard, folder, run, tmp_pa
     table = tmp_path / "out.csv"
     regard("predict", run, "--file", folder / "captions.csv", "--out", table).succeeds()
     assert len(table.read_text().splitlines()) == 81
-    regard("export", run, "--to", "onnx", "--out", tmp_path / "exported").fails_with(
-        "a model for captioning cannot be exported"
+    regard("export", run, "--to", "hf", "--out", tmp_path / "exported").fails_with(
+        "hf has models of texts, and this one reads pixels, input_ids: onnx can represent it"
     )
 
 

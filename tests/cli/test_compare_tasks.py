@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contracts.test_tasks import rows_of_trees
 
 NAMES = {"Ada": "London", "Emmy": "Erlangen", "Kurt": "Brno", "Alan": "Maida"}
 SMALL = ["--set", "model.model_dim=16", "--set", "model.num_layers=1", "--set", "train.evaluate_every=2",
@@ -29,6 +30,15 @@ def questions() -> str:
     return json.dumps({"version": "1.1", "data": articles})
 
 
+def conversations() -> str:
+    rows = [
+        {"messages": [{"role": "user", "content": f"Where does {name} number {number} live?"},
+                      {"role": "assistant", "content": f"In {town}."}]}
+        for number in range(12) for name, town in NAMES.items()
+    ]  # fmt: skip
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
 DATA = {
     "entities": ("entities.conll", lambda: sentences("B-PER O O B-LOC O"), []),
     "words": ("words.conll", lambda: sentences("NOUN VERB ADP NAME NUM"), []),
@@ -38,8 +48,16 @@ DATA = {
         lambda: "".join(f"{name} lives in {town}.\n" for _ in range(60) for name, town in NAMES.items()),
         ["--task", "masked-language-modeling", "--set", "task.window=16", "--tokenizer", "words"],
     ),
-}
-METRICS = {"entities": "entity_f1", "words": "accuracy", "questions": "answer_f1", "masked": "pseudo_perplexity"}
+    "conversations": (
+        "chats.jsonl", conversations,
+        ["--models", "lstm,gpt", "--tokenizer", "characters", "--set", "task.max_length=60"],
+    ),
+    "trees": ("trees.mrg", lambda: "\n".join(rows_of_trees(60)), ["--set", "task.span_dim=7"]),
+}  # fmt: skip
+METRICS = {
+    "entities": "entity_f1", "words": "accuracy", "questions": "answer_f1", "masked": "pseudo_perplexity",
+    "conversations": "bits_per_byte", "trees": "bracket_f1",
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -61,7 +79,8 @@ def test_scores_are_means_over_runs(regard, jobs_inside, tmp_path: Path, kind: s
     first, second = (model["score"]["value"] for model in table["models"])
     assert pair["difference"] == pytest.approx(first - second)
     assert table["samples"]
-    assert all(set(sample["outputs"]) == {"lstm", "transformer"} for sample in table["samples"])
+    names = {model["name"] for model in table["models"]}
+    assert all(set(sample["outputs"]) == names for sample in table["samples"])
     check_samples(kind, table)
     assert (out / "compare.html").stat().st_size > 0
 

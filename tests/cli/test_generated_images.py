@@ -1,6 +1,7 @@
 """Generated images on the command line: a folder of images to a run, grids, a page, and scores."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,15 @@ def test_a_grid_of_a_class_is_drawn(regard, run, tmp_path):
     answer = regard("generate", run, "--count", 5, "--seed", 3, "--out", other, "--json").succeeds()
     assert json.loads(answer.out) == {"out": str(other), "class": None, "count": 5}
     assert one.read_bytes() != other.read_bytes()
+
+
+def test_a_run_without_its_weights_uses_a_checkpoint_with_the_buffers_of_the_model(regard, run, folder, tmp_path):
+    half = shutil.copytree(run, tmp_path / "half")
+    (half / "model.safetensors").unlink()
+    picture = folder / "bars" / "0.png"
+    answer = regard("predict", half, picture).succeeds()
+    assert "using the newest complete checkpoint, of step 40" in answer.err
+    assert float(answer.out) == pytest.approx(float(regard("predict", run, picture).succeeds().out), abs=0.5)
 
 
 def test_a_page_has_the_nearest_training_images(regard, run, tmp_path):
@@ -84,4 +94,4 @@ def test_what_cannot_be_drawn_is_told_in_one_line(regard, run, dates, tmp_path):
     regard("generate", run, "a prompt", "--out", out).fails_with("an image has no prompt")
     assert not out.exists()
     regard("attention", run, "a").fails_with("which has no attention maps")
-    regard("export", run, "--to", "onnx", "--out", tmp_path / "m").fails_with("image generation cannot be exported")
+    regard("export", run, "--to", "gguf", "--out", tmp_path / "m.gguf").fails_with("onnx can represent it")

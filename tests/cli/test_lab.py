@@ -45,6 +45,8 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_studies_are_listed_with_their_questions(regard, arguments: list[str]):
     lines = regard("lab", *arguments).succeeds().out.splitlines()
     assert [line.split("\t")[::4] for line in lines] == [[entry.name, entry.question] for entry in STUDIES]
+    (context,) = [line for line in lines if line.startswith("context\t")]
+    assert context.endswith("\ta text file")
     assert "softmax" in STUDIES.names()
 
 
@@ -55,7 +57,7 @@ def test_the_list_as_json(regard):
 
 def test_a_study_of_another_package_is_listed_and_runs(regard, plugin: None, tmp_path: Path):
     answer = regard("lab").succeeds()
-    assert "dice\tL33 L34\t15 s\t2 min\tWhat is the mean of a die?" in answer.out.splitlines()
+    assert "dice\tL33 L34\t15 s\t2 min\tWhat is the mean of a die?\t-" in answer.out.splitlines()
     assert "softmax" in answer.out
     assert "'cards' of package dice-study" in answer.err
     answer = regard("lab", "dice", "--out", tmp_path / "out").succeeds()

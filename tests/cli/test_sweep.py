@@ -9,6 +9,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from tests.cli.test_compare_tasks import DATA, SMALL
 
 from regard.experiments.jobs import run_job
 from regard.experiments.sweep import run as module
@@ -97,6 +98,24 @@ def test_the_winner_its_repeats_and_the_certificate_are_printed(
     table = json.loads(regard("sweep", dates, space, *options, "--json").succeeds().out.splitlines()[-1])
     assert table["num_trials"] == 2
     assert table["hypotheses"] == 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["conversations", "trees"])
+def test_conversations_and_trees_are_searched(regard, space: Path, monkeypatch, kind: str):
+    """By the loss of answers, and by the F1 of brackets, which has no bound: the certificate says so."""
+    monkeypatch.setattr(module, "start_worker", lambda pool, plan, log: work(plan))
+    monkeypatch.setattr(module, "run_jobs", lambda jobs, **_: [run_job(job) for job in jobs])
+    name, write, options = DATA[kind]
+    (space.parent / name).write_text(write())
+    small = [*SMALL, *(option for option in options if option not in ("--models", "lstm,gpt"))]
+    out = space.parent / "s"
+    shown = regard("sweep", space.parent / name, space, *small, "--trials", 2, "--repeats", 1, "--steps", 3,
+                   "--out", out, "--json").succeeds()  # fmt: skip
+    table = json.loads(shown.out.splitlines()[-1])
+    assert table["num_trials"] == 2
+    assert table["hypotheses"] == 6
+    assert (out / "sweep.html").stat().st_size > 0
 
 
 @pytest.mark.slow

@@ -127,6 +127,10 @@ def graphs(count: int, target: str) -> NamedRows:
             "number": nodes.count("a") + 0.5 * size,
             "labels": ["end" if node in (0, size - 1) else None if node == 3 else "inside" for node in range(size)],
         }
+        if target == "properties":
+            known = {"number": targets["number"] if row % 4 else None, "size": 0.5 - size}
+            rows.append({"nodes": nodes, "edges": edges, **known})
+            continue
         rows.append({"nodes": nodes, "edges": edges, "label": targets[target]})
     return NamedRows(rows)
 
@@ -309,6 +313,10 @@ CASES = {
     "graph-regression": Case(
         "graph-regression", lambda folder: graphs(60, "number"), preset="message-passing-tiny", settings=SMALL_GRAPHS
     ),
+    "graph-properties": Case(
+        "graph-properties", lambda folder: graphs(60, "properties"), preset="message-passing-tiny",
+        settings=SMALL_GRAPHS,
+    ),
     "node-classification": Case(
         "node-classification", lambda folder: graphs(60, "labels"), preset="graph-transformer-tiny",
         settings={"model": {"num_layers": 2, "model_dim": 12, "num_heads": 3, "dropout": 0.0}},
@@ -332,6 +340,8 @@ CASES = {
 WITHOUT_BASELINE = (
     "masked-language-modeling", "preference-optimization", "question-answering", "sentence-embedding", "trend",
 )  # fmt: skip
+
+
 @pytest.fixture(scope="module", params=CASES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     """A case, with the plug-in installed where it is the plug-in's."""
@@ -561,7 +571,7 @@ def test_a_baseline_is_scored_by_the_same_metrics_on_the_same_examples(case: Cas
 def test_a_report_is_plain_data(case: Case, made: Tiny, model: Any):
     content = made.task.report(model, evaluation_data(case, made, model))
     assert json.loads(json.dumps(dataclasses.asdict(content))).keys() == dataclasses.asdict(content).keys()
-    assert content.samples or not made.task.has_targets
+    assert content.samples or content.sections or not made.task.has_targets  # numbers are plotted
     for sample in content.samples:
         assert {"source", "target", "prediction"} <= sample.keys()
     assert made.task.notes()

@@ -1,5 +1,6 @@
 """The commands and the program of the page on graphs run as they stand there."""
 
+import json
 from itertools import product
 
 import pytest
@@ -15,6 +16,15 @@ def test_the_commands_and_the_program_run_in_the_order_they_stand_in(graphs_page
             for one, other, middle in product(range(1, 6), range(1, 6), ("", "N", "c1ccccc1"))]  # fmt: skip
     (workplace / "molecules.csv").write_text(
         "smiles,solubility\n" + "".join(f"{smiles},{number}\n" for smiles, number in rows)
+    )
+    (workplace / "measured.jsonl").write_text(
+        "".join(
+            json.dumps(
+                {"nodes": ["C"] * size, "edges": [[0, size - 1]], "weight": size / 3, "depth": size if odd else None}
+            )
+            + "\n"
+            for size, odd in product(range(2, 22), (0, 1))
+        )
     )
     for command in graphs_page.short_commands():
         if " train " in command or " compare " in command:

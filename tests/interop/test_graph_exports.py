@@ -10,8 +10,10 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tests.tiny import tiny
 
+from regard.data.builtin.scenes import generate_scenes
 from regard.data.sources import NamedRows
 from regard.errors import CheckpointError, ConfigError
 from regard.interop.exporting import write_graph_export
@@ -122,6 +124,90 @@ def test_a_forecast_is_that_of_the_run_in_the_units_of_the_data(preset: str, tmp
         np.testing.assert_allclose(one, other, rtol=1e-4)
     assert (lower <= point).all()
     assert (point <= upper).all()
+
+
+EVENTS = [
+    {"subject": f"s{subject}", "time": float(time * (1 + subject % 3)), "event": "abc"[(subject + time) % 3],
+     "dose": None if time % 2 else 1.5 * subject}
+    for subject in range(40) for time in range(1, 3 + subject % 5)
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["transformer-events-tiny", "lstm-events-tiny"])
+def test_a_history_has_the_risks_of_the_run(preset: str, tmp_path: Path):
+    found = tiny("event-prediction", NamedRows(EVENTS), preset=preset, horizons=[1.0, 3.0])
+    model = found.build(std=0.1)
+    run = exported(found.task.export_graph(model, found.data.held_out["valid"]), tmp_path / "onnx")
+    kinds = {event: number for number, event in enumerate(found.task.codec.events, start=1)}
+    probabilities, risks = run(
+        events=np.array([[0, kinds["a"], kinds["c"], 0]]),
+        gaps=np.array([[0.0, 2.0, 0.5, 0.0]], np.float32),
+        num_entries=np.array([3]),
+        elapsed=np.array([1.25], np.float32),
+        values=np.array([[[np.nan], [4.5], [np.nan], [0.0]]], np.float32),
+    )
+    (prediction,) = found.predict(model, ['[[0, null], [2, "a", 4.5], [2.5, "c"], [3.75, null]]'])
+    np.testing.assert_allclose(probabilities[0], list(prediction.probabilities.values()), atol=1e-5)
+    stated = [[each[event] for event in found.task.codec.events] for each in prediction.details["risks"].values()]
+    np.testing.assert_allclose(risks[0], stated, atol=1e-5)
+
+
+SMALL_CAPTIONS = {"image": {"size": 8, "patch_size": 4}, "decoder_dim": 16}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decoder", ["lstm-attention-tiny", "transformer-tiny"])
+def test_a_caption_is_generated_token_by_token_with_the_exported_logits(decoder: str, tmp_path: Path):
+    found = tiny("captioning", list(generate_scenes(120, 1)), preset="cnn-tiny", decoder=decoder, **SMALL_CAPTIONS,
+                 model={"num_layers": 1, "model_dim": 12})  # fmt: skip
+    model, rows = found.build(std=0.3), found.data.held_out["valid"]
+    run = exported(found.task.export_graph(model, rows), tmp_path / "onnx")
+    config = json.loads((tmp_path / "onnx" / "config.json").read_text())
+    pixels = next(found.task.row_batches(rows[:1])).pixels.numpy()
+    tokens = [config["start"]]
+    while len(tokens) < 7:
+        (logits,) = run(pixels=pixels, input_ids=np.array([tokens]))
+        logits[0, -1, found.task.tokenizer.never_generated] = -np.inf
+        if (best := int(logits[0, -1].argmax())) == config["end"]:
+            break
+        tokens.append(best)
+    (prediction,) = found.predict(model, [rows[0][0]])
+    assert found.task.tokenizer.decode([tokens[1:]])[0].split()[:6] == prediction.output.split()[:6]
+
+
+def test_a_decoder_that_needs_a_loop_is_named_with_those_that_do_not(tmp_path: Path):
+    found = tiny("captioning", list(generate_scenes(120, 1)), preset="cnn-tiny", decoder="gru-attention-tiny",
+                 **SMALL_CAPTIONS, model={"num_layers": 1, "model_dim": 12})  # fmt: skip
+    with pytest.raises(ConfigError, match=r"task\.decoder must be lstm-attention, lstm or transformer.*gru-attention"):
+        found.task.export_graph(found.build(), found.data.held_out["valid"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("preset", "components"), [("pixel-gpt-tiny", 3), ("pixel-lstm-tiny", 0)])
+def test_the_distribution_of_a_pixel_depends_on_those_before_it(preset: str, components: int, tmp_path: Path):
+    rng = np.random.default_rng(0)
+    for label in "ab":
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for number in range(20):
+            pixels = rng.integers(0, 256, (4, 4, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / label / f"{number}.png")
+    found = tiny("image-generation", tmp_path / "images", preset=preset, levels=16, size=4, channels=3, by_class=True,
+                 model={"num_layers": 1, "model_dim": 16, "components": components, "neighborhood": 2})  # fmt: skip
+    model, rows = found.build(std=0.1), found.data.held_out["valid"]
+    write_graph_export(found.task.export_graph(model, rows), tmp_path / "onnx", to="onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"), providers=["CPUExecutionProvider"])
+    pixels = found.task.read_pixels([rows[0][0]])
+    other = pixels.copy()
+    other[0, 1, 2, 1] ^= 0xF0  # green of the pixel in row 2 and column 1: number 9
+    first, second = (
+        session.run(None, {"pixels": each, "classes": np.array([2])}) for each in (pixels, other)
+    )  # fmt: skip
+    np.testing.assert_allclose(first[0].sum(axis=-1), 1.0, atol=1e-4)
+    same = np.isclose(first[0], second[0], atol=1e-7).all(axis=-1).reshape(-1)
+    assert same[: 9 * 3 + 2].all()
+    assert not same[9 * 3 + 2 :].all()
+    assert first[1][0] == pytest.approx(float(found.predict(model, [rows[0][0]])[0].output), abs=1e-4)
 
 
 @pytest.mark.slow

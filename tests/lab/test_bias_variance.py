@@ -25,7 +25,8 @@ from regard.lab.bias_variance.risks import (
 )
 
 TINY = BiasVarianceSizes(num_rows=11, degrees=(0, 3), strengths=(1.0, 0.1), feature_rows=7, widths=(3, 13), num_draws=5,
-             num_points=17, num_functions=(2, 11), num_examples=(13, 31), num_choices=19)  # fmt: skip
+             num_points=17, num_functions=(2, 11), num_examples=(13, 31), num_choices=19,
+             hidden_units=(1, 3), network_steps=3)  # fmt: skip
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -125,12 +126,12 @@ def test_random_features_are_drawn_with_each_training_set():
 
 def test_the_study_is_whole():
     study = study_bias_variance(sizes=TINY)
-    assert [len(table.rows) for table in study.tables] == [2, 2, 2, 4, 4]
+    assert [len(table.rows) for table in study.tables] == [2, 2, 2, 2, 4, 4]
     row: Any
     for row in study.tables[0].rows:
         _, bias, variance, noise, total, *_ = row
         assert total == pytest.approx(bias + variance + noise)
-    assert len(study.figure.axes) == 6
+    assert len(study.figure.axes) == 7
     for table in study.tables[:3]:
         assert table.columns[1] == "bias² (unbiased estimate)"
         assert "can be negative" in table.note

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from regard.lab.curvature import flat_gradient, flat_weights, hessian_product, set_flat_weights, top_curvature
 from regard.lab.descent.noise import (
     NARROW,
     compare_batch_sizes,
@@ -32,6 +31,7 @@ from regard.lab.descent.rates import (
     transformer_copy,
 )
 from regard.lab.descent.report import DescentSizes, study_descent
+from regard.lab.hessian import flat_gradient, flat_weights, hessian_product, set_flat_weights, top_curvature
 from regard.lab.networks import BinaryExamples, draw_examples, draw_networks, logistic_losses
 
 TINY = DescentSizes(num_seeds=2, multiples=(0.5, 1.5), slow_steps=5, fast_steps=7, num_rows=11, num_inputs=3, width=5,

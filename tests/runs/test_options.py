@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import regard
-from regard.cli import compare, evaluate, finetune, predict, sweep, train
+from regard.cli import align, compare, evaluate, finetune, predict, sweep, train
 from regard.errors import BadRowsError, RegardError
 from regard.experiments.manifest import shared_values
+from regard.runs.finetune import TuningOptions
 from regard.runs.run import Run
 
 PRINTED = {"json", "quiet", "set_", "run"}
@@ -32,6 +33,7 @@ OTHER_NAMES = {
     [
         (train.train_command, regard.train, FEW_SHOT),
         (finetune.finetune_command, regard.finetune, FEW_SHOT),
+        (align.align_command, regard.align, set(TuningOptions.__annotations__)),
         (compare.compare_command, regard.compare, set()),
         (sweep.sweep_command, regard.sweep, set()),
         (evaluate.evaluate_command, Run.evaluate, GENERATION),
@@ -42,6 +44,10 @@ def test_options_of_commands_are_arguments(command: Callable[..., Any], function
     options = set(inspect.signature(command).parameters) - PRINTED - left_out
     arguments = set(inspect.signature(function).parameters)
     assert {name for name in options if OTHER_NAMES.get(name, name) not in arguments} == set()
+
+
+def test_what_alignment_shares_with_fine_tuning_are_arguments_of_fine_tuning():
+    assert set(TuningOptions.__annotations__) <= set(inspect.signature(regard.finetune).parameters)
 
 
 def test_the_package_shows_its_public_names_only():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from regard.selection.ledger import HELD_OUT, OPENED, REPLACED, SEALED, Ledger, candidates_in
+from regard.selection.releases import Ladder
 from regard.selection.siblings import Siblings, read_ledgers
 
 
@@ -26,7 +27,9 @@ def open_test(ledger: Ledger) -> None:
 
 def test_a_run_alone_has_its_own_evaluations(tmp_path: Path):
     make_run(tmp_path / "runs" / "a", 0.5, 0.4)
-    assert read_ledgers(tmp_path / "runs" / "a") == Siblings(others=[], num_candidates=2, opened_by=[], unreadable=[])
+    assert read_ledgers(tmp_path / "runs" / "a") == Siblings(
+        others=[], num_candidates=2, opened_by=[], unreadable=[], unreleased=["a"], releases=[]
+    )
 
 
 def test_runs_on_the_same_rows_add_up_and_others_do_not(tmp_path: Path):
@@ -36,9 +39,25 @@ def test_runs_on_the_same_rows_add_up_and_others_do_not(tmp_path: Path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes.txt").write_text("nothing", encoding="utf-8")
     found = read_ledgers(tmp_path / "a")
-    assert found == Siblings(others=["b"], num_candidates=5, opened_by=["b"], num_test_evaluations=1, unreadable=[])
+    assert found == Siblings(
+        others=["b"], num_candidates=5, opened_by=["b"], num_test_evaluations=1, unreadable=[], unreleased=["a", "b"],
+        releases=[],
+    )  # fmt: skip
     assert read_ledgers(tmp_path / "b").opened_by == []
     assert read_ledgers(tmp_path / "b").num_candidates == 5
+
+
+def test_the_last_release_of_each_record_is_found(tmp_path: Path):
+    for number, (name, record) in enumerate((("a", "one"), ("b", "one"), ("c", "two"))):
+        ledger = make_run(tmp_path / name)
+        for query in (1, 2):
+            release = Ladder(0.1).answer(0.5, []).to_json() | {"record": record, "query": query + 2 * number}
+            ledger.add("valid", "training", f"step {query}", {"accuracy": 0.5}, release=release)
+    found = read_ledgers(tmp_path / "a")
+    assert [(each.record, each.query) for each in found.releases] == [("one", 4), ("two", 6)]
+    assert found.unreleased == []
+    make_run(tmp_path / "d", 0.5)
+    assert read_ledgers(tmp_path / "a").unreleased == ["d"]
 
 
 def test_a_copy_and_a_repetition_are_no_new_candidates(tmp_path: Path):

@@ -156,6 +156,16 @@ def test_captions_are_recognized_and_labels_are_not(tmp_path: Path):
     assert detect_task(DataConfig(train=["scenes"]))[0] == "captioning"
 
 
+def test_every_word_of_the_scenes_is_in_the_vocabulary_and_none_of_them_is_mirrored():
+    rows = list(generate_scenes(120, 1))
+    task = tiny("captioning", rows, preset="cnn-tiny", model=MODEL, **SMALL)
+    tokenizer = task.task.tokenizer
+    encoded = tokenizer.encode([caption for _, caption, _ in rows])
+    assert not tokenizer.count_unknown(encoded)
+    assert [len(ids) for ids in encoded] == [len(caption.split()) for _, caption, _ in rows]
+    assert task.settings.task.flips is False  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def test_images_are_mirrored_unless_captions_name_sides():
     words = [("left", False), ("next", True)]
     for word, expected in words:

@@ -298,6 +298,8 @@ GOOD = {"observations": [[0.0, 1.0], [2.0, 3.0]], "actions": [0, 1], "rewards": 
         ({"rewards": [1.0, float("nan")]}, "rewards that are not finite"),
         ({"observations": [[0.0], [1.0, 2.0]]}, "observations of different lengths"),
         ({"observations": [[[0.0]], [[1.0]]]}, "observations that are not vectors"),
+        ({"observations": [[0.0], [1.0]]}, "observations of 1 number, and those of others have 2"),
+        ({"actions": [0.5, 1.5]}, "actions that are numbers, and those of others are integers"),
     ],
 )
 def test_a_bad_episode_is_reported_with_its_line(change: dict[str, Any], message: str, tmp_path: Path):

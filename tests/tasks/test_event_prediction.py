@@ -19,11 +19,16 @@ from regard.cli.main import main
 from regard.data.builtin import find_builtin
 from regard.data.builtin.patients import EVENTS, generate_patients, patients_log_likelihood
 from regard.data.codecs.events import EventCodec
-from regard.data.formats.events import EventColumns, read_events
+from regard.data.formats.events import EventColumns, parse_history, read_events
 from regard.data.settings import DataConfig
 from regard.errors import DataError
 from regard.evaluation import Examples, find_metric
-from regard.evaluation.metrics.events import censoring_survival, censoring_weights, weighted_auroc
+from regard.evaluation.metrics.events import (
+    censoring_survival,
+    censoring_weights,
+    simulated_outcomes,
+    weighted_auroc,
+)
 from regard.explanation.pages import page_data
 from regard.models.events import EventShape
 from regard.models.family import find_family, read_model_config
@@ -458,6 +463,53 @@ def test_censoring_weights_restore_what_is_seen_without_censoring():
     assert naive < share - 0.05
 
 
+def test_simulated_risks_are_scored_as_scikit_learn_scores_them_where_nothing_is_censored():
+    rng = np.random.default_rng(6)
+    waits, risks, horizons = rng.exponential(1.0, (300, 2)), rng.random((300, 3, 2)), [0.3, 0.9, 1.7]
+    table = simulated_outcomes(risks, waits, np.full(300, 99.0), horizons)
+    examples = Examples(extras={"simulated_risks": table.tolist()})
+    pairs = [
+        (waits[:, event] <= horizon, risks[:, place, event])
+        for place, horizon in enumerate(horizons) for event in range(2)
+    ]  # fmt: skip
+    (score,) = find_metric("simulated_risk_auroc").scores(examples)
+    assert score.value == pytest.approx(np.mean([roc_auc_score(*pair) for pair in pairs]))
+    expected = np.mean([brier_score_loss(*pair) for pair in pairs])
+    assert find_metric("simulated_brier_score").value(examples) == pytest.approx(expected)
+
+
+def test_a_subject_that_is_censored_before_the_horizon_is_not_judged_by_it():
+    waits, observed = np.array([[0.5], [np.inf], [np.inf], [2.0]]), np.array([3.0, 0.4, 3.0, 3.0])
+    table = simulated_outcomes(np.full((4, 1, 1), 0.25), waits, observed, [1.0])
+    assert table[:, 0, 0, 1].tolist() == [1, 0, 0, 0]
+    assert table[:, 0, 0, 0].tolist() == pytest.approx([4 / 3, 0, 4 / 3, 4 / 3])
+
+
+def test_an_evaluation_with_paths_scores_what_followed_the_middle_of_each_history(run: Any, tmp_path: Path):
+    assert "simulated_brier_score" not in run.evaluate().scores
+    found = run.evaluate(num_paths=20)
+    assert found.scores["simulated_brier_score"].settings["paths"] == 20
+    assert found.scores["simulated_risk_auroc"].interval is not None
+    assert command("evaluate", str(run.path), "--paths", "20") == 0
+    assert command("evaluate", str(run.path), "--paths", "1") == 2
+    (table,) = found.examples.require("simulated_risks")
+    rows = run.folder.read_held_out("valid")
+    assert len(table) == len(rows)
+    events = run.task.codec.events
+    last = run.settings.task.horizons[-1]
+    expected = sorted(_within(parse_history(row[1], 1), events, last) for row in rows)
+    assert sorted(tuple(int(each[1]) for each in subject[-1]) for subject in table) == expected
+
+
+def _within(history: Any, events: tuple[str, ...], horizon: float) -> tuple[int, ...]:
+    """Which events follow the one in the middle of a history within the horizon."""
+    times, kinds, _ = history
+    places = [place for place, kind in enumerate(kinds) if kind is not None]
+    middle = places[-1] // 2 if places else 0
+    after = [(kind, time - times[middle]) for kind, time in zip(kinds, times, strict=True)][middle + 1 :]
+    return tuple(int(any(kind == event and time <= horizon for kind, time in after)) for event in events)
+
+
 @pytest.mark.slow
 def test_a_model_comes_close_to_the_true_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """In a few steps: most of what separates a Markov chain from the truth, which no model may exceed by chance."""
@@ -471,3 +523,20 @@ def test_a_model_comes_close_to_the_true_process(tmp_path: Path, monkeypatch: py
     assert run.baseline is not None
     score = run.baseline.model_score
     assert run.baseline.score + 0.15 < score < truth + 0.02
+
+
+def test_the_encoding_of_a_table_of_events_is_read(run: Any, tmp_path: Path):
+    rows = [{**row, "patient": f"Zoë {row['patient']}"} for row in visits(3)]
+    path = write_csv(tmp_path / "visits.csv", rows)
+    text = path.read_text(encoding="utf-8")
+    path.write_bytes(text.encode("utf-16-le"))  # without a byte order mark
+    found = run.predict_table(path, encoding="utf-16-le", num_paths=0)
+    assert [each["subject"] for each in found] == [f"Zoë p{number}" for number in range(3)]
+    assert command("predict", str(run.path), str(path), "--encoding", "utf-16-le", "--paths", "0",
+                   "--plot", str(tmp_path / "risks.png"), "--out", str(tmp_path / "out.csv")) == 0  # fmt: skip
+    assert command("predict", str(run.path), str(path), "--encoding", "utf-9", "--out", str(tmp_path / "no.csv")) == 2
+    assert not (tmp_path / "no.csv").exists()
+    path.write_bytes(text.encode("latin-1"))
+    found = regard.train(path, out=tmp_path / "run", steps=1, device="cpu", show_progress=False,
+                         settings={"data": {"encoding": "latin-1", "splits": [0.4, 0.3, 0.3]}})  # fmt: skip
+    assert found.folder.read_held_out("valid")[0][0].startswith("Zoë")

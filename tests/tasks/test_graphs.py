@@ -1,6 +1,7 @@
 """Tasks on graphs: what is recognized, every command, attention on drawn graphs, and errors in one line."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from regard.explanation.graphs import lay_out
 from regard.explanation.pages import page_data
 from regard.tasks import detect_task
 from regard.tasks.capabilities import GraphDrawing
+from regard.tasks.content import number_section
 
 TINY = {"model": {"num_layers": 1, "model_dim": 16, "num_heads": 2, "feedforward_dim": 16}}
 MESSAGES = {"model": {"num_layers": 2, "model_dim": 16}}
@@ -274,3 +276,92 @@ def test_a_server_predicts_molecules_and_reports_invalid_ones(molecules: Any):
     answer = client.post("/predict", json={"inputs": ["C1CC"]})
     assert answer.status_code == 400
     assert "unclosed ring" in answer.text
+
+
+def measured(count: int, *, are_labels: bool = False) -> list[dict[str, Any]]:
+    """Paths of nodes with two properties, each of which is missing in some of them."""
+    found = []
+    for place, record in enumerate(paths(count)):
+        size = len(record["nodes"])
+        values = (size % 2, int(size > 3)) if are_labels else (1.5 * size, -size + 0.25 * (place % 3))
+        known = (None if place % 4 == 1 else values[0], None if place % 4 == 2 else values[1])
+        graph = {name: record[name] for name in ("nodes", "edges")}
+        found.append({**graph, "length": known[0], "depth": known[1]})
+    return found
+
+
+def train_properties(data: Any, folder: Path, **options: Any) -> Any:
+    settings = {**MESSAGES, "data": {"splits": [0.6, 0.2, 0.2]}}
+    return regard.train(data, out=folder / "run", model="message-passing-tiny", device="cpu", show_progress=False,
+                        settings=settings, **{"steps": 4, **options})  # fmt: skip
+
+
+def test_several_numbers_of_a_graph_are_recognized_trained_and_predicted(tmp_path: Path):
+    path = write_lines(tmp_path / "measured.jsonl", measured(60))
+    assert detect_task(DataConfig(train=[str(path)]))[0] == "graph-properties"
+    assert detect_task(DataConfig(), NamedRows(measured(60)))[0] == "graph-properties"
+    run = train_properties(path, tmp_path)
+    (found,) = run.predict_full([json.dumps(paths(1)[0])])
+    assert list(found.properties) == ["length", "depth"]
+    assert found.output == ", ".join(f"{name}={value:.6g}" for name, value in found.properties.items())
+    scores = run.evaluate(path).scores
+    known = sum(record[name] is not None for record in measured(60) for name in ("length", "depth"))
+    assert run.evaluate(path, all_rows=True, log=False).examples.targets is not None
+    assert len(run.evaluate(path, all_rows=True, log=False).examples.targets) == known
+    assert scores["rmse"].value > 0
+    assert run.baseline is not None
+    assert (run.path / "report.html").exists()
+
+
+def test_a_missing_property_has_no_loss_and_no_gradient(tmp_path: Path):
+    run = train_properties(measured(60), tmp_path, steps=1)
+    task, model = run.task, run.model.double()
+    graph = json.dumps({name: measured(1)[0][name] for name in ("nodes", "edges")})
+    rows = {name: next(iter(task.row_batches([(graph, text)]))) for name, text in {"one": "4;", "both": "4;-2"}.items()}
+    assert [batch.num_targets for batch in rows.values()] == [1, 2]
+    cpu = torch.device("cpu")
+    whole, single = (task.likelihoods(model, iter([rows[name]]), cpu).losses[0] for name in ("both", "one"))
+    assert 0 < single < whole
+    task.loss(model, rows["one"]).backward()
+    gradient = model.head.output.weight.grad
+    assert (gradient[0] != 0).any()
+    assert (gradient[1] == 0).all()
+
+
+def test_labels_of_graphs_are_judged_by_the_area_under_the_curve(tmp_path: Path):
+    run = train_properties(measured(80, are_labels=True), tmp_path)
+    (found,) = run.predict_full([json.dumps(paths(1)[0])])
+    assert set(found.probabilities) == {"length", "depth"}
+    assert list(run.evaluate().scores)[:1] == ["auroc"]
+
+
+def test_properties_in_columns_of_a_table_may_be_empty(tmp_path: Path):
+    pytest.importorskip("rdkit")
+    table = tmp_path / "alcohols.csv"
+    lines = [
+        f"{smiles},{number if place % 3 else ''},{place / 7:.3f}" for place, (smiles, number) in enumerate(ALCOHOLS)
+    ]
+    table.write_text("smiles,size,place\n" + "\n".join(lines) + "\n")
+    run = train_properties(table, tmp_path)
+    assert run.task.name == "graph-properties"
+    assert set(run.predict_full(["CCO"])[0].properties) == {"size", "place"}
+    table.write_text("smiles,size,place\nCCO,1.5,2\nCO,,\nCCCO,much,1\n")
+    with pytest.raises(DataError, match=r"no property \(line 3\); 1 has no finite number in size \(line 4\)"):
+        run.evaluate(table)
+
+
+def test_wrong_properties_are_named(tmp_path: Path):
+    path = write_lines(tmp_path / "measured.jsonl", measured(30))
+    with pytest.raises(DataError, match=r"no graph of measured.jsonl has a field 'lenght'; did you mean length"):
+        train_properties(path, tmp_path, task="graph-properties", columns=["lenght", "depth"])
+    mixed = [{**record, "odd": str(place % 2)} for place, record in enumerate(measured(30))]
+    with pytest.raises(DataError, match="It may be length, depth, odd: name them"):
+        train_properties(mixed, tmp_path, task="graph-properties")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_property_that_no_held_out_row_has_is_left_out_of_the_report():
+    section = number_section(["a", "b"], {"one": ([1.0, 2.0], [1.5, 2.0]), "other": ([math.nan] * 2, [0.0, 0.0])})
+    assert section.plot is not None
+    assert [panel.title for panel in section.plot.panels] == ["one"]
+    assert section.rows == [("a", "one", "1", "1.5", "+0.5"), ("b", "one", "2", "2", "+0")]

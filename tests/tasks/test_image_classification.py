@@ -1,6 +1,7 @@
 """Image classification: batches, splits by content, and learning bars and stripes."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,14 @@ def test_unreadable_images_are_counted_and_can_be_skipped(images):
     data = prepared(images, data={"skip_bad": True}).data
     assert len(data.train) + sum(map(len, data.held_out.values())) == 57
     assert any("3 of 60 images" in note for note in data.notes)
+
+
+def test_a_damaged_image_of_the_test_set_is_found_before_the_set_is_opened(images, tmp_path):
+    held_out = shutil.copytree(images, tmp_path / "held_out")
+    path = held_out / "bars" / "0.png"
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(BadRowsError, match=r"1 of 120 images cannot be read: .*0\.png is"):
+        prepared(images, data={"test": [str(held_out)]})
 
 
 def test_images_need_two_labels_and_one_for_each(images, tmp_path):

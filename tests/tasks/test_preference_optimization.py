@@ -153,6 +153,14 @@ def test_rollouts_have_the_log_probabilities_and_advantages_of_their_samples(bas
         torch.testing.assert_close(by_text.view(5, 3), expected.to(by_text), atol=1e-4, rtol=0)
 
 
+def test_the_first_evaluation_measures_how_long_the_next_ones_take(base, rows):
+    """Under a time limit they are timed by it: that of a pass over all rows would leave no time for any."""
+    trainer, seconds = trainer_of(base, rows, "reinforce", reward=UTILITY, prompts=3), []
+    trainer.fit(lambda line: seconds.append(trainer.progress.evaluation_seconds))
+    assert seconds[0] == 0.0
+    assert all(each > 0.0 for each in seconds[1:])
+
+
 def test_samples_are_used_for_several_updates_and_then_replaced(base, rows):
     trainer = trainer_of(base, rows, "ppo", reward=UTILITY, updates=2, prompts=3)
     first, second, third = (trainer.training_batch(number) for number in range(3))
@@ -206,6 +214,68 @@ def test_an_aligned_run_is_an_ordinary_run(base, rows, tmp_path):
     assert again.settings.finetune.method == "lora"
 
 
+@pytest.mark.parametrize("form", ["lines", "messages"])
+def test_methods_that_sample_need_prompts_alone(base, rows, tmp_path, form):
+    """The score is then the mean reward of sampled answers, which the reward of the run gives again."""
+    prompts = list(dict.fromkeys(row["prompt"] for row in rows))
+    data, task = tmp_path / "prompts.txt", {}
+    if form == "lines":
+        data.write_text("\n".join(prompts) + "\n")
+    else:
+        data, task = tmp_path / "prompts.jsonl", {"template": "{% for m in messages %}{{ m.content }}{% endfor %}"}
+        asked = [{"messages": [{"role": "user", "content": prompt}]} for prompt in prompts]
+        data.write_text("".join(json.dumps(row) + "\n" for row in asked))
+    run = aligned(base, data, tmp_path / "run", method="grpo", reward=UTILITY, steps=2, prompts=3, task=task)
+    scores = run.evaluate().scores
+    held_out = run.folder.read_held_out("valid")
+    encoded = [prompt for batch in run.task.row_batches(held_out) for prompt in batch.prompts]
+    answers = sample_answers(run.model, run.tokenizer, encoded, seed=1, max_tokens=12)
+    found = [utility(*each) for each in zip(*map(run.tokenizer.decode, (encoded, answers)), strict=True)]
+
+    assert {len(row) for row in held_out} == {1}
+    assert set(scores) == {"mean_reward"}
+    assert run.settings.task.has_answers is False
+    assert scores["mean_reward"].value == pytest.approx(np.mean(found))
+    assert "mean reward" in (run.path / "report.html").read_text().lower()
+    assert run.evaluate(rows).scores["mean_reward"].value  # of their prompts
+
+
+@pytest.mark.parametrize("messages", [1, 2])
+def test_a_reward_reads_prompts_as_the_rows_have_them_not_as_the_template_writes_them(
+    base, rows, tmp_path, monkeypatch, messages
+):
+    """In training, in evaluations of training, and in those of the run."""
+    seen: set[str] = set()
+    monkeypatch.setattr("regard.data.builtin.ratings.utility", lambda prompt, answer: float(bool(seen.add(prompt))))
+    template = "{% for m in messages %}note and {{ m.content }} {% endfor %}"
+    prompts = [[{"role": "system", "content": "tell"}, {"role": "user", "content": row["prompt"]}] for row in rows[:60]]
+    asked = [{"prompt": each[-messages:]} for each in prompts]
+    run = aligned(
+        base, asked, tmp_path / "run", method="grpo", reward=UTILITY, steps=1, prompts=3, task={"template": template}
+    )
+    expected = {each[-1]["content"] if messages == 1 else json.dumps(each) for each in prompts}
+
+    assert seen
+    assert {json.dumps(json.loads(each)) if messages > 1 else each for each in seen} <= expected
+    seen.clear()
+    assert run.evaluate().scores["mean_reward"].value == 0.0
+    assert {json.dumps(json.loads(each)) if messages > 1 else each for each in seen} <= expected
+
+
+def test_prompts_alone_teach_no_method_that_learns_from_pairs(base, tmp_path):
+    rows = [{"prompt": f"write about cats and rain {number}:"} for number in range(20)]
+    with pytest.raises(DataError, match="prompts alone are for methods that sample answers"):
+        aligned(base, rows, tmp_path / "run", method="dpo", steps=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_answers_are_sampled_up_to_twice_the_longest_of_the_data(base, rows, tmp_path):
+    run = regard.align(base, rows, out=tmp_path / "run", method="dpo", steps=1, device="cpu", show_progress=False,
+                       settings={"task": {"evaluation_answers": 4}})  # fmt: skip
+    longest = max(len(row[side].split()) for row in rows for side in ("chosen", "rejected")) + 1
+    assert run.settings.task.max_tokens == 2 * longest
+
+
 def test_an_interrupted_alignment_keeps_its_state(base, rows, tmp_path, monkeypatch):
     import os
     import signal
@@ -244,7 +314,7 @@ def test_training_stops_where_the_kl_divergence_explodes(base, rows, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "dppo"}, "unknown method 'dppo'; did you mean"),
+        ({"method": "dop"}, "unknown method 'dop'; did you mean dpo?"),
         ({"method": "ppo"}, "method ppo needs a reward"),
         ({"method": "ppo", "reward": "nowhere"}, "'nowhere' is neither a run nor has a colon"),
         ({"method": "ppo", "reward": "no_such_module:f"}, "cannot be imported"),

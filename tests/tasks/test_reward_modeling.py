@@ -16,6 +16,7 @@ from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows
 from regard.errors import BadRowsError, ConfigError, DataError
 from regard.evaluation.agreement import agreement_on_pairs, krippendorff_alpha
+from regard.tasks.preference_optimization.task import PreferenceOptimization, PreferenceOptimizationSettings
 from regard.tasks.registry import detect_task
 from regard.tasks.task import EvaluationData, Likelihoods
 
@@ -101,7 +102,7 @@ def test_prompts_and_answers_may_be_messages():
         ([{"prompt": "p", "chosen": "a", "rejected": "a"}, {"prompt": "p", "chosen": "a", "rejected": "b"}],
          BadRowsError, "a chosen answer that is equal to the rejected one: row 1"),
         ([{"prompt": "p", "chosen": " ", "rejected": "a"}, {"prompt": "p", "chosen": "a", "rejected": "b"}],
-         BadRowsError, "an empty chosen: row 1"),
+         BadRowsError, "an empty chosen answer: row 1"),
         ([{"prompt": "p", "answer": "", "rating": 3}, {"prompt": "p", "answer": "b", "rating": 4}],
          DataError, "no two differ there"),
         ([{"prompt": "p", "answer": "a", "rating": 3}, {"prompt": "p", "answer": "b", "rating": 3}],
@@ -150,6 +151,39 @@ def test_a_pair_is_compared_by_the_rewards_of_its_answers():
         found.predict(model, ["no answer"])
 
 
+@pytest.mark.parametrize("template", [None, "{% for m in messages %}{{ m.content }} so {% endfor %}"])
+def test_a_reward_model_of_a_language_model_reads_what_the_policy_writes(template):
+    found = tiny("reward-modeling", ratings(), tokenizer="words", continues=True, template=template, **SMALL)
+    policy = PreferenceOptimization(
+        PreferenceOptimizationSettings.draft({"tokenizer": "words", "template": template}), found.task.codecs
+    )
+    prompts, chosen, rejected = policy.encode_rows(ratings(5))
+    for one, *own in zip(prompts, chosen, rejected, *found.task.encode_rows(ratings(5)), strict=True):
+        assert own[2:] == [one + own[0], one + own[1]]
+
+
+@pytest.mark.parametrize("most", [1, 5, 8, 11])
+def test_of_a_long_pair_the_end_of_the_prompt_and_the_start_of_the_answer_are_read(most):
+    found = tiny("reward-modeling", ratings(), tokenizer="words", continues=True, **SMALL)
+    task = type(found.task)(found.task.settings.changed(max_length=max(2, most)), found.task.codecs)
+    whole, cut = (each.encode_rows(ratings(1))[0][0] for each in (found.task, task))
+    assert len(cut) == min(len(whole), max(2, most))
+    assert cut[-1] == found.task.tokenizer.end
+
+
+def test_both_answers_of_a_pair_are_read_in_one_pass_as_if_alone():
+    found = tiny("reward-modeling", ratings(), tokenizer="words", **SMALL)
+    model, (prompt, *_) = found.build(std=0.3), ratings()[0]
+    columns = found.task.encode_rows(
+        [(prompt, " purr", " purr nap storm thanks", "ada"), (prompt, " a b", " c", "ada")]
+    )
+    batch = found.task.collate([[np.array(ids) for ids in column] for column in columns])
+    alone = [model(side.source, side.lengths, side.segments)[:, 0] for side in (batch.text, batch.other)]
+    assert batch.text.source.size(1) != batch.other.source.size(1)
+    for one, other in zip(found.task._rewards(model, batch), alone, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_accuracy_and_calibration_are_of_the_chosen_answers():
     found = tiny("reward-modeling", ratings(), tokenizer="words", **SMALL)
     rows = ratings(4)
@@ -191,3 +225,6 @@ def test_a_reward_run_goes_through_every_command(tmp_path: Path):
     )  # fmt: skip
     tuned = regard.finetune(base.path, path, out=tmp_path / "tuned", steps=2, device="cpu", show_progress=False)
     assert tuned.task.name == "reward-modeling"
+    assert tuned.settings.task.continues
+    assert tuned.settings.head.pooling == "mean"
+    assert tuned.settings.train.learning_rate == pytest.approx(0.03 / 16**0.5, rel=0.05)  # as from scratch

@@ -62,6 +62,36 @@ def fit_graph_number(graphs: Sequence[str], numbers: Sequence[float]) -> Baselin
     return Baseline(f"{_NAME} + ridge regression", predict, len(graphs))
 
 
+def fit_graph_properties(
+    graphs: Sequence[str], targets: Float[np.ndarray, "rows outputs"], *, are_labels: bool
+) -> Baseline:
+    """Ridge or logistic regression of the features of graphs, one for each property, on the rows that have it."""
+    from sklearn.linear_model import RidgeCV
+
+    kept = limit_rows(range(len(graphs)), _MOST_GRAPHS)
+    targets = targets[kept]
+    features = _Features([graph_features(parse_graph(graphs[row])) for row in kept])
+    models = []
+    with quiet():
+        for column in targets.T:
+            is_known = ~np.isnan(column)
+            model: Any = logistic_regression() if are_labels else RidgeCV(alphas=np.logspace(-1, 3, 9))
+            has_one = are_labels and len(set(column[is_known])) < 2
+            models.append(
+                float(column[is_known][0]) if has_one else model.fit(features.train[is_known], column[is_known])
+            )
+
+    def predict(inputs: Sequence[str]) -> BaselinePredictions:
+        given = features([graph_features(parse_graph(text)) for text in inputs])
+        found = [
+            np.full(len(inputs), model) if isinstance(model, float) else _outputs(model, given, are_labels=are_labels)
+            for model in models
+        ]
+        return BaselinePredictions([" ".join(f"{number:.{_DIGITS}g}" for number in row) for row in np.stack(found, 1)])
+
+    return Baseline(f"{_NAME} + {'logistic' if are_labels else 'ridge'} regression", predict, len(kept))
+
+
 def fit_node_classifier(
     graphs: Sequence[str], labels: Sequence[Sequence[str | None]], *, join: Any
 ) -> Baseline:  # fmt: skip

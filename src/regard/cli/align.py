@@ -2,31 +2,30 @@
 
 from typing import Annotated
 
-import typer
-
 from regard.cli.options import (
+    TUNING_REMEDIES,
     Encoding,
     Epochs,
     Given,
+    Lora,
     Minutes,
+    Overwrite,
+    Rank,
     RunOut,
     Seed,
     SettingsFile,
     SkipBad,
     Steps,
+    TestFile,
     TrainDevice,
+    ValidFile,
     merge_settings,
     print_run,
     remedies,
-    split_names,
+    require_lora,
+    training_options,
 )
 from regard.cli.output import Json, Quiet, RunPath, argument, configure_logging, option
-from regard.errors import ConfigError, RegardError, RunExistsError, StoppedError
-
-_REMEDIES: dict[type[RegardError], str] = {
-    RunExistsError: "the options are --overwrite and --out",
-    StoppedError: "regard train --out RUN --resume resumes it",
-}
 
 
 def align_command(
@@ -40,12 +39,12 @@ def align_command(
     prompts: Annotated[int | None, option("Prompts of a batch: reinforce, ppo, grpo.")] = None,
     max_tokens: Annotated[int | None, option("Tokens of a sampled answer.")] = None,
     out: RunOut = None,
-    lora: Annotated[bool, typer.Option("--lora", help="Train low-rank updates, and store only these.")] = False,
-    rank: Annotated[int | None, option("The rank of the updates, with --lora.")] = None,
+    lora: Lora = False,
+    rank: Rank = None,
     columns: Annotated[str | None, option("The columns: prompt,chosen,rejected[,rater]")] = None,
     encoding: Encoding = None,
-    valid: Annotated[Given, option("A file of validation rows.")] = None,
-    test: Annotated[Given, option("A file of test rows.")] = None,
+    valid: ValidFile = None,
+    test: TestFile = None,
     minutes: Minutes = None,
     steps: Steps = None,
     epochs: Epochs = None,
@@ -54,7 +53,7 @@ def align_command(
     settings: SettingsFile = None,
     set_: Annotated[Given, option("Any setting: --set task.clip=0.1", "--set", metavar="NAME=VALUE")] = None,
     skip_bad: SkipBad = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -69,16 +68,17 @@ def align_command(
       regard align runs/base prefs.jsonl --method grpo --reward my_rewards:politeness --samples 8
     """
     configure_logging(quiet=quiet)
-    if rank is not None and not lora:
-        raise ConfigError(f"--rank needs --lora, got {rank} without it")
+    require_lora(rank, lora=lora)
+    options = training_options(
+        columns=columns, encoding=encoding, valid=valid, test=test, skip_bad=skip_bad, minutes=minutes, steps=steps,
+        epochs=epochs, seed=seed, device=device,
+    )  # fmt: skip
     from regard.runs.align import align
 
-    with remedies(_REMEDIES):
+    with remedies(TUNING_REMEDIES):
         run = align(
             base, data or None, method=method, reward=reward, true_reward=true_reward, beta=beta, samples=samples,
-            prompts=prompts, max_tokens=max_tokens, out=out, lora=lora, rank=rank, columns=split_names(columns),
-            encoding=encoding, valid=valid, test=test, minutes=minutes, steps=steps, epochs=epochs, seed=seed,
-            device=device, skip_bad=skip_bad, settings=merge_settings(settings, set_, {}), overwrite=overwrite,
-            show_progress=not quiet,
+            prompts=prompts, max_tokens=max_tokens, lora=lora, rank=rank, out=out,
+            settings=merge_settings(settings, set_, options), overwrite=overwrite, show_progress=not quiet,
         )  # fmt: skip
     print_run(run, json=json)

@@ -22,6 +22,7 @@ def evaluate_command(
     ] = False,
     beam: Beam = None,
     stride: Annotated[int | None, option("For running text: the distance between evaluation windows.")] = None,
+    paths: Annotated[int | None, option("For events: simulated continuations of each subject.")] = None,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
@@ -40,6 +41,8 @@ def evaluate_command(
       regard evaluate runs/reviews more.csv --columns review,stars --skip-bad
 
       regard evaluate runs/shakespeare more.txt --stride 64
+
+      regard evaluate runs/patients --paths 200
     """
     configure_logging(quiet=quiet)
     from regard.runs.run import load
@@ -52,6 +55,7 @@ def evaluate_command(
             skip_bad=skip_bad,
             all_rows=all_rows,
             stride=stride,
+            num_paths=paths,
             **_options(beam),
         )
     _print(found, json)

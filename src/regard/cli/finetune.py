@@ -1,16 +1,20 @@
 """`regard finetune`: from a pretrained model and some rows to a run."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from regard.cli.few_shot import FEW_SHOT_REMEDIES, Jobs, Shots, ShotSeeds, print_few_shot, read_shots, require_shots
 from regard.cli.options import (
+    TUNING_REMEDIES,
     Encoding,
     Epochs,
     Given,
+    Lora,
     Minutes,
     NoBaseline,
+    Overwrite,
+    Rank,
     RunOut,
     Seed,
     SettingsFile,
@@ -18,20 +22,18 @@ from regard.cli.options import (
     Steps,
     TaskName,
     Template,
+    TestFile,
     TrainDevice,
+    ValidFile,
     merge_settings,
     print_run,
     read_template,
     remedies,
-    split_names,
+    require_lora,
+    training_options,
 )
 from regard.cli.output import Json, Quiet, RunPath, argument, configure_logging, option
-from regard.errors import ConfigError, RegardError, RunExistsError, StoppedError
-
-_REMEDIES: dict[type[RegardError], str] = {
-    RunExistsError: "the options are --overwrite and --out",
-    StoppedError: "regard train --out RUN --resume resumes it",
-}
+from regard.errors import ConfigError
 
 
 def finetune_command(
@@ -39,14 +41,14 @@ def finetune_command(
     data: Annotated[Given, argument("DATA", "A file, several files, or a folder.")] = None,
     out: RunOut = None,
     task: TaskName = None,
-    lora: Annotated[bool, typer.Option("--lora", help="Train low-rank updates, and store only these.")] = False,
-    rank: Annotated[int | None, option("The rank of the updates, with --lora.")] = None,
+    lora: Lora = False,
+    rank: Rank = None,
     head: Annotated[bool, typer.Option("--head", help="Only the new head: a linear probe, without steps.")] = False,
     top: Annotated[int | None, option("Train the new layers and this many of the topmost layers.")] = None,
     columns: Annotated[str | None, option("The columns, by name or position: text,label")] = None,
     encoding: Encoding = None,
-    valid: Annotated[Given, option("A file of validation rows.")] = None,
-    test: Annotated[Given, option("A file of test rows.")] = None,
+    valid: ValidFile = None,
+    test: TestFile = None,
     minutes: Minutes = None,
     steps: Steps = None,
     epochs: Epochs = None,
@@ -60,7 +62,7 @@ def finetune_command(
     shots: Shots = None,
     shot_seeds: ShotSeeds = None,
     jobs: Jobs = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -81,22 +83,18 @@ def finetune_command(
     configure_logging(quiet=quiet)
     if lora + head + (top is not None) > 1:
         raise ConfigError("at most one of --lora, --head and --top can be given")
-    if rank is not None and not lora:
-        raise ConfigError(f"--rank needs --lora, got {rank} without it")
+    require_lora(rank, lora=lora)
     if shots is None:
         require_shots(shot_seeds, jobs)
 
-    options = {
-        "task": {"name": task, "template": read_template(template)},
-        "data": {"columns": split_names(columns), "encoding": encoding, "valid": valid, "test": test,
-                 "skip_bad": skip_bad or None},
-        "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device,
-                  "baseline": False if no_baseline else None},
-        "finetune": {"top_layers": top},
-    }  # fmt: skip
+    options: dict[str, Any] = training_options(
+        columns=columns, encoding=encoding, valid=valid, test=test, skip_bad=skip_bad, minutes=minutes, steps=steps,
+        epochs=epochs, seed=seed, device=device,
+    )  # fmt: skip
+    options["task"] = {"name": task, "template": read_template(template)}
+    options["train"]["baseline"] = False if no_baseline else None
+    options["finetune"] = {"top_layers": top, "lora": None if rank is None else {"rank": rank}}
     values = merge_settings(settings, set_, options)
-    if rank is not None:
-        values = merge_settings(None, [f"finetune.lora.rank={rank}"], values)
     method = "lora" if lora else "head" if head else "top" if top is not None else "all"
     if shots is not None:
         from regard.experiments.few_shot import few_shot
@@ -108,7 +106,7 @@ def finetune_command(
         return
     from regard.runs.finetune import finetune
 
-    with remedies(_REMEDIES):
+    with remedies(TUNING_REMEDIES):
         run = finetune(base, data or None, out=out, method=method, settings=values, overwrite=overwrite,
                     show_progress=not quiet)  # fmt: skip
     print_run(run, json=json)

@@ -4,6 +4,7 @@ import csv
 import sys
 from typing import Annotated
 
+from regard.cli.options import Encoding
 from regard.cli.output import Device, Json, Quiet, RunPath, argument, configure_logging, option, print_json
 
 
@@ -12,6 +13,7 @@ def forecast_command(
     file: Annotated[str, argument("FILE", "A table with the columns of training, and covariates of later steps.")],
     horizon: Annotated[int | None, option("Steps to forecast. Unset: as many as in training.")] = None,
     out: Annotated[str | None, option("The table to write: .csv, .tsv, .jsonl, .parquet. Unset: stdout.")] = None,
+    encoding: Encoding = None,
     plot: Annotated[str | None, option("Draw the forecasts and their intervals: .png or .svg.")] = None,
     device: Device = "auto",
     json: Json = False,
@@ -30,7 +32,7 @@ def forecast_command(
     from regard.runs.run import load
     from regard.tasks.capabilities import SeriesForecast
 
-    found = load(run, device=device).forecast(file, horizon=horizon, out=out, plot=plot)
+    found = load(run, device=device).forecast(file, horizon=horizon, encoding=encoding, out=out, plot=plot)
     rows = (row for each in found for row in each.to_records())
     if json:
         print_json({"file": file, "out": out, "plot": plot, "rows": list(rows)})

@@ -67,10 +67,10 @@ def _study_options(entry: Any) -> Mapping[str, str]:
 def lab_command(
     ctx: typer.Context,
     name: Annotated[str, argument("NAME", "The study to run; without it, all studies are listed.")] = "list",
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few samples: at most three minutes.")] = False,
     data: Annotated[
-        str | None, typer.Option(help="A file or folder, for a study that reads one (context, locality).")
+        str | None, argument("DATA", "A file or a run folder, for a study that reads one: see regard lab.")
     ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few samples: at most three minutes.")] = False,
     out: Annotated[str, typer.Option(help="The folder for NAME.png, NAME.html, NAME.json and NAME.csv.")] = "lab",
     seed: Annotated[int, typer.Option(min=0, help="The random seed.")] = 0,
     device: Annotated[
@@ -89,7 +89,9 @@ def lab_command(
 
       regard lab positions --quick --out studies
 
-      regard lab context --data book.txt --quick
+      regard lab context book.txt --quick
+
+      regard lab curvature runs/mine
 
       regard lab circuits --formula "(a & b) ^ !c" --quick
     """
@@ -119,8 +121,10 @@ def _print_list(entries: "Sequence[StudyEntry]", *, json: bool) -> None:
     """Print the studies with their lectures and times: a table in a terminal, otherwise lines with tabs."""
     import sys
 
-    columns = ("name", "lectures", "quick", "full", "question")
-    rows = [[each.name, " ".join(each.lectures) or "-", *each.times, each.question] for each in entries]
+    columns = ("name", "lectures", "quick", "full", "question", "reads")
+    rows = [
+        [each.name, " ".join(each.lectures) or "-", *each.times, each.question, each.reads or "-"] for each in entries
+    ]
     if json:
         print_json({"studies": [dict(zip(columns, row, strict=True)) for row in rows]})
     elif sys.stdout.isatty():

@@ -33,6 +33,7 @@ from regard.cli import (
     sweep,
     train,
 )
+from regard.cli.options import StepsAreOptional
 from regard.cli.output import fail
 from regard.errors import RegardError
 
@@ -49,14 +50,16 @@ app = typer.Typer(
 app.command("demo", short_help="Train, compare, explain and certify on built-in data, in two minutes.")(
     demo.demo_command
 )
-app.command("train", short_help="Train a model on a file.")(train.train_command)
+app.command("train", short_help="Train a model on a file.", cls=StepsAreOptional)(train.train_command)
 app.command("finetune", short_help="Fine-tune a model on your rows.")(finetune.finetune_command)
 app.command("align", short_help="Align a language model with preferences or a reward.")(align.align_command)
 app.command("merge", short_help="Merge LoRA updates into the weights.")(merge.merge_command)
 app.command("import", short_help="Import a pretrained model.")(importing.import_command)
 app.command("export", short_help="Export a model to another format.")(export.export_command)
 app.command("compare", short_help="Train several models and test their differences.")(compare.compare_command)
-app.command("sweep", short_help="Search settings, with bounds on the selected score.")(sweep.sweep_command)
+app.command("sweep", short_help="Search settings, with bounds on the selected score.", cls=StepsAreOptional)(
+    sweep.sweep_command
+)
 app.command("predict", short_help="Print the output for each input.")(predict.predict_command)
 app.command("forecast", short_help="Forecast the next steps of series.")(forecast.forecast_command)
 app.command("rollout", short_help="Let a model act in an environment.")(rollout.rollout_command)

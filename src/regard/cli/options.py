@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from regard.cli.output import option, print_json
 from regard.errors import (
@@ -40,8 +41,19 @@ SettingsFile = Annotated[Path | None, option("A TOML file of settings; see regar
 SharedSettings = Annotated[Path | None, option("A TOML file of settings for all runs.", dir_okay=False)]
 SetValues = Annotated[Given, option("Any setting: --set model.num_layers=6", "--set", metavar="NAME=VALUE")]
 NoBaseline = Annotated[bool, typer.Option("--no-baseline", help="Do not fit a simple baseline to compare with.")]
+LadderStep = Annotated[
+    str | None, option("Show and use only scores released by a Ladder with this step.", "--ladder", metavar="[STEP]")
+]
+ThresholdoutStep = Annotated[
+    str | None, option("The same by Thresholdout with this threshold.", "--thresholdout", metavar="[STEP]")
+]
 Template = Annotated[str | None, option("A file with a chat template in Jinja, for conversations.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip rows that cannot be read.")]
+ValidFile = Annotated[Given, option("A file of validation rows.")]
+TestFile = Annotated[Given, option("A file of test rows.")]
+Lora = Annotated[bool, typer.Option("--lora", help="Train low-rank updates, and store only these.")]
+Rank = Annotated[int | None, option("The rank of the updates, with --lora.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")]
 
 _REMEDIES: dict[type[RegardError], str] = {
     BadRowsError: "--skip-bad skips them",
@@ -56,6 +68,45 @@ EXPERIMENT_REMEDIES: dict[type[RegardError], str] = {
     StoppedError: "run the same command again",
 }
 """Those of commands that train several runs, and continue where they were interrupted."""
+TUNING_REMEDIES: dict[type[RegardError], str] = {
+    RunExistsError: "the options are --overwrite and --out",
+    StoppedError: "regard train --out RUN --resume resumes it",
+}
+"""Those of commands that start from the model of another run."""
+
+
+class StepsAreOptional(TyperCommand):
+    """A command whose `--ladder` and `--thresholdout` may stand alone, which means `auto`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given: list[str] = []
+        for word, following in zip(args, [*args[1:], ""], strict=True):
+            given.append(word)
+            if word in ("--ladder", "--thresholdout") and not _is_number(following):
+                given.append("auto")
+        return super().parse_args(ctx, given)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return word == "auto"
+    return True
+
+
+def read_release_steps(ladder: str | None, thresholdout: str | None) -> dict[str, Any]:
+    """The settings of --ladder and --thresholdout, checked before any data is read."""
+    steps: dict[str, Any] = {}
+    for name, text in {"ladder": ladder, "thresholdout": thresholdout}.items():
+        if text is not None and not _is_number(text):
+            raise ConfigError(f"--{name} takes a number, got {text!r}")
+        steps[name] = text if text is None or text == "auto" else float(text)
+        if isinstance(steps[name], float):
+            from regard.selection.releases import make_mechanism
+
+            make_mechanism(name, steps[name])
+    return steps
 
 
 def split_names(columns: str | None) -> list[str] | None:
@@ -72,6 +123,32 @@ def shared_options(
         "data": {"columns": split_names(columns), "encoding": encoding},
         "train": {"device": device},
     }
+
+
+def training_options(
+    *,
+    columns: str | None,
+    encoding: str | None,
+    valid: Given,
+    test: Given,
+    skip_bad: bool,
+    minutes: float | None,
+    steps: int | None,
+    epochs: float | None,
+    seed: int | None,
+    device: str | None,
+) -> dict[str, dict[str, Any]]:
+    """The settings of the options that every command has which trains one run."""
+    return {
+        "data": {"columns": split_names(columns), "encoding": encoding, "valid": valid, "test": test,
+                 "skip_bad": skip_bad or None},
+        "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device},
+    }  # fmt: skip
+
+
+def require_lora(rank: int | None, *, lora: bool) -> None:
+    if rank is not None and not lora:
+        raise ConfigError(f"--rank needs --lora, got {rank} without it")
 
 
 def merge_settings(path: Path | None, assignments: Given, options: dict[str, Any]) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def _predict_file(
 ) -> None:  # fmt: skip
     """Predict for the rows of a table; with --json, print the rows, or where they were written."""
     if plot is not None:
-        run.plot_timelines(file, plot, columns=options["columns"])
+        run.plot_timelines(file, plot, columns=options["columns"], encoding=options["encoding"])
     drawn = {} if plot is None else {"plot": plot}
     if out is None or out == "-":
         if json:

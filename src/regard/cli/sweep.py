@@ -9,13 +9,16 @@ from regard.cli.options import (
     Columns,
     Encoding,
     Given,
+    LadderStep,
     ModelName,
     SetValues,
     SharedSettings,
     TaskName,
+    ThresholdoutStep,
     TokenizerName,
     TrainDevice,
     merge_settings,
+    read_release_steps,
     remedies,
     shared_options,
 )
@@ -34,7 +37,9 @@ def sweep_command(
     objective: Annotated[Given, option("A score, or loss, parameters, seconds; repeat it for several.")] = None,
     minutes: Annotated[float | None, option("Budget of each trial, in minutes of training.")] = None,
     steps: Annotated[int | None, option("Budget of each trial, in steps. Unset: 160, on a GPU 2,000.")] = None,
-    repeats: Annotated[int, typer.Option(help="Train the best settings again with N other seeds.")] = 3,
+    repeats: Annotated[int | None, option("Train the best settings again with N other seeds. Unset: 3.")] = None,
+    ladder: LadderStep = None,
+    thresholdout: ThresholdoutStep = None,
     storage: Annotated[str | None, option("A database that machines share: postgresql://user@host/name")] = None,
     workers: Annotated[int | None, option("Trials at a time. Unset: one for each core, or one on a GPU.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
@@ -72,6 +77,8 @@ def sweep_command(
       regard sweep reviews.csv space.toml --pruner hyperband --steps 900
 
       regard sweep dates space.toml --objective exact_match --objective parameters
+
+      regard sweep reviews.csv space.toml --trials 100 --ladder
     """
     configure_logging(quiet=quiet)
     if len(given) < 2 or not given[-1].endswith(".toml"):
@@ -79,6 +86,7 @@ def sweep_command(
     from regard.experiments.sweep import sweep
 
     options = shared_options(task=task, tokenizer=tokenizer, columns=columns, encoding=encoding, device=device)
+    options["train"] |= read_release_steps(ladder, thresholdout)
     values = merge_settings(settings, set_, options)
     with remedies(EXPERIMENT_REMEDIES):
         result = sweep(

@@ -1,6 +1,6 @@
 """`regard train`: from a file to a run."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,9 +10,11 @@ from regard.cli.options import (
     Encoding,
     Epochs,
     Given,
+    LadderStep,
     Minutes,
     ModelName,
     NoBaseline,
+    Overwrite,
     RunOut,
     Seed,
     SettingsFile,
@@ -21,13 +23,15 @@ from regard.cli.options import (
     Steps,
     TaskName,
     Template,
+    ThresholdoutStep,
     TokenizerName,
     TrainDevice,
     merge_settings,
     print_run,
+    read_release_steps,
     read_template,
     remedies,
-    split_names,
+    training_options,
 )
 from regard.cli.output import Json, Quiet, argument, configure_logging, option
 from regard.errors import ConfigError
@@ -53,12 +57,14 @@ def train_command(
     no_auto_batch: Annotated[bool, typer.Option("--no-auto-batch", help="Never split batches to save memory.")] = False,
     template: Template = None,
     no_baseline: NoBaseline = False,
+    ladder: LadderStep = None,
+    thresholdout: ThresholdoutStep = None,
     skip_bad: SkipBad = False,
     shots: Shots = None,
     shot_seeds: ShotSeeds = None,
     jobs: Jobs = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -76,6 +82,8 @@ def train_command(
 
       regard train reviews.csv --shots 16,100 --shot-seeds 5
 
+      regard train reviews.csv --ladder 0.02 --out runs/honest
+
       regard train --out runs/de-en --resume
     """
     configure_logging(quiet=quiet)
@@ -84,13 +92,16 @@ def train_command(
     if shots is None:
         require_shots(shot_seeds, jobs)
 
-    options = {
-        "task": {"name": task, "tokenizer": tokenizer, "template": read_template(template)},
-        "data": {"columns": split_names(columns), "encoding": encoding, "valid": valid, "test": test,
-                 "skip_bad": skip_bad or None},
-        "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device,
-                  "auto_batch": False if no_auto_batch else None, "baseline": False if no_baseline else None},
-    }  # fmt: skip
+    options: dict[str, Any] = training_options(
+        columns=columns, encoding=encoding, valid=valid, test=test, skip_bad=skip_bad, minutes=minutes, steps=steps,
+        epochs=epochs, seed=seed, device=device,
+    )  # fmt: skip
+    options["task"] = {"name": task, "tokenizer": tokenizer, "template": read_template(template)}
+    options["train"] |= {
+        "auto_batch": False if no_auto_batch else None,
+        "baseline": False if no_baseline else None,
+        **read_release_steps(ladder, thresholdout),
+    }
     values = merge_settings(settings, set_, options)
     if shots is not None:
         from regard.experiments.few_shot import few_shot

@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 
 from regard.data.codecs.codec import Codec, write_codecs
 from regard.data.codecs.pixels import PixelCodec
-from regard.data.formats.files import check_file
 from regard.data.formats.images import (
     IMAGE_ROLES,
     LabeledImages,
     has_labeled_images,
     image_folders_by_split,
     images_in_folder,
-    is_data_uri,
     locate_image,
     read_image,
 )
@@ -159,7 +157,7 @@ def _build_images(
     write_codecs(folder / "codecs", codecs)
     faults: list[str] = []
     kept = {role: _write_images(folder / role, by_role[role], codecs, faults, write) for role in ("train", "valid")}
-    by_role["test"] = _present(by_role["test"], faults)
+    by_role["test"] = _readable(by_role["test"], codecs, faults)
     total = sum(len(some.rows) for some in (source.train, source.valid, source.test) if some is not None)
     if faults and not config.skip_bad:
         raise BadRowsError(_describe_faults(faults, total))
@@ -186,17 +184,24 @@ def _write_labeled(
     write_images(folder, ((pixels, codecs["label"].encode([label])[0][0]) for pixels, label in images), shape)
 
 
-def _present(rows: list[Values], faults: list[str]) -> list[Values]:
-    """The rows whose image is a file or a data URI; errors are added to `faults`."""
-    kept: list[Values] = []
-    for row in rows:
+def _readable(rows: Sequence[Values], codecs: Mapping[str, Codec], faults: list[str]) -> list[Values]:
+    """The rows whose image can be read, which are not stored; errors are added to `faults`.
+
+    A damaged image of the test set would otherwise be found when the set is opened.
+    """
+    return [row for row, _ in _read_images(rows, codecs, faults)]
+
+
+def _read_images(
+    rows: Sequence[Values], codecs: Mapping[str, Codec], faults: list[str]
+) -> Iterator[tuple[Values, NDArray[np.uint8]]]:
+    pixel_codec = codecs["image"]
+    assert isinstance(pixel_codec, PixelCodec)
+    for row in progress_bar(rows, "decoding images", total=len(rows)):
         try:
-            if not is_data_uri(row[1]):
-                check_file(row[1])
-            kept.append(row)
+            yield row, read_image(row[1], pixel_codec.image)
         except DataError as error:
             faults.append(str(error))
-    return kept
 
 
 def _write_images(
@@ -208,15 +213,9 @@ def _write_images(
     kept: list[Values] = []
 
     def readable() -> Iterator[tuple[NDArray[np.uint8], str]]:
-        for row in progress_bar(rows, "decoding images", total=len(rows)):
-            _, path, label = row
-            try:
-                pixels = read_image(path, pixel_codec.image)
-            except DataError as error:
-                faults.append(str(error))
-                continue
+        for row, pixels in _read_images(rows, codecs, faults):
             kept.append(row)
-            yield pixels, label
+            yield pixels, row[2]
 
     image = pixel_codec.image
     write(folder, readable(), (image.channels, image.size, image.size), codecs)

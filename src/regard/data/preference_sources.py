@@ -4,6 +4,7 @@ A table has such pairs (`prompt`, `chosen`, `rejected`, and `rater` where there 
 `answer`, `rating`, and `rater`): then two answers to a prompt that the same rater has rated differently are a pair.
 Without a column of raters, all rows are of one rater, `-`. A prompt may be a list of messages, and answers too: then
 the last one of the assistant is the answer, and without a column of prompts the messages before it are the prompt.
+Methods that sample answers need no others: their table may have prompts alone, or be a text with a prompt on each line.
 """
 
 from collections import defaultdict
@@ -28,9 +29,10 @@ from regard.errors import ConfigError, DataError
 
 PREFERENCE_ROLES = ("prompt", "chosen", "rejected", "rater")
 _RATING_ROLES = ("prompt", "answer", "rating", "rater")
+_PROMPT_ROLES = ("prompt",)
 NO_RATER = "-"
 _NAMES = {
-    "prompt": ("prompt", "question", "instruction", "input"),
+    "prompt": ("prompt", "question", "instruction", "input", "messages"),
     "chosen": ("chosen", "preferred", "winner"),
     "rejected": ("rejected", "dispreferred", "loser"),
     "answer": ("answer", "response", "completion", "output"),
@@ -63,8 +65,14 @@ def has_preferences(names: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
-def open_preferences(config: DataConfig, rows: Rows | None = None) -> Source:
-    """Open the preferences that the settings name, or rows in memory."""
+def open_preferences(config: DataConfig, rows: Rows | None = None, *, are_prompts: bool | None = False) -> Source:
+    """Open the preferences that the settings name, or rows in memory.
+
+    Args:
+        config: The settings of the data.
+        rows: Rows in memory, in place of files.
+        are_prompts: Whether only prompts are read, each a row of one value; None: where the table has no answers.
+    """
     defaults = DataConfig()
     for name in _NO_EFFECT:
         if (value := getattr(config, name)) != getattr(defaults, name):
@@ -75,7 +83,7 @@ def open_preferences(config: DataConfig, rows: Rows | None = None) -> Source:
             records = [dict(zip(rows.names, row, strict=True)) for row in rows]
         elif rows:
             records = [dict(zip(_unnamed(rows[0], config), row, strict=False)) for row in rows]
-        train = _open(records, config, "the table in memory")
+        train = _open(records, config, "the table in memory", are_prompts)
         hash_of_train = partial(rows_hash, [[str(each) for each in row] for row in rows])
     elif is_builtin(config):
         data = find_builtin(config.train[0])
@@ -83,24 +91,25 @@ def open_preferences(config: DataConfig, rows: Rows | None = None) -> Source:
             raise DataError(f"{data.name} has the columns {', '.join(data.columns)}, and no preferences")
         num_rows = config.num_rows or data.num_rows
         generated = [dict(zip(data.columns, row, strict=True)) for row in data.generate(num_rows, config.split_seed)]
-        train = _open(generated, config.changed(columns=[]), data.name)
+        train = _open(generated, config.changed(columns=[]), data.name, are_prompts)
         hash_of_train = partial(data.content_hash, num_rows, config.split_seed)
     else:
         require_files(config, "a table of preferences or a built-in data set")
-        train = _open_file(config.train, config)
+        train = _open_file(config.train, config, are_prompts)
         hash_of_train = partial(content_hash, train.paths)
-    valid, test = (_open_file(paths, config) if paths else None for paths in (config.valid, config.test))
+    only = train.roles == _PROMPT_ROLES
+    valid, test = (_open_file(paths, config, only) if paths else None for paths in (config.valid, config.test))
     held_out = {split: table.paths for split, table in (("valid", valid), ("test", test)) if table is not None}
     return Source(train, valid, test, lambda: hash_with_held_out(hash_of_train(), held_out))
 
 
-def _open_file(paths: Sequence[str], config: DataConfig) -> Table:
+def _open_file(paths: Sequence[str], config: DataConfig, are_prompts: bool | None) -> Table:
     if len(paths) > 1:
         raise DataError(f"preferences are read from one table, got {len(paths)} files")
     path = Path(paths[0])
     if not path.exists():
         raise DataError(f"there is no file {path}; built-in data sets: {', '.join(builtin_names())}")
-    return replace(_open(str(path), config, path.name), paths=(path,))
+    return replace(_open(str(path), config, path.name, are_prompts), paths=(path,))
 
 
 def _unnamed(row: Sequence[Any], config: DataConfig) -> Sequence[str]:
@@ -111,29 +120,46 @@ def _unnamed(row: Sequence[Any], config: DataConfig) -> Sequence[str]:
     return _RATING_ROLES if is_rating else PREFERENCE_ROLES
 
 
-def _open(data: Any, config: DataConfig, where: str) -> Table:
-    """A table of pairs; the file is read when its rows are."""
+def _open(data: Any, config: DataConfig, where: str, are_prompts: bool | None) -> Table:
+    """A table of pairs, or of prompts; the file is read when its rows are."""
     known = [name for names in _NAMES.values() for name in names]
     records = open_records(data, wanted=config.columns or None, own=known, encoding=config.encoding)
     first = next(iter(records), None)
     if first is None:
         raise DataError(f"{where} has no rows")
-    columns = _find_columns(config.columns, first, where)
+    columns = _find_prompts(config.columns, first, where) if are_prompts else None
+    columns = columns or _find_columns(config.columns, first, where, allows_prompts=are_prompts is None)
     used = [f"{role} = {format_column(name)}" for role, name in zip(columns.roles, columns.names, strict=True) if name]
     inferred = [f"read {where}; {', '.join(used)}"]
-    read = partial(_read_ratings if columns.are_ratings else _read_pairs, records.read, columns)
+    reader = {_PROMPT_ROLES: _read_prompts, _RATING_ROLES: _read_ratings}.get(columns.roles, _read_pairs)
+    read = partial(reader, records.read, columns)
     if columns.are_ratings:
         inferred.append("answers that a rater has rated differently are pairs of a chosen and a rejected one")
     return Table(
-        paths=(), format="rows" if records.format == "rows" else records.format, roles=PREFERENCE_ROLES,
+        paths=(), format=records.format,
+        roles=_PROMPT_ROLES if columns.roles == _PROMPT_ROLES else PREFERENCE_ROLES,
         columns=tuple(name or role for role, name in zip(columns.roles, columns.names, strict=True)),
         inferred=inferred, skip_bad=config.skip_bad, read=read,
     )  # fmt: skip
 
 
-def _find_columns(given: Sequence[str], first: Mapping[str, Any], where: str) -> _Columns:
-    """The columns of pairs, or of ratings, by the names that are set or by their usual ones."""
+def _find_prompts(given: Sequence[str], first: Mapping[str, Any], where: str) -> _Columns | None:
+    """The column of prompts by the name that is set, by its usual ones, or because there is no other."""
     if given:
+        if given[0] not in first:
+            raise DataError(f"{where} has no column {given[0]!r}; it has {format_names(list(first))}")
+        return _Columns(_PROMPT_ROLES, (given[0],))
+    plain = {name.lower(): name for name in first}
+    name = next((plain[name] for name in _NAMES["prompt"] if name in plain), None)
+    name = next(iter(first)) if name is None and len(first) == 1 else name
+    return None if name is None else _Columns(_PROMPT_ROLES, (name,))
+
+
+def _find_columns(
+    given: Sequence[str], first: Mapping[str, Any], where: str, *, allows_prompts: bool = False
+) -> _Columns:
+    """The columns of pairs, of ratings, or of prompts, by the names that are set or by their usual ones."""
+    if given and not (allows_prompts and len(given) == 1):
         if len(given) not in (3, 4):
             raise ConfigError(f"data.columns must be prompt, chosen, rejected[, rater], or prompt, answer, rating[, "
                               f"rater], got {len(given)}")  # fmt: skip
@@ -147,9 +173,13 @@ def _find_columns(given: Sequence[str], first: Mapping[str, Any], where: str) ->
         are_conversations = all(name is not None and isinstance(first[name], list) for name in names[1:3])
         if all(names[:3]) or are_conversations:
             return _Columns(roles, names)
+    prompts = _find_prompts(given, first, where)
+    if allows_prompts and prompts is not None:
+        return prompts
+    alone = "" if prompts is None or allows_prompts else "; prompts alone are for methods that sample answers"
     raise DataError(
         f"preferences need the columns prompt, chosen and rejected, or prompt, answer and rating; {where} has "
-        f"{format_names(list(first))}"
+        f"{format_names(list(first))}{alone}"
     )
 
 
@@ -175,6 +205,18 @@ def _is_messages(value: Any) -> TypeGuard[list[dict[str, Any]]]:
     return isinstance(value, list) and bool(value) and all(isinstance(each, dict) and "role" in each for each in value)
 
 
+def _read_prompts(read: Any, columns: _Columns) -> Iterator[Record]:
+    for line, row, fault in read():
+        values: tuple[str, ...] = ()
+        try:
+            if not fault:
+                value = cell(row, str(columns.names[0]))
+                values = (format_prompt(read_messages(value)) if _is_messages(value) else input_text(value),)
+        except DataError as error:
+            fault = str(error)
+        yield line, values, fault
+
+
 def _read_pairs(read: Any, columns: _Columns) -> Iterator[Record]:
     for line, row, fault in read():
         values: list[str] = []
@@ -182,7 +224,10 @@ def _read_pairs(read: Any, columns: _Columns) -> Iterator[Record]:
             values = [] if fault else _cells(row, columns)
         except DataError as error:
             fault = str(error)
-        if not fault and values[1] == values[2] and values[1].strip():
+        empty = [role for role, value in zip(columns.roles[1:3], values[1:3], strict=False) if not value.strip()]
+        if not fault and empty:
+            fault = f"an empty {empty[0]} answer"
+        elif not fault and values[1] == values[2]:
             fault = "a chosen answer that is equal to the rejected one"
         yield line, () if fault else tuple(values), fault
 

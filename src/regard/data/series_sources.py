@@ -14,6 +14,7 @@ from regard.data.codecs.codec import write_codecs
 from regard.data.codecs.series import SeriesCodec
 from regard.data.formats.events import EventColumns, EventTable, read_events
 from regard.data.formats.files import content_hash
+from regard.data.formats.layouts import ReadOptions
 from regard.data.formats.messages import format_count, format_names
 from regard.data.formats.series import Clock, Series, SeriesTable, read_series, require_columns
 from regard.data.formats.tables import Table, rows_hash
@@ -93,6 +94,7 @@ def open_series(
             static=static,
             covariates=None if like is None else like.covariates,
             resample=resample,
+            options=_read_options(config),
         )
 
     if rows is not None:
@@ -256,7 +258,10 @@ def open_events(
     def read_held_out(paths: Sequence[str]) -> Table | None:
         if not paths:
             return None
-        return _table(read_events(paths[0], columns, used=config.columns, unit=train.unit, values=train.values))
+        options = _read_options(config)
+        return _table(
+            read_events(paths[0], columns, used=config.columns, unit=train.unit, values=train.values, options=options)
+        )
 
     valid, test = read_held_out(config.valid), read_held_out(config.test)
     held_out = {split: table.paths for split, table in (("valid", valid), ("test", test)) if table is not None}
@@ -267,7 +272,8 @@ def _open_train(
     config: DataConfig, rows: Rows | None, columns: EventColumns, unit: str | None, values: Sequence[str] | None
 ) -> tuple[EventTable, Any]:
     def read(data: Any) -> EventTable:
-        return read_events(data, columns, used=config.columns, unit=unit, values=values)
+        options = _read_options(config)
+        return read_events(data, columns, used=config.columns, unit=unit, values=values, options=options)
 
     if rows is not None:
         records = [dict(zip(rows.names, row, strict=True)) for row in rows] if isinstance(rows, NamedRows) else rows
@@ -284,6 +290,10 @@ def _open_train(
     if not Path(config.train[0]).exists():
         raise DataError(f"there is no file {config.train[0]}; built-in data sets: {', '.join(builtin_names())}")
     return read(config.train[0]), lambda: content_hash(config.train[0])
+
+
+def _read_options(config: DataConfig) -> ReadOptions:
+    return ReadOptions(format=config.format, header=config.header, encoding=config.encoding)
 
 
 def _table(events: EventTable) -> Table:

@@ -184,8 +184,11 @@ def score_label(score_name: str) -> str:
     name = _metric_name_of(score_name)
     if name is None:
         return score_name.replace("_", " ")
-    part = score_name[len(name) + 1 :]
-    return f"{find_metric(name).in_text} ({part})" if part else find_metric(name).in_text
+    metric, part = find_metric(name), score_name[len(name) + 1 :]
+    part = (
+        part if metric.part_scorer is None else part.replace("_", " ")
+    )  # words of the metric, not a label of the data
+    return f"{metric.in_text} ({part})" if part else metric.in_text
 
 
 def _metric_name_of(score_name: str) -> str | None:

@@ -66,7 +66,9 @@ def _draw(axes: Axes, panel: Panel, colors: Mapping[str, str], top: float) -> No
             continue
         color, width = (INK, 1.0) if curve.is_observed else (colors[curve.name], 1.4)
         label = "_" if curve.name in named else curve.name  # matplotlib leaves such labels out of a legend
-        axes.plot(curve.x, _gaps(curve.y), color=color, linewidth=width, label=label)
+        style: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 3, "alpha": 0.6}
+        style = style if curve.is_points else {"linewidth": width}
+        axes.plot(curve.x, _gaps(curve.y), color=color, label=label, **style)
         if curve.band:
             axes.fill_between(curve.x, curve.lower, curve.upper, color=color, alpha=0.18, linewidth=0, label=curve.band)
         named.add(curve.name)

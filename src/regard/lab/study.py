@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from regard.errors import ConfigError
 from regard.logging import format_duration
 from regard.version import version
 
@@ -64,7 +65,7 @@ class Study:
         """The command that reproduces the numbers."""
         quick = " --quick" if self.settings.get("quick") else ""
         seed = f" --seed {self.settings['seed']}" if self.settings.get("seed") else ""
-        data = f" --data {self.settings['file']}" if self.settings.get("file") else ""
+        data = f" {shlex.quote(str(self.settings['data']))}" if self.settings.get("data") else ""
         # With an equals sign, since a value may begin with a minus sign.
         own = "".join(f" --{name}={shlex.quote(value)}" for name, value in self.options.items())
         return f"regard lab {self.name}{data}{own}{quick}{seed}"
@@ -143,8 +144,9 @@ class StudyEntry:
     """What it measures, as one question."""
     function: str
     """Where the function `(*, quick, seed) -> Study` is, such as `regard.lab.softmax.temperature:study_softmax`."""
-    reads_data: bool = False
-    """Whether the function has a parameter `data` too, the path of a file or None."""
+    reads: str = ""
+    """What the function's parameter `data` may be, such as `a text file`; empty for a function without it. Where it is
+    None, the study generates its data."""
     runs_on_gpu: bool = False
     """Whether the function has a parameter `device` too."""
     lectures: tuple[str, ...] = ()
@@ -166,7 +168,9 @@ class StudyEntry:
         self, *, quick: bool, seed: int, data: str | None = None, device: str = "cpu", **own: str | None
     ) -> Study:
         """Import the study's modules and run it; `own` are values of its `options`."""
-        own |= {"data": data} if self.reads_data else {}
+        if data is not None and not self.reads:
+            raise ConfigError(f"the study {self.name} generates its data and reads no file, got {data}")
+        own |= {"data": data} if self.reads else {}
         own |= {"device": device} if self.runs_on_gpu else {}
         return pkgutil.resolve_name(self.function)(quick=quick, seed=seed, **own)
 

@@ -101,6 +101,11 @@ class ModelConfig(Settings):
         return None
 
     @property
+    def is_step_by_step(self) -> bool:
+        """Whether a step needs the attention of the step before, so that no graph computes all positions at once."""
+        return False
+
+    @property
     def can_carry_state(self) -> bool:
         """Whether it is a `StatefulDecoder`: its state can be carried from window to window."""
         return False

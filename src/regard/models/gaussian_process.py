@@ -95,9 +95,10 @@ class GaussianProcess(nn.Module):
         if not self.is_solved:
             return self.centers.expand(len(features), -1)
         with torch.autocast(features.device.type, enabled=False):
-            similarities, distances = self._compare(features, self.features)
-            kernel = _kernel(self.hyperparameters.to(distances.dtype), similarities, distances)
-            return kernel @ self.coefficients.to(distances.dtype) + self.centers
+            # In float64: coefficients are large and of both signs, and rounding would depend on the batch.
+            similarities, distances = (each.double() for each in self._compare(features, self.features))
+            kernel = _kernel(self.hyperparameters.double(), similarities, distances)
+            return (kernel @ self.coefficients.double() + self.centers).to(self.centers.dtype)
 
     def blend(
         self, network: Float[Tensor, "rows outputs"], own: Float[Tensor, "rows outputs"]

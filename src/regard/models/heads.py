@@ -32,7 +32,7 @@ class HeadConfig(Settings):
 
     pooling: Pooling
     """How the hidden states of a text become one vector: mean, first, last, max, or attention with a learned query.
-    Unset: mean, but last for decoder-only models, and first for Vision Transformers."""
+    Unset: mean, but last for decoder-only models that are no reward models, and first for Vision Transformers."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """On the vectors that logits are computed from."""
     hidden_layer: bool = False

@@ -40,7 +40,8 @@ def mixture_log_probs(
     half, precisions = 1.0 / (num_levels - 1), (-log_scales).exp()
     upper, lower = (x - means + half) * precisions, (x - means - half) * precisions
     # sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a)), which loses no digits where both are near 1.
-    below, above = F.logsigmoid(upper), F.logsigmoid(-lower)
+    # By softplus: as an ONNX graph, logsigmoid is the logarithm of a sigmoid that may be 0.
+    below, above = -F.softplus(-upper), -F.softplus(lower)
     within = below + above + (-torch.expm1(-2.0 * half * precisions)).log()
     is_first, is_last = (levels == 0)[..., None], (levels == num_levels - 1)[..., None]
     found = torch.where(is_first, below, torch.where(is_last, above, within))

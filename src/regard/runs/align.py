@@ -1,13 +1,13 @@
 """Alignment: from a language model and preferences, or a reward, to a run."""
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 from regard.data.builtin import find_builtin
 from regard.data.settings import DataConfig
 from regard.data.sources import is_builtin
-from regard.runs.finetune import finetune
+from regard.runs.finetune import TuningOptions, finetune
 from regard.runs.run import Run, split_paths_and_rows
 from regard.runs.train import Data, given_values
 from regard.settings import merge_tables
@@ -25,22 +25,9 @@ def align(
     samples: int | None = None,
     prompts: int | None = None,
     max_tokens: int | None = None,
-    out: str | os.PathLike[str] | None = None,
     lora: bool = False,
-    rank: int | None = None,
-    columns: Sequence[str] | None = None,
-    encoding: str | None = None,
-    valid: str | Sequence[str] | None = None,
-    test: str | Sequence[str] | None = None,
-    minutes: float | None = None,
-    steps: int | None = None,
-    epochs: float | None = None,
-    seed: int | None = None,
-    device: str | None = None,
-    skip_bad: bool = False,
     settings: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
-    show_progress: bool = True,
+    **options: Unpack[TuningOptions],
 ) -> Run:
     """Align a language model with preferences, or with a reward.
 
@@ -55,22 +42,9 @@ def align(
         samples: Answers to each prompt, for reinforce, ppo and grpo.
         prompts: Prompts of a batch, for reinforce, ppo and grpo.
         max_tokens: Tokens of a sampled answer.
-        out: The run folder; unset, a new one under `runs/`.
         lora: Train low-rank updates, and store only these; the reference is then the base itself, not a copy.
-        rank: With lora: the rank of the updates.
-        columns: The columns to use: prompt, chosen, rejected and rater, or prompt, answer, rating and rater.
-        encoding: The encoding of text files, such as windows-1252; unset, it is detected.
-        valid: A file of validation rows; unset, part of the training rows.
-        test: A file of test rows; unset, part of the training rows.
-        minutes: The budget in minutes.
-        steps: The budget in steps.
-        epochs: The budget in passes over the training rows.
-        seed: Another seed gives another run.
-        device: auto, cpu, cuda or cuda:N.
-        skip_bad: Skip rows that cannot be read, and report how many there are.
-        settings: Any setting, nested as in `run.toml`; the arguments above take precedence.
-        overwrite: Replace the run in `out`.
-        show_progress: Show a progress bar on stderr.
+        settings: Any setting, nested as in `run.toml`; the arguments take precedence.
+        options: Those of `regard.finetune`, such as `out`, `columns`, `minutes` and `seed`.
     """
     paths, _ = split_paths_and_rows(data)
     config = DataConfig(train=paths)
@@ -90,10 +64,8 @@ def align(
     )
     task.Settings.draft({**chosen["task"], "name": task.name}, section="task")  # a wrong value is reported at once
     return finetune(
-        base, data, out=out, task=task.name, method="lora" if lora else "all", rank=rank, columns=columns,
-        encoding=encoding, valid=valid, test=test, minutes=minutes, steps=steps, epochs=epochs, seed=seed,
-        device=device, baseline=False, skip_bad=skip_bad, settings=merge_tables(settings or {}, chosen),
-        overwrite=overwrite, show_progress=show_progress,
+        base, data, task=task.name, method="lora" if lora else "all", baseline=False,
+        settings=merge_tables(settings or {}, chosen), **options,
     )  # fmt: skip
 
 

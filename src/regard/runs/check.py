@@ -176,11 +176,11 @@ def _check_accumulation(run: Run, data: Prepared) -> Iterator[Equality]:
     """
     name = "accumulated batches"
     if run.task.uses_whole_batch:
-        reason = "rows of a batch are negative examples of each other: its loss is not a sum"
+        reason = "rows of a batch are examples for each other: its loss is not a sum over them"
         yield Equality(name, reason, "not applicable")
         return
     trainer = _trainer(run, data)
-    batches = [trainer.training_batch(number) for number in range(min(3, trainer.batches.per_epoch))]
+    batches = [trainer.training_batch(number) for number in range(3)]
     trainer.model.double().eval()
     with _default_dtype(torch.float64):
         batches = [batch.with_tensors([_to_double(each) for each in batch.tensors()]) for batch in batches]
@@ -242,14 +242,14 @@ def _check_caches(run: Run) -> Iterator[Equality]:
     if decoder is None:
         yield Equality("cached decoding", "the model does not generate tokens", "not applicable")
         return
-    tokens, encoded = _decoder_inputs(run, decoder)
+    tokens, encoded, alone = _decoder_inputs(decoder)
     with torch.no_grad():
         expected = decoder.decode(tokens, encoded)
         for backend, fast in (("", decoder), (", packed weights", decoder.for_inference())):
             forms = {
                 f"cached decoding: {form}{backend}": logits for form, logits in _cached_logits(fast, tokens, encoded)
             }
-            forms[f"batched decoding{backend}"] = _slot_logits(fast, tokens, encoded)
+            forms[f"batched decoding{backend}"] = _slot_logits(fast, tokens, alone)
             for name, logits in forms.items():
                 read = logits.size(1)
                 yield _compare(
@@ -261,14 +261,15 @@ def _check_caches(run: Run) -> Iterator[Equality]:
                 )  # fmt: skip
 
 
-def _slot_logits(decoder: Any, tokens: Tensor, encoded: EncoderOutput | None) -> Tensor:
+def _slot_logits(decoder: Any, tokens: Tensor, sources: Sequence[EncoderOutput | None]) -> Tensor:
     """The logits after each token where sequences that have read 1, 3 and 5 tokens share a batch, as in a server."""
     counts = [2 * row + 1 for row in range(len(tokens))]
-    static = decoder.static_state(len(tokens), tokens.size(1), source_length=encoded_length(encoded))
+    longest = max(map(_length_of, sources))
+    static = decoder.static_state(len(tokens), tokens.size(1), source_length=longest)
     logits = torch.zeros(*tokens.shape, decoder.vocab_size, device=tokens.device, dtype=decoder.dtype)
     for row, count in enumerate(counts):
-        own = None if encoded is None else _row_of(encoded, row)
-        logits[row, :count], state = decoder.step(tokens[row : row + 1, :count], decoder.initial_state(own))
+        before = decoder.initial_state(sources[row])
+        logits[row, :count], state = decoder.step(tokens[row : row + 1, :count], before)
         static.put(torch.tensor([row], device=tokens.device), state)
     num_steps = tokens.size(1) - counts[-1]
     for step in range(num_steps):
@@ -279,36 +280,28 @@ def _slot_logits(decoder: Any, tokens: Tensor, encoded: EncoderOutput | None) ->
     return logits[:, : counts[0] + num_steps]
 
 
-def _row_of(encoded: EncoderOutput, row: int) -> EncoderOutput:
-    """One source by itself, without padding."""
-    states = encoded.hidden_states[row : row + 1]
-    if encoded.mask is None:
-        return EncoderOutput(states, None)
-    return EncoderOutput(states[:, : int(encoded.mask[row].sum())], None)
-
-
 def _generates(decoder: Any) -> bool:
     return getattr(decoder, "output", None) is not None and bool(decoder.config.decoder_depth)
 
 
-def _decoder_inputs(run: Run, decoder: Any) -> tuple[Tensor, EncoderOutput | None]:
-    """Tokens of the vocabulary, and where the decoder attends to a source, an encoder output with padding."""
+@torch.no_grad()
+def _decoder_inputs(decoder: Any) -> tuple[Tensor, EncoderOutput | None, Sequence[EncoderOutput | None]]:
+    """Tokens of the vocabulary; where the decoder attends to sources, their encoder output, with padding and alone."""
     rng = torch.Generator().manual_seed(0)
-
-    def draw(most: int, length: int) -> Tensor:
-        return torch.randint(most, (_SEQUENCES, length), generator=rng).to(decoder.device)
-
-    tokens = draw(decoder.vocab_size, _TOKENS)
+    tokens = torch.randint(decoder.vocab_size, (_SEQUENCES, _TOKENS), generator=rng).to(decoder.device)
     if not decoder.config.encoder_depth:
-        return tokens, None
-    lengths = torch.tensor([7, 4, 5]).to(decoder.device)
+        return tokens, None, [None] * _SEQUENCES
+    lengths = [7, 4, 5]
     try:
-        with torch.no_grad():
-            return tokens, decoder.encode(draw(decoder.source_vocab_size, 7), lengths)
+        source = torch.randint(decoder.source_vocab_size, (_SEQUENCES, 7), generator=rng).to(decoder.device)
+        together = decoder.encode(source, torch.tensor(lengths).to(decoder.device))
+        alone = [decoder.encode(row[None, :length]) for row, length in zip(source, lengths, strict=True)]
     except ConfigError:  # it reads the hidden states of another model, such as one of images
         states = torch.randn(_SEQUENCES, 7, decoder.config.model_dim, generator=rng).to(decoder.device, decoder.dtype)
-        mask = (torch.arange(7, device=decoder.device) < lengths[:, None])[:, None, None]
-        return tokens, EncoderOutput(states, mask)
+        mask = (torch.arange(7) < torch.tensor(lengths)[:, None])[:, None, None].to(decoder.device)
+        together = EncoderOutput(states, mask)
+        alone = [EncoderOutput(row[None, :length], None) for row, length in zip(states, lengths, strict=True)]
+    return tokens, together, alone
 
 
 def _cached_logits(decoder: Any, tokens: Tensor, encoded: EncoderOutput | None) -> Iterator[tuple[str, Tensor]]:
@@ -317,7 +310,7 @@ def _cached_logits(decoder: Any, tokens: Tensor, encoded: EncoderOutput | None) 
     def start() -> Any:
         return decoder.initial_state(encoded, batch_size=len(tokens))
 
-    static = decoder.static_state(len(tokens), tokens.size(1), source_length=encoded_length(encoded))
+    static = decoder.static_state(len(tokens), tokens.size(1), source_length=_length_of(encoded))
     static.put(torch.arange(len(tokens), device=tokens.device), start())
     rows = torch.arange(len(tokens), device=tokens.device).flip(0)
     for form, state, order in (
@@ -335,7 +328,7 @@ def _cached_logits(decoder: Any, tokens: Tensor, encoded: EncoderOutput | None) 
         yield form, torch.cat(steps, dim=1)
 
 
-def encoded_length(encoded: EncoderOutput | None) -> int:
+def _length_of(encoded: EncoderOutput | None) -> int:
     """The positions of an encoder output; 0 for none."""
     return 0 if encoded is None else encoded.hidden_states.size(1)
 
@@ -520,14 +513,14 @@ def _compare(
     if one.keys() != other.keys():
         missing = sorted(one.keys() ^ other.keys())[0]
         return Equality(name, compared, "fails", math.inf, tolerance, f"only one of them has {missing}")
-    scales = {key: float(each.double().abs().max()) if each.numel() else 0.0 for key, each in one.items()}
+    one, other = ({key: each.detach().double() for key, each in some.items()} for some in (one, other))
+    scales = {key: float(each.abs().max()) if each.numel() else 0.0 for key, each in one.items()}
     common = max((scale for key, scale in scales.items() if key != "loss"), default=0.0)
     largest, where = 0.0, ""
     for key, each in one.items():
         if not each.numel():
             continue
-        ours, theirs = each.double(), other[key].double()
-        apart = torch.where(ours == theirs, 0.0, (ours - theirs).abs()).max()  # two infinite values are equal
+        apart = torch.where(each == other[key], 0.0, (each - other[key]).abs()).max()  # infinite values can be equal
         scale = common if is_joint and key != "loss" else scales[key]
         difference = 0.0 if float(apart) == 0 else float(apart) / max(scale, 1e-12)
         if not difference <= tolerance and not where:

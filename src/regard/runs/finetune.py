@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -28,6 +28,25 @@ from regard.training.settings import DraftSettings, ResolvedSettings
 
 _MOST_TOKENS = 512
 """Texts are truncated to this length, or to what the base can read."""
+
+
+class TuningOptions(TypedDict, total=False):
+    """Arguments of `finetune` that other functions which start from a base have as well."""
+
+    out: str | os.PathLike[str] | None
+    rank: int | None
+    columns: Sequence[str] | None
+    encoding: str | None
+    valid: str | Sequence[str] | None
+    test: str | Sequence[str] | None
+    minutes: float | None
+    steps: int | None
+    epochs: float | None
+    seed: int | None
+    device: str | None
+    skip_bad: bool
+    overwrite: bool
+    show_progress: bool
 
 
 def finetune(
@@ -166,6 +185,7 @@ def _from_base(before: ResolvedSettings, folder: RunFolder, task: Any, method: M
         own |= {} if template is None else {"template": template}
     if "image" in task.Settings.model_fields:
         own["image"] = before.task.model_dump()["image"]
+    own |= task.inherited_settings(base_task)
     return {
         "preset": before.preset,
         "model": model,

@@ -5,6 +5,7 @@ codecs/              tokenizers, labels and other codecs, a file each; a tokeniz
 model.safetensors    the best weights so far
 checkpoints/         the newest states of training, to resume from
 metrics.jsonl        the figures of training, a line each
+releases.jsonl       what a mechanism has released of validation scores; for trials it is in the folder of their sweep
 ledger.jsonl         each evaluation on held-out data, a line each; ledger.head: their number and last hash
 held_out/            the validation rows
 sealed/              the test rows, until they are opened, and hashes by which they are recognized
@@ -46,8 +47,9 @@ from regard.selection.ledger import (
     replaced_openings,
     set_hash,
 )
+from regard.selection.releases import RELEASES, Mechanism, ReleasedScores, num_unreleased
 from regard.selection.sealed import Fingerprints, rows_digest, seal, unseal
-from regard.selection.siblings import read_ledgers, siblings_folder
+from regard.selection.siblings import group_folder, read_ledgers, siblings_folder
 from regard.settings import read_toml, to_toml
 from regard.tasks.registry import make_task
 from regard.training.settings import Provenance, ResolvedSettings
@@ -106,7 +108,8 @@ class RunFolder:
         """Raise if a folder that is not a run has files of others; what an interrupted command left is no obstacle."""
         if self.exists or not self.path.is_dir():
             return
-        own = (self.codecs_path, self._held_out, self._sealed, self.path / "lock", partial_path(self.settings_path))
+        own = (self.codecs_path, self._held_out, self._sealed, self.path / "lock", partial_path(self.settings_path),
+               self.path / RELEASES)  # fmt: skip
         found = sorted(path.name for path in self.path.iterdir() if path not in own and not path.name.startswith("."))
         if found:
             raise RunError(f"{self.path} is neither empty nor a run folder, it has {format_names(found)}: name another")
@@ -162,6 +165,8 @@ class RunFolder:
     def _read_toml(self) -> dict[str, Any]:
         self.require()
         values = read_toml(self.settings_path)
+        if not values:
+            raise RunError(f"{self.settings_path} is empty: the run was not written completely, train it again")
         if "record" in values or not isinstance(values.get("provenance"), Mapping):
             version = values.get("record", {}).get("version", "0.1")
             raise RunError(
@@ -253,7 +258,7 @@ class RunFolder:
         """Overwriting a run does not undo selections by the same rows."""
         now = self.read_ledger()
         if (keys := candidate_keys(before)) and set_hash(before, "valid") == set_hash(now, "valid") is not None:
-            self.ledger.add("valid", REPLACED, "", {}, keys=sorted(keys))
+            self.ledger.add("valid", REPLACED, "", {}, keys=sorted(keys), unreleased=num_unreleased(before))
         for file in file_hashes(before):
             self.ledger.add(FILE, REPLACED, "", {}, hash=file, keys=sorted(candidate_keys(before, file)))
         times, num_evaluations = replaced_openings(before)
@@ -273,6 +278,22 @@ class RunFolder:
         if rows_digest(rows) != wanted:
             raise RunError(f"the sealed test set {self._rows_path} was changed: it is not the one in the ledger")
         return rows
+
+    def released_scores(self, mechanism: Mechanism, rows: Sequence[Sequence[str]], *, seed: int) -> ReleasedScores:
+        """The record of a mechanism for these validation rows; an error where another one has begun it.
+
+        It is that of the sweep which the run is a trial of. It stays where a run is overwritten: its rows are the same.
+        """
+        digest = rows_digest(rows)
+        found = ReleasedScores(group_folder(self.path) / RELEASES, mechanism, rows=digest, seed=seed)
+        found.check()
+        before = self._ledger_before()
+        if set_hash(before, "valid") == digest and (count := num_unreleased(before)):
+            raise RunError(
+                f"{self.path} has {count:,} evaluations on its validation rows whose scores were shown as measured: "
+                f"{mechanism.name} cannot be added, so name another folder"
+            )
+        return found
 
     def read_metrics(self) -> list[dict[str, Any]]:
         return _json_lines(self.metrics_path)

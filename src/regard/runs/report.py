@@ -13,6 +13,7 @@ from regard.runs.attention import maps_for_report
 from regard.runs.baseline import BaselineResult
 from regard.runs.evaluation import Evaluation
 from regard.runs.run import Run
+from regard.selection.releases import read_release
 from regard.tasks.capabilities import TrainingReporter
 from regard.tasks.content import ReportContent, Section
 from regard.tasks.task import EvaluationData
@@ -39,7 +40,7 @@ def summarize(run: Run, content: ReportContent | None = None) -> dict[str, str]:
     if trained:
         speeds = sorted(line["tokens_per_second"] for line in trained)
         facts["trained"] = f"{trained[-1]['step']:,} steps in {format_duration(trained[-1]['seconds'])}"
-        facts["speed"] = f"{speeds[len(speeds) // 2]:,.0f} tokens/s"
+        facts["speed"] = f"{speeds[len(speeds) // 2]:,.0f} {run.task.token_unit}/s"
     if evaluations:
         step = note_of(run.folder.model_path).get("step")
         kept = [line for line in evaluations if line["step"] == step]
@@ -117,6 +118,37 @@ def write_run_report(
     )
     write_report(run.folder.report_path, report)
     return run.folder.report_path
+
+
+def write_released_report(run: Run, metric: str) -> Path:
+    """Write `report.html` of a run whose validation scores are released: no output for a validation row is shown."""
+    report = run.last_report()
+    assert report is not None, "the release is recorded before"
+    write_report(
+        run.folder.report_path,
+        Report(
+            title=f"{run.path.name}: {run.task.description}",
+            summary=summarize(run),
+            scores={metric: report["scores"][metric]},
+            evaluated_on="Released validation",
+            num_rows=report["rows"],
+            curves=run.folder.read_metrics(),
+            kept_step=note_of(run.folder.model_path).get("step"),
+            settings=run.folder.settings_path.read_text(encoding="utf-8"),
+            certificate=certificate_summary(run.certificate()),
+            notes=run.folder.read_provenance().notes,
+        ),
+    )
+    return run.folder.report_path
+
+
+def describe_release(metric: str, release: Mapping[str, Any]) -> str:
+    """What a mechanism has released, with its parameter."""
+    score = find_metric(metric)
+    is_ranked = read_release(release).rank is not None
+    no_better = "" if is_ranked else ", the best of others: these weights are no better by a step"
+    mechanism = f"{release['mechanism']} {release['parameter']:g}, evaluation {release['query']:,}"
+    return f"{score.in_text} {score.format(release['value'])} ({mechanism}{no_better})"
 
 
 def _baseline(found: BaselineResult | None, evaluation: Evaluation) -> dict[str, Any] | None:

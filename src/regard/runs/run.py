@@ -54,6 +54,7 @@ from regard.tasks.capabilities import (
     ImageGenerator,
     MessageAnswerer,
     OutputDrawer,
+    RolloutTask,
     SampleScorer,
     SeriesForecast,
     StridedEvaluator,
@@ -301,11 +302,12 @@ class Run:
             with threads(1):
                 seed = self.generation(**options).seed
                 return predict_subjects(
-                    self.task, self.model, data, out, columns=columns, num_paths=num_paths, seed=seed
-                )
+                    self.task, self.model, data, out, columns=columns, encoding=self._encoding_of_table(data, encoding),
+                    num_paths=num_paths, seed=seed,
+                )  # fmt: skip
         if num_paths is not None:
             raise ConfigError(f"num_paths is for events, and this is a model for {self.task.description}")
-        config, is_file = self.generation(**options), isinstance(data, str | os.PathLike)
+        config = self.generation(**options)
         unseen: dict[str, None] = {}
 
         def predict(inputs: list[str]) -> list[list[Prediction]]:
@@ -320,7 +322,7 @@ class Run:
             is_one_part=aspect is not None,
             tokenizer=self.tokenizer if self.task.tokenizer_kind else None,
         )
-        encoding = self._encoding_of([str(data)], encoding) if is_file else encoding
+        encoding = self._encoding_of_table(data, encoding)
         rows = inputs.predict(data, predict, out=out, columns=columns, encoding=encoding)
         _warn_of_unseen(list(unseen))
         return rows
@@ -331,6 +333,7 @@ class Run:
         path: str | os.PathLike[str],
         *,
         columns: Sequence[str] | None = None,
+        encoding: str | None = None,
     ) -> None:
         """Draw the events of the first subjects of a table, and the risks that were predicted over time.
 
@@ -338,11 +341,13 @@ class Run:
             data: A table of events, or rows in memory.
             path: A PNG or SVG file.
             columns: The columns to use; unset, all.
+            encoding: The encoding of a text file; unset, as in training, or detected.
         """
         from regard.explanation.panels import require_plot_path, save_plot
 
         require_plot_path(path)
-        save_plot(capability(self.task, SubjectPredictor).plot_subjects(self.model, data, columns=columns), path)
+        task, encoding = capability(self.task, SubjectPredictor), self._encoding_of_table(data, encoding)
+        save_plot(task.plot_subjects(self.model, data, columns=columns, encoding=encoding), path)
 
     def plot_output(self, output: str, path: str | os.PathLike[str]) -> None:
         """Draw an output that is a tree to an SVG file."""
@@ -377,6 +382,7 @@ class Run:
         skip_bad: bool = False,
         all_rows: bool = False,
         stride: int | None = None,
+        num_paths: int | None = None,
         log: bool = True,
         **options: Unpack[GenerationOptions],
     ) -> Evaluation:
@@ -391,6 +397,7 @@ class Run:
             skip_bad: Skip rows that cannot be read, and report how many there are.
             all_rows: Score rows of the sealed test set as well; the ledger records that it was opened.
             stride: For running text: the distance between evaluation windows; unset, they do not overlap.
+            num_paths: For events: continuations of each subject that are simulated and judged; unset, none.
             log: Whether the evaluation is recorded in the ledger.
             options: Options of generation.
         """
@@ -398,16 +405,22 @@ class Run:
             given = {"columns": columns, "encoding": encoding, "skip_bad": skip_bad, "all_rows": all_rows}
             if wrong := [name for name, value in given.items() if value]:
                 raise ConfigError(f"{wrong[0]} is for a file or rows, and the validation rows are evaluated")
+            if self.settings.train.release is not None:
+                raise RunError(
+                    f"scores on the validation rows of {self.path} are released by {self.settings.train.release[0]} "
+                    "during training only: evaluate a file, or open the test set"
+                )
             rows, name = self.folder.read_held_out("valid"), "valid" if log else None
             self._warn_of_unknown(rows, "the validation set")
-            return self._evaluate(rows, name, stride=stride, **options)
+            return self._evaluate(rows, name, stride=stride, num_paths=num_paths, **options)
         paths, rows = split_paths_and_rows(data)
         found, note = self._read(paths, rows, columns=columns, encoding=encoding, skip_bad=skip_bad)
+        found = self._without_released(found)
         found = self._open_sealed(found, **options) if all_rows else self._without_sealed(found)
         if note:
             log_warning(note)
         self._warn_of_unknown(found, _names_of(paths) or "the table in memory")
-        evaluation = self._evaluate(found, None, stride=stride, **options)
+        evaluation = self._evaluate(found, None, stride=stride, num_paths=num_paths, **options)
         if log:
             self._log_file(paths, evaluation, **options, **({} if stride is None else {"stride": stride}))
         if all_rows:
@@ -584,6 +597,7 @@ class Run:
         data: str | os.PathLike[str] | Sequence[Any] | Mapping[str, Any],
         *,
         horizon: int | None = None,
+        encoding: str | None = None,
         out: str | os.PathLike[str] | None = None,
         plot: str | os.PathLike[str] | None = None,
     ) -> list[SeriesForecast]:
@@ -593,6 +607,7 @@ class Run:
             data: A table with the columns of training, rows in memory, or columns in memory: a dictionary of arrays.
                 Covariates that are known in advance are read from the rows after the last one with values.
             horizon: Steps to forecast; unset, as many as in training.
+            encoding: The encoding of a text file; unset, as in training, or detected.
             out: A CSV, TSV, JSON-lines or Parquet file to write, with a row for each series, step and column.
             plot: A PNG or SVG file to draw.
         """
@@ -601,7 +616,8 @@ class Run:
             from regard.explanation.panels import require_plot_path
 
             require_plot_path(plot)
-        found = capability(self.task, Forecaster).forecast(self.model, data, horizon=horizon)
+        task, encoding = capability(self.task, Forecaster), self._encoding_of_table(data, encoding)
+        found = task.forecast(self.model, data, horizon=horizon, encoding=encoding)
         if out is not None:
             write_table(out, [row for each in found for row in each.to_records()], SeriesForecast.names)
         if plot is not None:
@@ -724,11 +740,19 @@ class Run:
             log_warning(f"{count:,} tokens of the input are not in the vocabulary")
 
     def _evaluate(
-        self, rows: list[tuple[str, ...]], role: str | None, *, stride: int | None = None, **options: Any
+        self,
+        rows: list[tuple[str, ...]],
+        role: str | None,
+        *,
+        stride: int | None = None,
+        num_paths: int | None = None,
+        **options: Any,
     ) -> Evaluation:
         if not rows:
             raise DataError("there are no rows to evaluate on")
         task = self.task if stride is None else capability(self.task, StridedEvaluator).with_stride(stride)
+        task = task if num_paths is None else capability(task, SubjectPredictor).with_paths(num_paths)
+        task = self._with_rewards(task)
         inputs = [task.input_of(row) for row in rows] if task.has_targets else []
         predictions = self.predict_full(inputs, **options) if inputs else []
         likelihoods = task.likelihoods(self.model, task.row_batches(rows), self.device)
@@ -740,6 +764,21 @@ class Run:
         if role is not None:
             self.record(role, "evaluation", result, **options)
         return result
+
+    def _with_rewards(self, task: Any) -> Any:
+        """The task with the functions by which it scores what the model samples, where it needs some."""
+        sources = task.evaluation_rewards() if isinstance(task, RolloutTask) else {}
+        if not sources:
+            return task
+        from regard.runs.rewards import load_reward
+
+        device, seconds = str(self.device), task.reward_seconds()
+        return task.with_rewards(
+            {
+                name: load_reward(source, folder=self.path, seconds=seconds, device=device)
+                for name, source in sources.items()
+            }
+        )
 
     def _read(
         self,
@@ -782,9 +821,25 @@ class Run:
             return check_encoding(given)
         return self.settings.data.encoding if self._is_like_training(paths) else None
 
+    def _encoding_of_table(self, data: Any, given: str | None) -> str | None:
+        """The encoding of a table that may be in memory."""
+        return self._encoding_of([str(data)], given) if isinstance(data, str | os.PathLike) else given
+
     def _warn_of_unknown(self, rows: Sequence[Sequence[str]], where: str) -> None:
         if (warning := self.task.unknown_labels(rows, where)) is not None:
             log_warning(warning)
+
+    def _without_released(self, rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """The rows that are not validation rows whose scores a mechanism releases."""
+        if self.settings.train.release is None:
+            return rows
+        valid = set(self.folder.read_held_out("valid"))
+        kept = [row for row in rows if tuple(row) not in valid]
+        if rows and not kept:
+            raise RunError("these rows are validation rows, whose scores are released during training only")
+        if len(kept) < len(rows):
+            log_warning(f"{len(rows) - len(kept):,} of {len(rows):,} rows are validation rows, and are left out")
+        return kept
 
     def _without_sealed(self, rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
         """The rows that are not of the sealed test set, which only `test` opens."""
@@ -819,9 +874,13 @@ class Run:
             if found is None:
                 raise
             log_warning(f"{error}; using the newest complete checkpoint, of step {found[1]['step']}")
-            tensors = found[0]
-            part = "ema:" if any(name.startswith("ema:") for name in tensors) else "model:"
-            return {name.removeprefix(part): t for name, t in tensors.items() if name.startswith(part)}
+            # What is not averaged, such as buffers, is as in the model.
+            return {
+                name.removeprefix(part): tensor
+                for part in ("model:", "ema:")
+                for name, tensor in found[0].items()
+                if name.startswith(part)
+            }
 
 
 def load(path: str | os.PathLike[str], *, device: str = "auto") -> Run:

@@ -26,21 +26,25 @@ from regard.data.stores.tokens import TokenStream
 from regard.data.text_sources import TextSource
 from regard.errors import ConfigError, DataError, DeviceError, RunError, StoppedError
 from regard.evaluation.registry import find_metric, score_label
+from regard.evaluation.scores import make_signature
 from regard.logging import format_duration, log_info, log_warning
 from regard.models.family import find_family, read_model_config
 from regard.models.presets import find_preset, has_size
 from regard.runs.baseline import BaselineResult, advise, compare_with_baseline
 from regard.runs.evaluation import Evaluation
 from regard.runs.folder import RunFolder, imported_runs
-from regard.runs.report import describe_failure, write_run_report
+from regard.runs.report import describe_failure, describe_release, write_released_report, write_run_report
 from regard.runs.rewards import load_reward
 from regard.runs.run import Run, split_paths_and_rows
+from regard.selection.ledger import TRAINING
+from regard.selection.releases import AUTO, Release, ReleasedScores
+from regard.selection.siblings import read_ledgers
 from regard.settings import merge_tables, require_table
 from regard.tasks.capabilities import RolloutTask
 from regard.tasks.choices import ChoiceContext
 from regard.tasks.detection import readable_rows
 from regard.tasks.registry import detect_task, find_task, make_task
-from regard.tasks.task import Task
+from regard.tasks.task import SelectionScore, Task
 from regard.tasks.text import TextSettings
 from regard.training.checkpoints import load_checkpoint, save_checkpoint, trained_weights, weights_of, write_tensors
 from regard.training.defaults import choose_size, draft, find_hardware, preset_of, resolve, with_model_defaults
@@ -68,6 +72,7 @@ _MAY_CHANGE = {
         "minutes",
         "patience",
         "checkpoint_every",
+        "keep_checkpoints",
         "device",
         "tensorboard",
         "baseline",
@@ -102,6 +107,8 @@ def train(
     seed: int | None = None,
     device: str | None = None,
     baseline: bool = True,
+    ladder: float | bool | None = None,
+    thresholdout: float | bool | None = None,
     skip_bad: bool = False,
     auto_batch: bool = True,
     settings: Mapping[str, Any] | None = None,
@@ -130,6 +137,9 @@ def train(
         seed: Another seed gives another run.
         device: auto, cpu, cuda or cuda:N.
         baseline: Fit a simple model on the same rows, and compare its scores with the model's.
+        ladder: Show and use only scores that a Ladder with this step releases, so that the certificate holds although
+            scores decide what is tried next; True chooses the step. Nothing else about validation rows is reported.
+        thresholdout: The same by Thresholdout with this threshold.
         skip_bad: Skip rows that cannot be read, and report how many there are.
         auto_batch: Split batches that do not fit into memory.
         settings: Any setting, nested as in `run.toml`; the arguments above take precedence.
@@ -157,6 +167,8 @@ def train(
                 "seed": seed,
                 "device": device,
                 "baseline": None if baseline else False,
+                "ladder": read_step(ladder),
+                "thresholdout": read_step(thresholdout),
                 "auto_batch": None if auto_batch else False,
             },
             task={"name": task, "tokenizer": tokenizer, "template": template},
@@ -176,6 +188,11 @@ def train(
         folder, prepared, resolved, trainer, overwrite=overwrite, show_progress=show_progress,
         on_evaluation=on_evaluation,
     )  # fmt: skip
+
+
+def read_step(value: float | bool | None) -> float | str | None:
+    """The setting for a step: a number, `auto` for True, nothing for False."""
+    return AUTO if value is True else None if value is False or value is None else float(value)
 
 
 def given_values(**sections: Any) -> dict[str, Any]:
@@ -302,7 +319,10 @@ def make_trainer(
             for name, source in task.reward_sources().items()
         }
         task = task.bind(InitialModel(model), rewards)
-    return Trainer(model, task, data, settings, hardware)
+    trainer = Trainer(model, task, data, settings, hardware)
+    if settings.train.release is not None and is_new:
+        trainer.require_releasable()
+    return trainer
 
 
 def start(
@@ -326,10 +346,16 @@ def start(
         notes=data.notes,
         columns=list(data.columns),
     )
-    _require_space(folder, provenance.num_parameters)
+    _require_space(folder, provenance.num_parameters, settings.train.keep_checkpoints)
+    _released_scores(folder, trainer)
     with folder.lock():
         folder.require_vacant(overwrite=overwrite)  # another process may have trained here since the first check
         folder.create(settings, provenance, data.codecs, data.held_out)
+        if settings.train.release is not None and (names := read_ledgers(folder.path).unreleased):
+            log_warning(
+                f"{names[0]} has shown scores on the same validation rows as measured: if they influence what is "
+                f"tried, the bound of {settings.train.release[0]} does not hold"
+            )
         return _fit(folder, trainer, data, show_progress, on_evaluation)
 
 
@@ -371,11 +397,25 @@ def _resume(
         return _fit(folder, trainer, data, show_progress, on_evaluation)
 
 
+def _released_scores(folder: RunFolder, trainer: Trainer) -> ReleasedScores | None:
+    """The record of the run's mechanism; None where scores are shown as they are measured."""
+    if (mechanism := trainer.config.mechanism) is None:
+        return None
+    rows = trainer.data.held_out["valid"]
+    return folder.released_scores(mechanism, rows, seed=trainer.config.seed)
+
+
 def _fit(
     folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: bool, on_evaluation: OnEvaluation | None = None
 ) -> Run:
     def save(trainer: Trainer) -> None:
-        save_checkpoint(folder.checkpoints, trainer.progress.step, trainer.tensors(), trainer.progress_note())
+        save_checkpoint(
+            folder.checkpoints,
+            trainer.progress.step,
+            trainer.tensors(),
+            trainer.progress_note(),
+            keep=trainer.config.keep_checkpoints,
+        )
         if not folder.model_path.exists():
             save_best(trainer)
 
@@ -387,20 +427,26 @@ def _fit(
     def observe(line: Mapping[str, Any]) -> None:
         folder.add_metrics(line)
         display.update(line, trainer.used())
-        if "valid_loss" in line:
-            scores = {"loss": line["valid_loss"]}
+        if "valid_loss" in line or "valid_score" in line:
+            scores = {"loss": line["valid_loss"]} if "valid_loss" in line else {}
             if "valid_score" in line:
                 scores[line["valid_metric"]] = line["valid_score"]
-            folder.ledger.add("valid", "training", f"step {line['step']}", scores)
+            more = {"release": line["release"]} if "release" in line else {}
+            folder.ledger.add("valid", "training", f"step {line['step']}", scores, **more)
         elif trainer.config.minutes is None:
             estimate.add(line, trainer.used())
         if writer is not None:
-            for name in line.keys() - {"step", "valid_metric"}:
+            for name in line.keys() - {"step", "valid_metric", "release"}:
                 writer.add_scalar(name, line[name], line["step"])
         if "valid_loss" in line and line["step"] and on_evaluation is not None:
             on_evaluation(line["step"], line["valid_loss"])
 
-    estimate = TimeEstimate()
+    estimate, record = TimeEstimate(), _released_scores(folder, trainer)
+
+    def release(digest: str, score: SelectionScore, reference: float | None) -> Release:
+        assert record is not None, "the settings have a mechanism"
+        return record.release(digest, score.value, reference=reference)
+
     with (
         listen() as interruption,
         TrainingDisplay(is_shown=show_progress) as display,
@@ -408,7 +454,10 @@ def _fit(
         threads(torch.get_num_threads()),
     ):
         try:
-            outcome = trainer.fit(observe, save=save, save_best=save_best, should_stop=lambda: bool(interruption))
+            outcome = trainer.fit(
+                observe, save=save, save_best=save_best, should_stop=lambda: bool(interruption),
+                release=None if record is None else release,
+            )  # fmt: skip
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -431,6 +480,8 @@ def _fit(
 
 def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     run = Run(folder.path, device=str(trainer.hardware.device))
+    if trainer.config.release is not None:
+        return _report_release(run)
     evaluation = run.evaluate_rows(data.held_out["valid"][:REPORT_ROWS])
     run.record("valid", "report", evaluation)
     baseline = _baseline(run, trainer, data, evaluation)
@@ -446,6 +497,21 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     log_info(f"report: {path}")
     if failure := describe_failure(run, evaluation):
         log_warning(failure)
+    return run
+
+
+def _report_release(run: Run) -> Run:
+    """Report what was released of the kept weights: they are not evaluated again."""
+    candidate = run.candidate()
+    evaluated = [line for line in run.folder.read_ledger() if line["event"] == TRAINING]
+    line = next(line for line in reversed(evaluated) if line["candidate"] == candidate)
+    release, (metric,) = line["release"], line["scores"]
+    rows, signature = release["examples"], make_signature({"n": release["examples"], "release": release["mechanism"]})
+    scores = {metric: {"value": release["value"], "interval": None, "signature": signature}, "rows": rows}
+    run.folder.ledger.add("valid", "report", candidate, scores, rows=rows, headline=metric, release=release)
+    path = write_released_report(run, metric)
+    log_info(f"released {describe_release(metric, release)}")
+    log_info(f"report: {path}")
     return run
 
 
@@ -499,9 +565,9 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return result
 
 
-def _require_space(folder: RunFolder, num_parameters: int) -> None:
-    """Two checkpoints of four numbers a parameter, one being written, and the model."""
-    needed = num_parameters * 4 * (4 * 3 + 1)
+def _require_space(folder: RunFolder, num_parameters: int, num_checkpoints: int) -> None:
+    """The checkpoints of four numbers a parameter, one more being written, and the model."""
+    needed = num_parameters * 4 * (4 * (num_checkpoints + 1) + 1)
     existing = next(parent for parent in (folder.path, *folder.path.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
@@ -603,6 +669,8 @@ class TrainingDisplay:
             metric = find_metric(figures["valid_metric"]) if "valid_score" in figures else None
             score = "" if metric is None else f", {metric.in_text} {metric.format(figures['valid_score'])}"
             parts.append(f"validation loss {figures['valid_loss']:.3f}{score} at step {figures['valid_step']:,}")
+        elif "release" in figures:
+            parts.append(f"{describe_release(figures['valid_metric'], figures['release'])}")
         if "tokens_per_second" in figures:
             parts.append(f"{figures['tokens_per_second']:,.0f} tokens/s")
         return " · ".join(parts)

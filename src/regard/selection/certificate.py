@@ -26,6 +26,7 @@ from regard.selection.ledger import (
     openings_in,
     replaced_openings,
 )
+from regard.selection.releases import Release, bound_released, read_release
 from regard.selection.siblings import Siblings
 
 CONDITION = (
@@ -57,6 +58,8 @@ class CertifiedScore:
     """The tightest that may be reported."""
     name: str = ""
     """The name of the file, for rows of another file."""
+    release: Release | None = None
+    """The answer of the mechanism that released the score; None where it was shown as measured."""
 
     @property
     def rows_label(self) -> str:
@@ -70,13 +73,16 @@ class CertifiedScore:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **{name: value for name, value in vars(self).items() if name not in ("bounds", "best")},
+            **{name: value for name, value in vars(self).items() if name not in ("bounds", "best", "release")},
+            "release": None if self.release is None else self.release.to_json(),
             "bounds": [bound.to_json() for bound in self.bounds],
             "best": None if self.best is None else self.best.to_json(),
         }
 
     def describe(self, delta: float) -> str:
         """The score and its bound in a few sentences."""
+        if self.release is not None and self.best is not None:
+            return self._describe_release(self.release, self.best)
         measured = f"Measured on {self.num_examples:,} {self.rows_label}: {score_label(self.metric)} {self.value:.3f}."
         if self.best is None:
             estimate = ""
@@ -92,6 +98,27 @@ class CertifiedScore:
         return (
             f"{measured} On more rows from the same source it lies between {low:.3f} and {high:.3f}{whichever}, with "
             f"probability at least {100 * (1 - delta):g} % (bound: {self.best.name})."
+        )
+
+    def _describe_release(self, release: Release, bound: Bound) -> str:
+        released = (
+            f"Released on {self.num_examples:,} {self.rows_label} by {release.mechanism} {release.parameter:g}: "
+            f"{score_label(self.metric)} {self.value:.3f}, at evaluation {release.query:,} of {self.num_candidates:,}, "
+            f"after {release.changes:,} that changed what is shown."
+        )
+        low, high = bound.interval
+        lies = f"lies between {low:.3f} and {high:.3f}"
+        if release.rank is None:
+            released += " It is the score of an earlier candidate: this one was not better by a step."
+            lies = f"is at most {high:.3f}"
+        elif not release.is_change:
+            released += (
+                f" It is the score on training rows: that on validation rows differs by at most {release.below:.3f}."
+            )
+        return (
+            f"{released} On more rows from the same source the score of this model {lies}, whatever released scores "
+            f"have influenced, with probability at least {100 * (1 - bound.delta):g} % ({bound.name}, with "
+            f"10^{math.log10(bound.num_candidates or 1):.1f} in place of M)."
         )
 
 
@@ -138,7 +165,7 @@ class Certificate:
             "openings": [{key: line.get(key) for key in ("time", "reason", "candidate")} for line in self.openings],
             "num_evaluations": self.num_evaluations,
             "num_models": self.num_models,
-            "siblings": vars(self.siblings),
+            "siblings": {**vars(self.siblings), "releases": [each.to_json() for each in self.siblings.releases]},
             "replaced_openings": self.replaced_openings,
             "may_be_adaptive": self.may_be_adaptive,
             "delta": self.delta,
@@ -200,6 +227,8 @@ class Certificate:
         if self.validation is None:
             return ["There is no score on validation rows."]
         found = [self.validation.describe(self.delta)]
+        if self.validation.release is not None:
+            return [*found, *self._about_unreleased()]
         if self.validation.num_candidates > 1:
             models = f" of {self.num_models:,} models" if self.num_models > 1 else ""
             others = self.siblings.others
@@ -212,6 +241,14 @@ class Certificate:
                 f"rows, and the best was kept: its score is biased {self.validation.bias}, {accounted}."
             )
         return found
+
+    def _about_unreleased(self) -> list[str]:
+        if not (names := self.siblings.unreleased):
+            return []
+        return [
+            f"Scores on the same rows were also shown as measured, by {_listed(names)}: if they influenced what was "
+            "tried here, the interval above is a guide and not a guarantee."
+        ]
 
     def _about_files(self) -> list[str]:
         found = [score.describe(self.delta) for score in self.files[-_MOST_NAMED:]]
@@ -248,6 +285,7 @@ def certify(
         metric = None if line is None else _certifiable(line["headline"], line["scores"])
     reports = [line for line in on_valid if line["event"] == RUN_REPORT]
     report = next(reversed(reports or on_valid), None)
+    released = None if report is None else report.get("release")
     num_selected_from = max((line["candidates"] for line in selections), default=0)
     num_valid = max(1, num_selected_from, len(candidate_keys(lines)), siblings.num_candidates)
     num_test = max(_num_test_candidates(lines), siblings.num_test_evaluations)
@@ -260,7 +298,7 @@ def certify(
     ]
     return Certificate(
         name=name,
-        validation=_certified(report, metric, num_valid, delta),
+        validation=_certified(report, metric, num_valid, delta, others=siblings.releases),
         test=_certified(on_test[-1] if on_test else None, metric, num_test, delta),
         files=[score for score in files if score is not None],
         num_test=next((line["rows"] for line in lines if line["event"] == SEALED), 0),
@@ -270,7 +308,8 @@ def certify(
         siblings=siblings,
         replaced_openings=replaced_openings(lines)[0],
         # The checkpoints of one training do not depend on their validation scores.
-        may_be_adaptive=num_valid > max(1, len(candidates_in(lines))) or max(num_test, *num_by_file.values(), 1) > 1,
+        may_be_adaptive=(released is None and num_valid > max(1, len(candidates_in(lines))))
+        or max(num_test, *num_by_file.values(), 1) > 1,
         head=lines[-1]["chain"] if lines else "",
         delta=delta,
     )
@@ -292,13 +331,17 @@ def _last(lines: Sequence[LedgerLine], file: str) -> LedgerLine:
     return next(line for line in reversed(evaluations(lines, FILE)) if line["hash"] == file)
 
 
-def _certified(line: LedgerLine | None, metric: str | None, num_candidates: int, delta: float) -> CertifiedScore | None:
+def _certified(
+    line: LedgerLine | None, metric: str | None, num_candidates: int, delta: float, *, others: Sequence[Release] = ()
+) -> CertifiedScore | None:
     if line is None or metric is None:
         return None
     score = line["scores"].get(metric)
     if score is None:
         known = ", ".join(name for name in line["scores"] if name != "rows")
         raise RunError(f"the ledger has no score called {metric!r}, it has {known}")
+    if line.get("release") is not None:
+        return _certified_release(line, metric, delta, others)
     summary = _summary(metric, score, int(line["rows"]))
     interval = score.get("interval")
     options: dict[str, Any] = {"num_candidates": num_candidates, "delta": delta}
@@ -312,6 +355,30 @@ def _certified(line: LedgerLine | None, metric: str | None, num_candidates: int,
         bounds=[] if summary is None else applicable_bounds(summary, **options),
         best=None if summary is None else tightest_bound(summary, **options),
         name=line.get("name", ""),
+    )
+
+
+def _certified_release(line: LedgerLine, metric: str, delta: float, others: Sequence[Release]) -> CertifiedScore:
+    """A released score: the number of candidates is that of all evaluations that the same record has answered."""
+    release, num_examples = read_release(line["release"]), int(line["release"]["examples"])
+    own = [each for each in others if each.record == release.record]
+    bound = bound_released(
+        release,
+        num_examples,
+        is_proportion=line["release"]["kind"] == "proportion",
+        others=[each for each in others if each.record != release.record],
+        delta=delta,
+    )
+    return CertifiedScore(
+        set=line["set"],
+        metric=metric,
+        value=release.value,
+        interval=None,
+        num_examples=num_examples,
+        num_candidates=max([release.query, *(each.query for each in own)]),
+        bounds=[bound],
+        best=bound,
+        release=release,
     )
 
 

@@ -22,6 +22,7 @@ from regard.selection.ledger import (
     replaced_openings,
     set_hash,
 )
+from regard.selection.releases import Release, last_releases, num_unreleased, releases_in
 
 LEDGER = "ledger.jsonl"
 GROUP_MARKS = ("plan.json", "manifest.json", "sweep.json")
@@ -44,6 +45,10 @@ class Siblings:
     """For each hash of rows of another file that this run was evaluated on, the number of candidates they evaluated."""
     unreadable: Sequence[str] = ()
     """Runs whose ledger cannot be read, so that their evaluations are unknown."""
+    unreleased: Sequence[str] = ()
+    """Runs that have shown scores on these rows as they were measured, and not as a mechanism releases them."""
+    releases: Sequence[Release] = ()
+    """The last release of each record of a mechanism on these rows."""
 
 
 def read_ledgers(run: Path) -> Siblings:
@@ -73,6 +78,8 @@ class _Count:
     others: list[str] = field(default_factory=list)
     opened_by: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
+    unreleased: list[str] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
 
     def add(self, entry: Path) -> None:
         """Count the evaluations of a run, comparison or sweep in the folder, which may be or contain the run itself."""
@@ -88,6 +95,9 @@ class _Count:
             if self.valid_hash is not None and set_hash(lines, "valid") == self.valid_hash:
                 keys |= candidate_keys(lines)
                 is_sibling = True
+                self.releases += releases_in(lines)
+                if num_unreleased(lines):
+                    self.unreleased.append(name)
             for file, known in self.keys_by_file.items():
                 known |= candidate_keys(lines, file)
             if self.test_hash is not None and set_hash(lines, "test") == self.test_hash:
@@ -113,16 +123,23 @@ class _Count:
             num_test_evaluations=len(self.chains) + self.num_replaced,
             num_by_file={file: len(known) for file, known in self.keys_by_file.items()},
             unreadable=self.unreadable,
+            unreleased=self.unreleased,
+            releases=list(last_releases(self.releases).values()),
         )
+
+
+def group_folder(run: Path) -> Path:
+    """The folder of the comparison or sweep that a run is part of, or that of the run itself."""
+    folder = run
+    for above in (run.parent, run.parent.parent):
+        if _is_group(above):
+            folder = above
+    return folder
 
 
 def siblings_folder(run: Path) -> Path:
     """The parent folder of a run, or of the comparison or sweep that it is part of."""
-    folder = run.parent
-    for above in (run.parent, run.parent.parent):
-        if _is_group(above):
-            folder = above.parent
-    return folder
+    return group_folder(run).parent
 
 
 def _entries(folder: Path) -> Iterator[Path]:

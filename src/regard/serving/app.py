@@ -38,6 +38,7 @@ from regard.explanation.pages import ICON, page_file
 from regard.runs.report import summarize
 from regard.runs.run import Run
 from regard.settings import Settings, nearest
+from regard.tasks.capabilities import OutputDrawer, capability
 from regard.text.chat import ASSISTANT
 from regard.version import version
 
@@ -77,6 +78,8 @@ class PredictRequest(_GenerationRequest):
     """Sample with this temperature; 1 samples from the distribution of the model."""
     seed: int | None = None
     """The seed of the sampling."""
+    draw: bool = False
+    """Whether each prediction has a drawing of its output as SVG, for outputs that are trees."""
 
     @field_validator("inputs")
     @classmethod
@@ -89,7 +92,7 @@ class PredictRequest(_GenerationRequest):
 
     def options(self) -> dict[str, Any]:
         """Returns the options of generation that were given."""
-        return self.model_dump(exclude={"model", "inputs"}, exclude_none=True)
+        return self.model_dump(exclude={"model", "inputs", "draw"}, exclude_none=True)
 
 
 class GenerateRequest(_GenerationRequest):
@@ -185,9 +188,11 @@ def make_app(runs: Run | Sequence[Run]) -> FastAPI:
         run = find(wanted.model)
         if run.task.server_schema([]).reads_files:
             _require_data_uris(wanted.inputs)
+        drawer = capability(run.task, OutputDrawer) if wanted.draw else None
         work = partial(run.predict_full, wanted.inputs, **wanted.options())
         found = await asyncio.get_running_loop().run_in_executor(worker, work)
-        return {"predictions": [prediction.to_json() for prediction in found]}
+        drawings = [{} if drawer is None else {"svg": drawer.output_as_svg(each.output)} for each in found]
+        return {"predictions": [each.to_json() | drawn for each, drawn in zip(found, drawings, strict=True)]}
 
     @app.post("/generate", openapi_extra=_body_of(GenerateRequest), response_model=None)
     async def generate(request: Request) -> dict[str, Any] | StreamingResponse:

@@ -160,7 +160,9 @@ def forecast_plot(forecasts: Sequence[SeriesForecast]) -> Plot:
 class Forecaster(Protocol):
     """Continues series."""
 
-    def forecast(self, model: Any, data: Any, *, horizon: int | None = None) -> list[SeriesForecast]:
+    def forecast(
+        self, model: Any, data: Any, *, horizon: int | None = None, encoding: str | None = None
+    ) -> list[SeriesForecast]:
         """The continuation of each series of a table."""
         ...
 
@@ -175,6 +177,7 @@ class SubjectPredictor(Protocol):
         data: Any,
         *,
         columns: Sequence[str] | None = None,
+        encoding: str | None = None,
         num_paths: int | None = None,
         seed: int = 0,
     ) -> list[dict[str, Any]]:
@@ -184,12 +187,19 @@ class SubjectPredictor(Protocol):
             model: The model, in evaluation mode.
             data: A path, or rows in memory.
             columns: The columns to read.
+            encoding: That of a text file; None to detect it.
             num_paths: How many continuations of an input are simulated; None for the number that the task has set.
             seed: That of the simulation.
         """
         ...
 
-    def plot_subjects(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> Plot:
+    def with_paths(self, num_paths: int) -> Task[Any]:
+        """The task that simulates and judges so many continuations of each subject in an evaluation."""
+        ...
+
+    def plot_subjects(
+        self, model: Any, data: Any, *, columns: Sequence[str] | None = None, encoding: str | None = None
+    ) -> Plot:
         """The events and the risks of the first subjects of a table."""
         ...
 
@@ -466,6 +476,14 @@ class RolloutTask(Protocol):
         """The longest time that a function may take to score one answer."""
         ...
 
+    def evaluation_rewards(self) -> Mapping[str, str]:
+        """Those of `reward_sources` that scores after training need as well."""
+        ...
+
+    def with_rewards(self, rewards: Mapping[str, Any]) -> Task[Any]:
+        """The task with functions of texts for `evaluation_rewards`."""
+        ...
+
     def bind(self, reference: ReferenceModel, rewards: Mapping[str, Any]) -> Task[Any]:
         """The task with what its loss needs beside the model: for each of `reward_sources`, a function of texts."""
         ...
@@ -512,7 +530,7 @@ _RULES: Mapping[type, str] = {
     MessageAnswerer: "conversations are for models that write text",
     SampleScorer: "metrics of generated texts are for language models",
     Forecaster: "forecasts are for series",
-    SubjectPredictor: "plots of subjects are for events",
+    SubjectPredictor: "subjects and their simulated continuations are for events",
     PolicyProvider: "rollouts are for control",
     ImageGenerator: "images are drawn by models that generate images",
     ImageExplainer: "maps over images are for labels of images",

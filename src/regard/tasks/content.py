@@ -5,6 +5,7 @@ prediction is a field of a subclass of `Prediction`, beside that task; what it a
 a report is a `Section`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
@@ -52,6 +53,8 @@ class Curve:
     """None where a value is missing."""
     is_observed: bool = False
     """Whether it is data, which is drawn in black beside what a model computes."""
+    is_points: bool = False
+    """Whether it is points, without a line between them."""
     lower: Sequence[float] = ()
     upper: Sequence[float] = ()
     band: str = ""
@@ -205,6 +208,37 @@ class ExportSpec:
     """Whether the head has a hidden layer with tanh."""
 
 
+def number_section(inputs: Sequence[str], found: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Section:
+    """Measured and predicted numbers: a panel for each name, and a table of the largest errors.
+
+    Args:
+        inputs: The texts of the rows.
+        found: By name, the measured and the predicted number of each row; NaN where it was not measured.
+    """
+    panels, errors = [], []
+    for name, (measured, predicted) in found.items():
+        rows = [row for row in zip(inputs, measured, predicted, strict=True) if not math.isnan(row[1])]
+        if not rows:
+            continue  # of many properties, one may be measured in training rows only
+        spread = math.sqrt(sum((one - other) ** 2 for _, one, other in rows) / max(1, len(rows))) or 1.0
+        errors += [(abs(one - other) / spread, text, name, one, other) for text, one, other in rows]
+        ends = [min(row[1] for row in rows), max(row[1] for row in rows)]
+        line = Curve("exact", ends, ends, is_observed=True)
+        points = Curve("predicted", [row[1] for row in rows], [row[2] for row in rows], is_points=True)
+        panels.append(Panel(name, [line, points], labels=("measured", "predicted")))
+    errors.sort(key=lambda error: (-error[0], error[1:3]))
+    return Section(
+        "Predictions",
+        _NUMBERS,
+        plot=Plot(panels, per_row=2, description="Measured and predicted numbers"),
+        columns=("input", "property", "measured", "predicted", "error"),
+        rows=[
+            (text, name, f"{one:.4g}", f"{other:.4g}", f"{other - one:+.3g}")
+            for _, text, name, one, other in errors[:_LARGEST_ERRORS]
+        ],
+    )
+
+
 def image_section(images: Sequence[DrawnImage], note: str = "") -> Section:
     """Images that a model has drawn, beside the training images that differ least from each."""
     return Section(
@@ -212,6 +246,11 @@ def image_section(images: Sequence[DrawnImage], note: str = "") -> Section:
     )
 
 
+_LARGEST_ERRORS = 20
+_NUMBERS = (
+    "Held-out rows: on the line, a prediction is exact. The table has the largest errors, relative to those of the "
+    "same property."
+)
 _DRAWN = "Images that the model has drawn."
 _COMPARED = (
     "Each image that the model has drawn, and beside it the training images that differ least from it, with the root "

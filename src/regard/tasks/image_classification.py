@@ -106,6 +106,7 @@ class ImageClassification(ImageTask[ImageClassificationSettings]):
     roles = ("image", "label")
     codec_types: Mapping[str, type[Codec]] = {"image": PixelCodec, "label": LabelCodec}
     store_columns = ("image", "label")
+    token_unit = "patches"
     metrics = ("accuracy", "macro_f1", "matthews", "calibration_error")
     input_kind = "pixels"
     default_preset = "vit"

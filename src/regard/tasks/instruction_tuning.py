@@ -99,6 +99,9 @@ from regard.text.tokenizer import Tokenizer
 _PLAIN = "plain"
 _COMPARED_ROWS, _COMPARED_CHARACTERS = 1_000, 50_000
 """Answers to the validation prompts of a report are generated where these have at most so many characters."""
+_ADAPTER_RATE = 2.4
+"""Times model_dim ** -1.5, for LoRA. After 100 steps on 860 instructions, SmolLM2 has the format in 99 of 100 held-out
+answers, and a perplexity on other text that is 0.7 % higher; at twice this rate in all of them, and 2.9 %."""
 _NGRAM_ORDER, _NGRAM_TOKENS = 3, 2_000_000
 _BLANK_TOKENS = {"bos_token": "", "eos_token": "", "pad_token": "", "add_generation_prompt": False}
 
@@ -274,7 +277,13 @@ class InstructionTuning(TextTask[InstructionTuningSettings]):
             "pack": context.model.can_isolate_documents,
             "compare_answers": sum(map(len, answers)) <= _COMPARED_CHARACTERS,
         }
-        return Defaults(train=train, task=task)
+        if context.method != "lora":
+            return Defaults(train=train, task=task)
+        rate = float(f"{_ADAPTER_RATE / context.model.model_dim**1.5:.2g}")
+        reason = f"{rate:g}: there is no new head to learn, and larger changes forget other text"
+        return Defaults(
+            train=train, task=task, finetune_train={"learning_rate": rate}, reasons={"train.learning_rate": reason}
+        )
 
     def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Any) -> None:
         if self.settings.pack and not model.can_isolate_documents:

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from regard.baselines.baseline import Baseline, BaselinePredictions
 from regard.baselines.ngrams import KneserNey
+from regard.data.conversation_sources import parse_prompt
 from regard.data.formats.messages import format_column, format_count, format_names
 from regard.data.permutation import mix
 from regard.data.prepare import Prepared
@@ -799,6 +800,16 @@ def answer_by_template(
     if template is None:
         raise RunError("the model has no chat template: it can only continue a prompt")
     return predictor.stream_tokens(Chat(template, tokenizer).encode(messages))
+
+
+def encode_prompt(prompt: str, tokenizer: Tokenizer, chat: Chat | None) -> list[int]:
+    """The tokens that the answer to a prompt follows: by a chat template, or those of a text that it continues."""
+    messages = parse_prompt(prompt)
+    if chat is not None:
+        return chat.encode(messages)
+    if len(messages) > 1 or messages[0]["content"] != prompt:
+        raise DataError("a prompt is a list of messages, and the base has no chat template: set task.template")
+    return tokenizer.prompt(prompt)
 
 
 @torch.inference_mode()

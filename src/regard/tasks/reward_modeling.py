@@ -15,6 +15,7 @@ Dimensions: `batch` pairs.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,16 +39,21 @@ from regard.evaluation.examples import Examples
 from regard.generation.config import GenerationConfig
 from regard.logging import log_info
 from regard.models.family import ModelConfig
-from regard.models.heads import HeadConfig, SequenceClassifier, default_pooling
+from regard.models.heads import HeadConfig, SequenceClassifier
 from regard.nn.preferences import bradley_terry_losses
 from regard.tasks.choices import Defaults, DefaultsContext
 from regard.tasks.content import Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
+from regard.tasks.language_modeling import encode_prompt
 from regard.tasks.sentence_embedding import MatchBatch
-from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, to_device
+from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, Task, to_device
 from regard.tasks.text import SEPARATOR, TextSettings, TextTask, encode_texts, make_text_batch, pad_text_batch
+from regard.text.chat import Chat
 
 _FIRST, _SECOND = "first", "second"
+_NARROW, _NARROW_RATE, _WIDE_RATE = 256, 0.03, 40.0
+"""Learning rates of fine-tuning: times model_dim ** -0.5, as from scratch, at most times model_dim ** -2, by which wide
+models, which know more than minutes of training teach, change little."""
 _MOST_RATERS = 12
 """Raters whose agreement with the model a report lists."""
 
@@ -56,6 +62,11 @@ class RewardModelingSettings(TextSettings):
     """Settings of reward models."""
 
     name: str = "reward-modeling"
+    template: str | None = None
+    """The chat template, in Jinja, by which prompts become tokens that an answer continues. Unset: that of the base."""
+    continues: bool = False
+    """Whether an answer continues its prompt, as in the texts of a language model; otherwise an end token separates
+    them. Unset: true where the base is a language model."""
 
 
 class RewardModeling(TextTask[RewardModelingSettings]):
@@ -102,8 +113,29 @@ class RewardModeling(TextTask[RewardModelingSettings]):
         return row[:3]
 
     def encode_rows(self, rows: Sequence[Sequence[str]]) -> list[list[list[int]]]:
-        most = self.settings.max_length
-        return [encode_texts([(row[0], row[side]) for row in rows], self.tokenizer, most) for side in (1, 2)]
+        return [self._encode_answers([(row[0], row[side]) for row in rows]) for side in (1, 2)]
+
+    def _encode_answers(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
+        """Prompts and answers as tokens; of a prompt that leaves no half of the positions for its answer, the end."""
+        most, tokenizer = self.settings.max_length, self.tokenizer
+        if self._chat is None and not self.settings.continues:
+            return encode_texts(pairs, tokenizer, most)
+        found = []
+        for (prompt, _), answer in zip(pairs, tokenizer.encode([answer for _, answer in pairs]), strict=True):
+            ids = encode_prompt(prompt, tokenizer, self._chat)[-max(1, most // 2, most - 1 - len(answer)) :]
+            found.append([*ids, *answer[: most - 1 - len(ids)], tokenizer.end])
+        return found
+
+    @cached_property
+    def _chat(self) -> Chat | None:
+        return None if self.settings.template is None else Chat(self.settings.template, self.tokenizer)
+
+    def cache_key(self) -> dict[str, Any]:
+        return {**super().cache_key(), **self.settings.model_dump(include={"template", "continues"})}
+
+    @classmethod
+    def inherited_settings(cls, base: Task[Any]) -> dict[str, Any]:
+        return {"continues": base.head_kind == "next-token"}
 
     def input_of(self, row: Sequence[str]) -> str:
         return SEPARATOR.join(map(_without_separators, row[:3]))
@@ -112,7 +144,14 @@ class RewardModeling(TextTask[RewardModelingSettings]):
         return _FIRST
 
     def defaults(self, context: DefaultsContext) -> Defaults:
-        return Defaults(super().defaults(context).train, head={"pooling": default_pooling(context.model)})
+        width = context.model.model_dim
+        rate = float(f"{min(_NARROW_RATE / width**0.5, _WIDE_RATE / width**2):.2g}")
+        tuned = {} if context.method != "all" else {"learning_rate": rate}
+        reasons = {"train.learning_rate": f"{rate:g}: which answer is better is a weak signal, and the model is narrow"}
+        return Defaults(
+            super().defaults(context).train, head={"pooling": "mean"}, finetune_train=tuned,
+            reasons=reasons if tuned and width < _NARROW else {},
+        )  # fmt: skip
 
     def build(self, model: ModelConfig, head: HeadConfig) -> SequenceClassifier:
         return SequenceClassifier(model, head, self.tokenizer.vocab_size, 1)
@@ -128,7 +167,7 @@ class RewardModeling(TextTask[RewardModelingSettings]):
 
     def loss(self, model: SequenceClassifier, batch: MatchBatch, objective: Objective = PLAIN) -> Float[Tensor, ""]:
         """The negative log-likelihood of the preferences, summed over the pairs."""
-        return (bradley_terry_losses(*_rewards(model, batch)) * batch.text.weights).sum()
+        return (bradley_terry_losses(*self._rewards(model, batch)) * batch.text.weights).sum()
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[MatchBatch], device: torch.device) -> Likelihoods:
@@ -136,9 +175,23 @@ class RewardModeling(TextTask[RewardModelingSettings]):
         losses = [
             loss
             for batch in batches
-            for loss in bradley_terry_losses(*_rewards(model, to_device(batch, device))).tolist()
+            for loss in bradley_terry_losses(*self._rewards(model, to_device(batch, device))).tolist()
         ]
         return Likelihoods(losses, [1] * len(losses))
+
+    def _rewards(
+        self, model: SequenceClassifier, batch: MatchBatch
+    ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+        """The rewards of both sides, by one pass over all texts: small products take longer one by one."""
+        sides, num_rows = (batch.text, batch.other), batch.text.source.size(0)
+        length = max(side.source.size(1) for side in sides)
+        padded = [pad_text_batch(side, num_rows, length, self.tokenizer.pad) for side in sides]
+        source, lengths, segments = (
+            torch.cat([getattr(side, name) for side in padded]) for name in ("source", "lengths", "segments")
+        )
+        found = model(source, lengths, segments)[:, 0]
+        first, second = found.to(torch.promote_types(found.dtype, torch.float32)).chunk(2)
+        return first, second
 
     def encode_inputs(self, inputs: Sequence[str]) -> list[list[list[int]]]:
         """An input is a prompt and an answer, or a prompt and two answers to compare."""
@@ -149,15 +202,13 @@ class RewardModeling(TextTask[RewardModelingSettings]):
                     "an input is a prompt and an answer, or a prompt and two answers, separated by tabs, got "
                     f"{len(some)} part{'s' * (len(some) != 1)} in input {number}"
                 )
-        most = self.settings.max_length
-        first = encode_texts([(some[0], some[1]) for some in parts], self.tokenizer, most)
-        others = [(some[0], some[2]) for some in parts if len(some) == 3]
-        compared = iter(encode_texts(others, self.tokenizer, most) if others else [])
+        first = self._encode_answers([(some[0], some[1]) for some in parts])
+        compared = iter(self._encode_answers([(some[0], some[2]) for some in parts if len(some) == 3]))
         nothing = [self.tokenizer.start, self.tokenizer.end]
         return [first, [next(compared) if len(some) == 3 else nothing for some in parts]]
 
     def outputs(self, model: Any, batch: MatchBatch) -> list[tuple[float, float]]:
-        first, second = (rewards.double().tolist() for rewards in _rewards(model, batch))
+        first, second = (rewards.double().tolist() for rewards in self._rewards(model, batch))
         return list(zip(first, second, strict=True))
 
     def prediction(self, text: str, output: tuple[float, float]) -> Prediction:
@@ -204,13 +255,6 @@ class RewardModeling(TextTask[RewardModelingSettings]):
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return ServerSchema(inputs=("prompt", "answer"), output="label")
-
-
-def _rewards(model: SequenceClassifier, batch: MatchBatch) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """The rewards of both sides."""
-    first, second = (model(side.source, side.lengths, side.segments)[:, 0] for side in (batch.text, batch.other))
-    dtype = torch.promote_types(first.dtype, torch.float32)
-    return first.to(dtype), second.to(dtype)
 
 
 def _without_separators(text: str) -> str:

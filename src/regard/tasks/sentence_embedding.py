@@ -109,7 +109,6 @@ class SentenceEmbedding(TextTask[SentenceEmbeddingSettings]):
     """Pairs of texts that belong together, by an encoder."""
 
     name = "sentence-embedding"
-    uses_whole_batch = True
     description = "sentence embeddings"
     other_names = ("embedding", "embeddings", "retrieval", "sentence-similarity", "feature-extraction")
     Settings = SentenceEmbeddingSettings
@@ -158,6 +157,10 @@ class SentenceEmbedding(TextTask[SentenceEmbeddingSettings]):
         with torch.autocast(weights.device.type, enabled=False):  # bfloat16 has too few digits for cosines
             losses = match_losses(texts, others, is_excluded, self.settings.temperature)
         return (losses * weights).sum()
+
+    @property
+    def uses_whole_batch(self) -> bool:
+        return True
 
     @torch.no_grad()
     def likelihoods(self, model: "SentenceEncoder", batches: Iterator[MatchBatch], device: torch.device) -> Likelihoods:

@@ -191,6 +191,8 @@ class SelectionScore:
     metric: str
     value: float
     num_rows: int
+    is_proportion: bool = False
+    """Whether each row is right or wrong, and the score is the share of right ones."""
 
     @property
     def quality(self) -> float:
@@ -236,6 +238,8 @@ class Task(Generic[TaskSettingsT]):
     """The columns of a table of predictions that `Prediction.to_row` fills in, and the type of each."""
     unit: ClassVar[str] = "row"
     """What an example is called."""
+    token_unit: ClassVar[str] = "tokens"
+    """What `Batch.num_tokens` counts, in which speed is reported."""
     attention_kind: ClassVar[AttentionKind | None] = "encoder"
     """The attention maps of texts that can be drawn; None where there are none."""
     head_kind: ClassVar[str | None] = None
@@ -244,8 +248,6 @@ class Task(Generic[TaskSettingsT]):
     """Whether it continues the training of a model that another task has trained: neither detected nor imported."""
     receives_imports: ClassVar[bool] = True
     """Whether an imported model with this head is a run of this task; one task for each head is."""
-    uses_whole_batch: ClassVar[bool] = False
-    """Whether rows of a batch are examples for each other, so that its loss is not a sum over rows."""
     objectives: ClassVar[frozenset[str]] = frozenset({"label_smoothing", "rdrop"})
     """Terms of `Objective` that the loss implements; `objective_terms` has those that the settings allow."""
 
@@ -418,6 +420,11 @@ class Task(Generic[TaskSettingsT]):
         raise NotImplementedError
 
     @property
+    def uses_whole_batch(self) -> bool:
+        """Whether rows of a batch are examples for each other, so that its loss is not a sum over rows."""
+        return False
+
+    @property
     def carries_state(self) -> bool:
         """Whether training carries a recurrent state from each batch to the next: see `capabilities.StatefulTask`."""
         return False
@@ -478,15 +485,23 @@ class Task(Generic[TaskSettingsT]):
         """How the predictions of `selection_score` are generated."""
         return GenerationConfig()
 
-    def selection_score(self, model: Any, rows: Sequence[Sequence[str]]) -> SelectionScore | None:
-        """The headline score of a model in evaluation mode on the first of these rows; None where there are none."""
-        rows = rows[: self.selection_rows]
+    def selection_score(
+        self, model: Any, rows: Sequence[Sequence[str]], *, num_rows: int | None = None, metric: str | None = None
+    ) -> SelectionScore | None:
+        """The headline score of a model in evaluation mode, or another, on the first rows; None where there are none.
+
+        Unset, `num_rows` is `selection_rows`.
+        """
+        rows = rows[: num_rows or self.selection_rows]
         if not rows:
             return None
         predictions = self.predictor(model, self.selection_generation(rows))([self.input_of(row) for row in rows])
         examples = self.examples(EvaluationData(rows, predictions, Likelihoods([], [])))
-        metric = find_metric(self.headline(rows))
-        return SelectionScore(metric.name, metric.value(examples), len(rows))
+        found = find_metric(metric or self.headline(rows))
+        if not found.is_additive:
+            return SelectionScore(found.name, found.value(examples), len(rows))
+        counts = found.count(examples)
+        return SelectionScore(found.name, counts.value, len(counts), counts.is_proportion)
 
     def label_counts(self, examples: Examples) -> LabelCounts | None:
         """The occurrences of each label, or type of entity, for tables; None where targets are not labels."""
@@ -593,6 +608,11 @@ class Task(Generic[TaskSettingsT]):
         if self.head_kind is None:
             raise ConfigError(f"a model for {self.description} cannot be exported")
         return ExportSpec(self.head_kind)
+
+    @classmethod
+    def inherited_settings(cls, base: "Task[Any]") -> dict[str, Any]:
+        """Values of the `[task]` section by the task of the model that is fine-tuned."""
+        return {}
 
     @classmethod
     def imported_settings(cls, *, max_length: int, window: int) -> dict[str, Any]:

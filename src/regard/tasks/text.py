@@ -225,7 +225,8 @@ def make_text_batch(
 def pad_text_batch(batch: TextBatch, num_rows: int, length: int, padding: int) -> TextBatch:
     """The batch padded to a shape; added rows repeat the first and have weight 0."""
     have = batch.source.size(0)
-    lengths = batch.lengths if batch.lengths is not None else torch.full((have,), batch.source.size(1))
+    whole = torch.full((have,), batch.source.size(1), device=batch.source.device)
+    lengths = batch.lengths if batch.lengths is not None else whole
     return replace(
         batch,
         source=pad_rows(pad_time(batch.source, length, padding), num_rows),

@@ -327,6 +327,10 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         terms = contrastive_losses(vectors.float(), batch.targets, batch.weights > 0) * batch.weights
         return loss + self.settings.contrastive * terms.sum() / (2 if objective.rdrop else 1)
 
+    @property
+    def uses_whole_batch(self) -> bool:
+        return self.settings.contrastive > 0
+
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[TextBatch], device: torch.device) -> Likelihoods:
         """Returns the likelihood of each text's labels."""

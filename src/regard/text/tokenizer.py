@@ -319,6 +319,17 @@ def train_tokenizer(
     return Tokenizer(inner)
 
 
+def size_with_pieces(num_words: int) -> int:
+    """The size of a `wordpunct` vocabulary that has at least so many words, beside special tokens and pieces.
+
+    Example:
+        >>> size = size_with_pieces(18)
+        >>> size - size // 4 - len(SPECIAL_TOKENS) >= 18
+        True
+    """
+    return -(-_PIECES_SHARE * (num_words + len(SPECIAL_TOKENS)) // (_PIECES_SHARE - 1))
+
+
 def _add_pieces(inner: tokenizers.Tokenizer, vocab_size: int) -> None:
     """Beside words, the vocabulary gets pieces that many of them share, for words that it does not have.
 

@@ -23,8 +23,6 @@ from regard.files import write_atomically
 from regard.logging import log_warning
 
 _HEADER = "regard"
-_KEPT = 2
-"""Checkpoints that are kept: the newest, and one in case it is damaged."""
 _INITIALIZERS = {
     *(Tensor.normal_, Tensor.uniform_, init.normal_, init.uniform_),
     *(init.kaiming_uniform_, init.xavier_uniform_, init.trunc_normal_, init.orthogonal_),
@@ -93,20 +91,22 @@ def note_of(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is damaged: {error}") from None
 
 
-def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
-    """Write the checkpoint of a step, then delete all but the newest ones, and incomplete files."""
+def save_checkpoint(
+    folder: Path, step: int, tensors: Mapping[str, Tensor], note: Mapping[str, Any], *, keep: int = 2
+) -> None:
+    """Write the checkpoint of a step, then delete all but the `keep` newest ones, and incomplete files."""
     folder.mkdir(exist_ok=True)
     newest = folder / f"step-{step:09d}.safetensors"
     write_tensors(newest, tensors, note)
-    kept = [path for path in _checkpoints(folder) if path <= newest][-_KEPT:]
+    kept = [path for path in checkpoint_paths(folder) if path <= newest][-keep:]
     # Checkpoints of later steps are from a run that was resumed from an earlier one.
-    for path in {*_checkpoints(folder), *folder.glob("*.part")} - set(kept):
+    for path in {*checkpoint_paths(folder), *folder.glob("*.part")} - set(kept):
         path.unlink()
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """The newest checkpoint that is not damaged; damaged ones are skipped with a warning."""
-    paths = _checkpoints(folder)
+    paths = checkpoint_paths(folder)
     for path in reversed(paths):
         try:
             return read_tensors(path)
@@ -120,6 +120,11 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Each parameter and buffer once, by name; tied ones by the first of their names."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def weights_digest(model: nn.Module, note: str) -> str:
+    """A hash of all weights and of a note, by which equal models are recognized."""
+    return _digest({name: tensor.detach().cpu().contiguous() for name, tensor in weights_of(model).items()}, note)
 
 
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -180,7 +185,8 @@ def _parsed(header: str) -> dict[str, Any]:
         return {}
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def checkpoint_paths(folder: Path) -> list[Path]:
+    """The checkpoints of a run, the oldest first."""
     return sorted(folder.glob("step-*.safetensors"))
 
 

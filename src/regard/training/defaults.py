@@ -6,7 +6,6 @@ model and the device; each default is declared once, here or by the task, with
 its reason.
 """
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +22,7 @@ from regard.models.family import ModelConfig, find_family
 from regard.models.heads import HeadConfig
 from regard.models.presets import Size, find_preset, has_size, preset_names
 from regard.nn.precision import fits_float8, has_float8
+from regard.selection.releases import AUTO, default_parameter
 from regard.settings import merge_tables, require_table
 from regard.tasks.capabilities import LinearProber
 from regard.tasks.choices import Defaults, DefaultsContext
@@ -30,16 +30,15 @@ from regard.tasks.registry import find_task, make_task
 from regard.tasks.task import Task
 from regard.tasks.text import TextSettings
 from regard.training.finetuning import FinetuneConfig, default_learning_rate
+from regard.training.optimizers import OPTIMIZER_TRAITS
 from regard.training.precision import Hardware, choose_hardware
-from regard.training.settings import DraftSettings, ResolvedSettings, TrainConfig
+from regard.training.settings import DraftSettings, ResolvedSettings, TrainConfig, num_released_rows
 
 _FEW_ROWS, _MANY_ROWS = 20_000, 500_000
 _FEW_TOKENS, _MANY_TOKENS = 200_000, 200_000_000
 """Fewer rows, or tokens of running text, are overfitted by a small model; more are underfitted by one."""
 _MIN_STEPS, _EPOCHS = 2_000, 20
 """Without a budget: enough steps for small data, enough passes for large data; early stopping ends most runs before."""
-_LEARNING_RATE = {"adamw": 0.03, "adam": 0.03, "muon": 0.2}
-"""Times model_dim ** -0.5: the peaks of sweeps over widths of 128 to 1,024 (docs/log.md)."""
 _COMPILED_MINUTES = 4.0
 """A run of this length gains more from torch.compile than the compilation takes."""
 
@@ -198,6 +197,8 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
     if train["compile"] == "auto":
         is_long = (train.get("minutes") or 0.0) >= _COMPILED_MINUTES and isinstance(data.train, TokenStream)
         train["compile"] = "always" if is_long and settings.model.can_compile and device == "cuda" else "never"
+    if settings.train.release is not None:
+        train |= _release(settings.train, task, data)
     if train["select_by"] == "auto":
         train["select_by"] = "score" if task.selects_by_score(device) else "loss"
     resolved = ResolvedSettings(
@@ -210,7 +211,7 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
         generate=settings.generate,
         finetune=tuned,
     )
-    _check(resolved, task, data, hardware)
+    _check(resolved, task, data, hardware, is_set=is_set)
     _report(resolved)
     return resolved
 
@@ -240,6 +241,21 @@ def _budget(train: Mapping[str, Any], task: Task[Any], data: Prepared, tuned: Fi
     return {"max_steps": steps}
 
 
+def _release(train: TrainConfig, task: Task[Any], data: Prepared) -> dict[str, Any]:
+    """The settings of a run whose scores are released: nothing else that depends on validation targets is shown."""
+    assert train.release is not None, "a mechanism is set"
+    (name, parameter), rows = train.release, data.held_out["valid"]
+    if not task.has_targets or not rows:
+        what = "no validation rows" if task.has_targets else "no predictions to score"
+        raise ConfigError(f"train.{name} releases a score on validation rows, and {task.description} has {what} here")
+    if train.select_by == "loss":
+        raise ConfigError(f"train.{name} does not release losses: train.select_by must be score")
+    if parameter == AUTO:
+        parameter = default_parameter(name, num_released_rows(task, len(rows)))
+        log_info(f"{name} {parameter:g}, for {num_released_rows(task, len(rows)):,} validation rows")
+    return {name: parameter, "select_by": "score", "baseline": False}
+
+
 def _schedule(
     train: Mapping[str, Any],
     is_set: set[str],
@@ -250,14 +266,16 @@ def _schedule(
 ) -> dict[str, Any]:
     """The peak of the learning rate, the warmup, and when the model is evaluated."""
     values: dict[str, Any] = {}
-    max_steps = train.get("max_steps")
+    max_steps, traits = train.get("max_steps"), OPTIMIZER_TRAITS[train["optimizer"]]
     if tuned is None:
-        rate = _LEARNING_RATE[train["optimizer"]] / math.sqrt(model.model_dim) * model.lr_scale
+        rate = traits.learning_rate(model.model_dim) * model.lr_scale
         warmup = model.default_warmup_steps or train["warmup_steps"]
         warmup = min(warmup, max(1, max_steps // 10)) if max_steps else warmup
     else:
         is_few = not isinstance(data.train, TokenStream) and len(data.train) < _FEW_LABELS
         rate = default_learning_rate(model.model_dim, tuned.method) * (_RATE_FOR_FEW if is_few else 1.0)
+        if traits.reason:  # that of adamw, by as much more or less as for training from scratch
+            rate *= traits.learning_rate(model.model_dim) / OPTIMIZER_TRAITS["adamw"].learning_rate(model.model_dim)
         steps = max_steps or _MIN_STEPS
         warmup, between = max(1, round(_FINETUNING_WARMUP * steps)), max(10, steps // _EVALUATIONS)
         if tuned.probe and max_steps is None:
@@ -270,12 +288,16 @@ def _schedule(
             values["evaluate_every"] = steps if is_blind else between
     if "learning_rate" not in is_set and train.get("learning_rate") is None:
         values["learning_rate"] = float(f"{rate:.2g}")
+        if traits.reason:
+            log_info(f"train.learning_rate {values['learning_rate']:g} for {train['optimizer']}: {traits.reason}")
     if "warmup_steps" not in is_set:
         values["warmup_steps"] = warmup
     return values
 
 
-def _check(settings: ResolvedSettings, task: Task[Any], data: Prepared, hardware: Hardware) -> None:
+def _check(
+    settings: ResolvedSettings, task: Task[Any], data: Prepared, hardware: Hardware, *, is_set: set[str]
+) -> None:
     """Raise ConfigError where settings cannot be combined, or would have no effect."""
     train, model, tuned = settings.train, settings.model, settings.finetune
     for name in ("label_smoothing", "rdrop"):
@@ -288,8 +310,12 @@ def _check(settings: ResolvedSettings, task: Task[Any], data: Prepared, hardware
         raise ConfigError(f"models of family {model.family} cannot be compiled: train.compile must be never")
     if train.optimizer == "muon" and not model.can_use_muon:
         log_warning(f"muon is tested with Transformers, and model.family is {model.family}")
+    own = OPTIMIZER_TRAITS[train.optimizer].settings
+    for name in ("beta1", "beta2", "epsilon", "weight_decay"):
+        if name in is_set and name not in own:
+            log_warning(f"train.{name} has no effect with train.optimizer={train.optimizer}")
     if tuned is not None and train.optimizer == "muon" and (tuned.layer_decay != 1.0 or tuned.gradual):
-        raise ConfigError("finetune.layer_decay and finetune.gradual are for adamw and adam, got train.optimizer=muon")
+        raise ConfigError("finetune.layer_decay and finetune.gradual are not for muon, got train.optimizer=muon")
     if isinstance(settings.task, TextSettings) and settings.task.embeddings is not None and tuned is not None:
         raise ConfigError("task.embeddings is for models that are trained from scratch: a base has embeddings")
     model.check_length(task.num_positions(data))

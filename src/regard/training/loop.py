@@ -11,9 +11,10 @@ was interrupted anywhere continues as if it had not been.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,20 +22,24 @@ from torch import Tensor, nn
 
 from regard.data.permutation import mix
 from regard.data.prepare import Prepared
-from regard.errors import CheckpointError, RunError
+from regard.errors import CheckpointError, ConfigError, RunError
+from regard.evaluation.registry import find_metric
 from regard.logging import log_info
+from regard.selection.releases import Release, Thresholdout
 from regard.tasks.capabilities import PartSolver, RolloutTask, StatefulTask, capability
 from regard.tasks.task import Batch, Batches, Likelihoods, SelectionScore, Task
-from regard.training.checkpoints import copy_weights, resize_buffers, trained_weights
+from regard.training.checkpoints import copy_weights, resize_buffers, trained_weights, weights_digest
 from regard.training.ema import WeightAverage
 from regard.training.finetuning import lr_multipliers
 from regard.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
 from regard.training.precision import Hardware, ThreadChooser, threads
 from regard.training.probe import PROBE_SHARE, probe_head
 from regard.training.schedules import cooldown_progress, lr_multiplier
-from regard.training.settings import ResolvedSettings
+from regard.training.settings import ResolvedSettings, num_released_rows
 from regard.training.update import Updater, can_use_cuda_graphs
 
+Releaser = Callable[[str, SelectionScore, float | None], Release]
+"""From a hash of the weights, their score on validation rows and that on training rows to what may be used of it."""
 _LOG_EVERY = 10
 _CHECKPOINT_SECONDS = 300.0
 _CHECKPOINT_STEPS, _CHECKPOINT_SHARE = 500, 0.02
@@ -82,6 +87,19 @@ class Progress:
     """When the last line of figures was written."""
     window: list[tuple[Tensor, int, int]] = field(default_factory=list)
     """The summed loss, and the number of targets and of tokens, of each step since then."""
+
+    def add_release(self, rank: float | None) -> bool:
+        """Record an evaluation of which a mechanism releases `rank`; returns whether the weights are the ones to keep.
+
+        They are if their rank is the highest of the run. Weights without a rank are kept, the newest ones, until there
+        are some with one.
+        """
+        is_best = self.kept_score is None or (rank is not None and rank > self.kept_score)
+        self.num_worse = 0 if is_best and rank is not None else self.num_worse + 1
+        if is_best:
+            self.best_step, self.kept_score = self.step, rank
+            self.best_score = rank
+        return is_best
 
     def add_evaluation(self, loss: float, score: SelectionScore | None = None) -> bool:
         """Record an evaluation of the current weights; returns whether they are the ones to keep.
@@ -143,6 +161,7 @@ class Trainer:
             model, task, self.optimizer, self.ema, settings, hardware, is_compiled=config.compile == "always"
         )
         self.progress = Progress()
+        self._release: Releaser | None = None
         self._ahead = BatchPrefetcher(self.batches, is_threaded=hardware.device.type == "cuda")
 
     def fit(
@@ -152,6 +171,7 @@ class Trainer:
         save: Callable[["Trainer"], None] = lambda trainer: None,
         save_best: Callable[["Trainer"], None] = lambda trainer: None,
         should_stop: Callable[[], bool] = lambda: False,
+        release: Releaser | None = None,
     ) -> Outcome:
         """Train until the budget is used, early stopping ends the run, or `should_stop` returns True.
 
@@ -160,7 +180,11 @@ class Trainer:
             save: Called when a checkpoint is due.
             save_best: Called when the validation score, or the loss, is the best so far.
             should_stop: Called after each step.
+            release: Returns what may be used and shown of a score; needed where the settings have a mechanism.
         """
+        if (self.config.mechanism is None) != (release is None):
+            raise ConfigError("a run whose settings have a mechanism needs what releases its scores, and no other does")
+        self._release = release
         progress = self.progress
         clock = time.perf_counter() - progress.seconds
         last_save, save_seconds = progress.seconds, 0.0
@@ -172,8 +196,11 @@ class Trainer:
                 return Outcome(progress, "interrupted", is_finished=False)
             last_save = progress.seconds
         elif self._solve() or (self._is_new() and isinstance(self.task, RolloutTask)):
+            before = time.perf_counter()
             observe({**self._evaluate(save_best), "seconds": time.perf_counter() - clock})
             progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
+            if isinstance(self.task, RolloutTask):  # it samples answers: the time of a pass over the rows says nothing
+                progress.evaluation_seconds = time.perf_counter() - before
         reason = self._reason_to_stop()
         chooser = self._thread_chooser()
         while reason is None:
@@ -221,14 +248,39 @@ class Trainer:
         """The headline score of the averaged weights on validation rows; None where weights are selected by loss."""
         if self.config.select_by != "score":
             return None
+        return self._score(self.data.held_out["valid"])
+
+    def require_releasable(self) -> None:
+        """Raise if the score of this task cannot be released: one that is not a mean of values in [0, 1]."""
+        assert self.config.release is not None, "a mechanism is set"
+        name = self.config.release[0]
+        found = self._score(self.data.held_out["valid"], num_rows=1)  # whose value is not used
+        assert found is not None, "there are validation rows"
+        metric = find_metric(found.metric)
+        if not ((found.is_proportion or metric.is_bounded_mean) and metric.higher_is_better):
+            raise ConfigError(
+                f"train.{name} needs a score that is a mean of values in [0, 1], such as exact match or accuracy, and "
+                f"{self.task.description} is scored by {metric.in_text} here"
+            )
+        if isinstance(self.task, RolloutTask):
+            raise ConfigError(f"train.{name} is not for {self.task.description}, whose rewards are shown")
+        if name == Thresholdout.name and not self.data.train_rows():
+            raise ConfigError("train.thresholdout compares with scores on training rows, and there are none as text")
+
+    def _score(self, rows: Sequence[tuple[str, ...]], *, num_rows: int | None = None) -> SelectionScore | None:
+        metric = None
+        if self.config.release is not None and rows:
+            headline = self.task.headline(rows)
+            metric = find_metric(headline).certified_by or headline
+            num_rows = num_rows or num_released_rows(self.task, len(rows))
+        score = partial(self.task.selection_score, self.model, rows, num_rows=num_rows, metric=metric)
         self.model.eval()
-        rows = self.data.held_out["valid"]
         if self.task.architecture == "encoder-decoder":
             # A step of generation is too little work to be shared by threads, and has a cache in the weights' dtype.
             with self.ema.applied(), threads(1):
-                return self.task.selection_score(self.model, rows)
+                return score()
         with self.ema.applied(), self.hardware.autocast():
-            return self.task.selection_score(self.model, rows)
+            return score()
 
     def training_batch(self, number: int) -> Batch:
         """Training batch `number`, with what the current model adds to it."""
@@ -312,8 +364,8 @@ class Trainer:
         return self.progress.step == 0 and self.progress.best_loss == math.inf
 
     def _solve(self) -> bool:
-        """Whether a new model has parts that were solved; not with few shots, where no validation rows weight them."""
-        if not self._is_new() or self.settings.data.shots is not None:
+        """Whether a new model has parts that were solved; not where no validation rows may weight them."""
+        if not self._is_new() or self.settings.data.shots is not None or self.config.release is not None:
             return False
         seconds = None if self.config.minutes is None else _SOLVING_SHARE * 60 * self.config.minutes
         return isinstance(self.task, PartSolver) and self.task.solve(self.model, self.data, seconds=seconds)
@@ -335,7 +387,7 @@ class Trainer:
             self.data,
             self.batches,
             self.hardware,
-            uses_validation_rows=not is_few,
+            uses_validation_rows=not is_few and self.config.release is None,
             deadline=None if minutes is None else clock + share * 60 * minutes,
             should_stop=should_stop,
         )
@@ -446,6 +498,8 @@ class Trainer:
 
     def _evaluate(self, save_best: Callable[["Trainer"], None]) -> dict[str, Any]:
         """Evaluate on the validation rows, and save the model if it is the best so far."""
+        if self._release is not None:
+            return self._evaluate_released(self._release, save_best)
         self._blend()
         likelihoods = self.validate()
         loss = self._finite(likelihoods.mean, "validation loss")
@@ -455,6 +509,21 @@ class Trainer:
         line = {"step": self.progress.step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
         line |= likelihoods.figures
         return line if score is None else {**line, "valid_score": score.value, "valid_metric": score.metric}
+
+    def _evaluate_released(self, release: Releaser, save_best: Callable[["Trainer"], None]) -> dict[str, Any]:
+        """The same where scores are released: nothing but the answer of the mechanism is used."""
+        score = self.score()
+        assert score is not None, "weights are selected by score"
+        rows = self.data.train_rows() if self.config.thresholdout is not None else []
+        reference = self._score(rows[: score.num_rows]) if rows else None
+        with self.ema.applied():
+            digest = weights_digest(self.model, f"{self.settings.task!r} {self.settings.model!r}")
+        found = release(digest, score, None if reference is None else reference.value)
+        if self.progress.add_release(found.rank):
+            save_best(self)
+        line = {"step": self.progress.step, "valid_score": found.value, "valid_metric": score.metric}
+        kind = "proportion" if score.is_proportion else "mean"
+        return {**line, "release": {**found.to_json(), "examples": score.num_rows, "kind": kind}}
 
     def _blend(self) -> None:
         if not isinstance(self.task, PartSolver):
@@ -494,6 +563,8 @@ class Trainer:
 
     def _no_improvement(self) -> str:
         is_scored, number = self.config.select_by == "score", self.progress.cooldown_patience
+        if self.config.release is not None:
+            return f"the released score has not improved for {number} evaluations"
         what = "neither the validation score nor the loss has" if is_scored else "the validation loss has not"
         return f"{what} improved for {number} evaluations"
 

@@ -1,11 +1,15 @@
 """Optimizers by name, and their state.
 
+Polyak, "Some methods of speeding up the convergence of iteration methods" (1964), for momentum.
+Sutskever et al., "On the importance of initialization and momentum in deep learning" (2013), for Nesterov's momentum.
+Duchi et al., "Adaptive Subgradient Methods" (2011), for AdaGrad; Tieleman & Hinton (2012), lecture 6.5, for RMSProp.
 Kingma & Ba, "Adam" (2014). https://arxiv.org/abs/1412.6980
 Loshchilov & Hutter, "Decoupled Weight Decay Regularization" (2019). https://arxiv.org/abs/1711.05101
 Jordan et al., "Muon" (2024), for the matrices of hidden layers: see `regard.training.muon`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
 
@@ -14,7 +18,41 @@ from torch import Tensor, nn
 
 from regard.training.muon import Muon
 
-OptimizerName = Literal["adamw", "adam", "muon"]
+OptimizerName = Literal["adamw", "adam", "muon", "sgd", "momentum", "nesterov", "adagrad", "rmsprop"]
+
+
+@dataclass(frozen=True)
+class OptimizerTraits:
+    """Which settings an optimizer has, and its default learning rate."""
+
+    settings: frozenset[str]
+    """Those of `beta1`, `beta2`, `epsilon` and `weight_decay` that have an effect."""
+    rate: float
+    """The default learning rate, times `width ** width_exponent` for a model of this width."""
+    width_exponent: float = -0.5
+    reason: str = ""
+    """Why the rate is the default, where it is printed."""
+    is_capturable: bool = False
+    """Whether a CUDA graph can capture its step with a learning rate in a tensor."""
+
+    def learning_rate(self, model_dim: int) -> float:
+        """The default peak for a model of this width that is trained from scratch."""
+        return self.rate * model_dim**self.width_exponent
+
+
+_MEASURED = "within a factor of about 3 of the best in short runs with gradients clipped to norm 1 (docs/log.md)"
+OPTIMIZER_TRAITS: dict[OptimizerName, OptimizerTraits] = {
+    # The peaks of sweeps over widths of 128 to 1,024 (docs/log.md).
+    "adamw": OptimizerTraits(frozenset({"beta1", "beta2", "epsilon", "weight_decay"}), 0.03, is_capturable=True),
+    "adam": OptimizerTraits(frozenset({"beta1", "beta2", "epsilon"}), 0.03, is_capturable=True),
+    "muon": OptimizerTraits(frozenset({"beta1", "beta2", "epsilon", "weight_decay"}), 0.2, is_capturable=True),
+    # The clipped gradient has a norm, not a size per weight, and so the rate does not depend on the width.
+    "sgd": OptimizerTraits(frozenset({"weight_decay"}), 1.0, 0.0, _MEASURED),
+    "momentum": OptimizerTraits(frozenset({"beta1", "weight_decay"}), 0.3, 0.0, _MEASURED),
+    "nesterov": OptimizerTraits(frozenset({"beta1", "weight_decay"}), 0.3, 0.0, _MEASURED),
+    "adagrad": OptimizerTraits(frozenset({"epsilon"}), 0.24, -0.5, _MEASURED),
+    "rmsprop": OptimizerTraits(frozenset({"beta2", "epsilon"}), 0.024, -0.5, _MEASURED),
+}
 
 
 class CombinedOptimizer:
@@ -81,13 +119,14 @@ def make_optimizer(
     weight_decay: float,
     lr_multipliers: Callable[[str], tuple[float, float]] = lambda name: (1.0, 0.0),
 ) -> AnyOptimizer:
-    """A fused optimizer that a CUDA graph can capture; its learning rate is set at each step.
+    """An optimizer whose learning rate is set at each step; Adam, AdamW and Muon can be captured by a CUDA graph.
 
-    With muon, Muon updates the matrices of hidden layers and AdamW all other parameters. `betas` and `epsilon` are
-    those of Adam and AdamW.
+    With muon, Muon updates the matrices of hidden layers and AdamW all other parameters. The first of `betas` is the
+    momentum of momentum and nesterov, the second the decay of RMSProp's mean squared gradient.
 
     Weight decay is applied to matrices only: it would undo the gains of normalization layers, and biases do not
-    overfit. Adam has none.
+    overfit. Adam, AdaGrad and RMSProp have none: as a part of the gradient it would be divided by the root of the
+    squared gradients (Loshchilov & Hutter).
 
     `lr_multipliers` returns for the name of a parameter its learning rate as a share of the schedule's, and the share
     of the run after which it is trained; Muon's matrices have none.
@@ -95,7 +134,7 @@ def make_optimizer(
     hidden = hidden_matrices(model) if name == "muon" else []
     own = set(hidden)
     rest = {p: name for name, p in model.named_parameters() if p.requires_grad and p not in own}
-    decay = 0.0 if name == "adam" else weight_decay
+    decay = weight_decay if "weight_decay" in OPTIMIZER_TRAITS[name].settings else 0.0
     alike: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
     for parameter, parameter_name in rest.items():
         alike.setdefault((parameter.dim() < 2, *lr_multipliers(parameter_name)), []).append(parameter)
@@ -103,16 +142,27 @@ def make_optimizer(
         {"params": alike[key], "weight_decay": 0.0 if key[0] else decay, "lr_scale": key[1], "unfreeze_at": key[2]}
         for key in sorted(alike)
     ]
-    kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
-
-    def adam() -> torch.optim.Optimizer:
-        is_capturable = all(p.is_cuda for p in rest)
-        return kind(groups, lr=0.0, betas=betas, eps=epsilon, fused=True, capturable=is_capturable)
-
     if not hidden:
-        return adam()
+        return _make(name, groups, betas, epsilon)
     muon = Muon(hidden, lr=0.0, weight_decay=weight_decay)
-    return CombinedOptimizer([muon, adam()]) if groups else muon
+    return CombinedOptimizer([muon, _make("adamw", groups, betas, epsilon)]) if groups else muon
+
+
+def _make(
+    name: OptimizerName, groups: list[dict[str, Any]], betas: tuple[float, float], epsilon: float
+) -> torch.optim.Optimizer:
+    match name:
+        case "sgd":
+            return torch.optim.SGD(groups, lr=0.0)
+        case "momentum" | "nesterov":
+            return torch.optim.SGD(groups, lr=0.0, momentum=betas[0], nesterov=name == "nesterov")
+        case "adagrad":
+            return torch.optim.Adagrad(groups, lr=0.0, eps=epsilon)
+        case "rmsprop":
+            return torch.optim.RMSprop(groups, lr=0.0, alpha=betas[1], eps=epsilon)
+    is_capturable = all(parameter.is_cuda for group in groups for parameter in group["params"])
+    kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
+    return kind(groups, lr=0.0, betas=betas, eps=epsilon, fused=True, capturable=is_capturable)
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:

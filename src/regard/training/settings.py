@@ -2,15 +2,17 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, SerializeAsAny, field_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from regard.data.settings import DataConfig
+from regard.errors import ConfigError
 from regard.generation.config import GenerationConfig
 from regard.models.family import ModelConfig, read_model_config
 from regard.models.heads import HeadConfig
+from regard.selection.releases import Mechanism, make_mechanism
 from regard.settings import Settings
 from regard.tasks.registry import find_task
-from regard.tasks.task import TaskSettings
+from regard.tasks.task import Task, TaskSettings
 from regard.training.finetuning import FinetuneConfig
 from regard.training.optimizers import OptimizerName
 from regard.training.precision import DeviceName, PrecisionName
@@ -18,9 +20,12 @@ from regard.training.schedules import ScheduleName
 
 Compile = Literal["auto", "always", "never"]
 SelectBy = Literal["auto", "score", "loss"]
+ReleaseStep = float | Literal["auto"] | None
 
 _EVALUATE_EVERY = 200
 """Steps between evaluations where the budget is not a time limit."""
+_RELEASED_ROWS = 1_000
+"""Validation rows that released scores are computed on, at least, if there are as many: few make wide bounds."""
 
 
 class TrainConfig(Settings):
@@ -49,11 +54,12 @@ class TrainConfig(Settings):
     accumulate: int = Field(default=1, ge=1)
     """Batches of one step; the loss is normalized by the targets of all of them."""
     optimizer: OptimizerName
-    """adamw, adam or muon (for matrices; adamw for the rest). Unset: adamw, but muon for language models that are
-    Transformers, and for those of pairs on a GPU."""
+    """adamw, adam, muon (for matrices; adamw for the rest), sgd, momentum, nesterov, adagrad or rmsprop. Unset: adamw,
+    but muon for language models that are Transformers, and for those of pairs on a GPU."""
     learning_rate: float = Field(gt=0)
     """The peak of the schedule. Unset: 0.03 / sqrt(model_dim), or 0.2 / sqrt(model_dim) for muon (0.064 for pairs);
-    half of it for post-norm Transformers and for the recurrent cell rnn. For fine-tuning: by width and method."""
+    for sgd, momentum, nesterov, adagrad and rmsprop the one that is printed; half of it for post-norm Transformers
+    and for the recurrent cell rnn. For fine-tuning: by width and method."""
     schedule: ScheduleName
     """How the learning rate decays: inverse-sqrt, cosine, linear, trapezoid or constant. Unset: cosine, but trapezoid
     for language models and for muon, and linear for fine-tuning."""
@@ -62,14 +68,14 @@ class TrainConfig(Settings):
     max_steps; for fine-tuning 6 % of all steps. Under a time limit the warmup ends with a tenth of the time at the
     latest."""
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
-    """Decay of the optimizer's mean gradient."""
+    """Decay of the optimizer's mean gradient; the momentum of momentum and nesterov."""
     beta2: float = Field(ge=0.0, lt=1.0)
     """Decay of the optimizer's mean squared gradient. Unset: 0.98, but 0.95 for language models and 0.999 for
     fine-tuning."""
     epsilon: float = Field(default=1e-9, gt=0)
-    """Added to the root of the mean squared gradient in Adam."""
+    """Added to the root of the squared gradients in Adam, AdaGrad and RMSProp."""
     weight_decay: float = Field(ge=0)
-    """Weight decay of AdamW and Muon on matrices; biases and gains have none. Unset: 0.01, but 0.1 for language
+    """Weight decay of AdamW, Muon and SGD on matrices; biases and gains have none. Unset: 0.01, but 0.1 for language
     models and 0.05 for images."""
     label_smoothing: float = Field(ge=0.0, lt=1.0)
     """The share of the target's probability that is spread over all classes. Unset: 0.1 for sequence-to-sequence
@@ -94,6 +100,9 @@ class TrainConfig(Settings):
     checkpoint_every: int | None = Field(default=None, ge=1)
     """Steps between checkpoints; there is one every five minutes in any case. Unset: 500, and under a time limit more,
     where saving would take more than a fiftieth of the time."""
+    keep_checkpoints: int = Field(default=2, ge=2)
+    """The newest checkpoints that are kept: one, and another in case it is damaged; more to measure what changes in
+    training (`regard lab curvature`)."""
     device: DeviceName = "auto"
     """auto, cpu, cuda, or cuda:1 and so on."""
     precision: PrecisionName = "auto"
@@ -109,6 +118,34 @@ class TrainConfig(Settings):
     """Also write the curves for TensorBoard."""
     baseline: bool = True
     """After training, fit a simple model on the same rows in seconds, and test whether the trained one is better."""
+
+    ladder: ReleaseStep = None
+    """Show and use only released validation scores, by the Ladder with this step: the best score so far, which changes
+    where a candidate is better by more than the step. The certificate then holds although scores decide what is tried
+    next. auto: 1 / sqrt(validation rows)."""
+    thresholdout: ReleaseStep = None
+    """The same by Thresholdout with this threshold: the score on training rows, unless that on validation rows differs
+    from it by more than the threshold. auto: 4 / sqrt(validation rows)."""
+
+    @model_validator(mode="after")
+    def _has_one_mechanism(self) -> Self:
+        if self.ladder is not None and self.thresholdout is not None:
+            raise ConfigError("scores are released by one mechanism, got both train.ladder and train.thresholdout")
+        _ = self.mechanism
+        return self
+
+    @property
+    def release(self) -> tuple[str, ReleaseStep] | None:
+        """The name of the mechanism that releases scores, and its step or threshold; None where all are shown."""
+        names = [name for name in ("ladder", "thresholdout") if getattr(self, name) is not None]
+        return (names[0], getattr(self, names[0])) if names else None
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """The mechanism that releases scores, once its step or threshold is resolved."""
+        if self.release is None or isinstance(self.release[1], str | None):
+            return None
+        return make_mechanism(self.release[0], self.release[1])
 
     @property
     def evaluation_steps(self) -> int | None:
@@ -184,6 +221,11 @@ class DraftSettings(ResolvedSettings):
         """A copy with some training settings replaced; those that the user has not set stay unset."""
         given = self.train.model_dump(exclude_unset=True)
         return self.model_copy(update={"train": TrainConfig.draft({**given, **values}, section="train")})
+
+
+def num_released_rows(task: Task[Any], num_rows: int) -> int:
+    """The number of validation rows that released scores are computed on, of so many."""
+    return min(num_rows, max(task.selection_rows, _RELEASED_ROWS))
 
 
 def read_task_settings(values: Any, *, is_draft: bool = False) -> TaskSettings:

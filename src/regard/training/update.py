@@ -19,6 +19,7 @@ from regard.nn.losses import exclude_from_compile
 from regard.nn.precision import has_float8
 from regard.tasks.task import Batch, Objective, Task, to_device
 from regard.training.ema import WeightAverage
+from regard.training.optimizers import OPTIMIZER_TRAITS
 from regard.training.precision import Hardware, is_out_of_memory
 from regard.training.settings import ResolvedSettings, TrainConfig
 
@@ -215,6 +216,7 @@ def can_use_cuda_graphs(settings: ResolvedSettings, hardware: Hardware) -> bool:
     """Whether updates are captured as CUDA graphs."""
     config = settings.train
     is_possible = config.cuda_graphs and config.accumulate == 1 and settings.model.can_use_cuda_graphs
+    is_possible = is_possible and OPTIMIZER_TRAITS[config.optimizer].is_capturable
     return hardware.device.type == "cuda" and is_possible
 
 

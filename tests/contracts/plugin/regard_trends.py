@@ -276,7 +276,9 @@ class Trend(Task[TrendSettings]):
         )  # fmt: skip
         return replace(super().report(model, data), sections=[section])
 
-    def forecast(self, model: Any, data: Any, *, horizon: int | None = None) -> list[SeriesForecast]:
+    def forecast(
+        self, model: Any, data: Any, *, horizon: int | None = None, encoding: str | None = None
+    ) -> list[SeriesForecast]:
         """The last number again: enough for a capability that regard knows from its own task."""
         steps, last = horizon or 1, parse(Path(data).read_text().split("\t")[0])[-1]
         times = [str(step) for step in range(steps)]

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from fastapi.testclient import TestClient
 from tests.contracts.test_tasks import rows_of_trees
 from tests.nn.test_chart import binary_trees
 from tests.tiny import tiny
@@ -19,6 +20,7 @@ from regard.evaluation.metrics.brackets import count_brackets
 from regard.evaluation.metrics.classes import f1
 from regard.explanation.pages import page_data
 from regard.nn.chart import IMPOSSIBLE
+from regard.serving.app import make_app
 from regard.tasks.parsing.drawing import draw_as_svg, draw_as_text
 from regard.tasks.parsing.model import as_chart, tree_log_likelihood
 from regard.tasks.parsing.task import span_labels
@@ -126,6 +128,19 @@ def test_a_command_draws_a_tree_as_text_and_to_a_file(run: Any, tmp_path: Path, 
     tree = run.predict("the cat sees")
     assert capsys.readouterr().out == draw_as_text(tree) + "\n"
     assert path.read_text(encoding="utf-8") == draw_as_svg(tree)
+
+
+def test_a_certificate_is_of_exact_trees(run: Any):
+    found = run.certificate().to_json()
+    assert found["validation"]["metric"] == "exact_trees"
+
+
+def test_a_server_draws_trees_where_that_is_asked_for(run: Any):
+    client = TestClient(make_app(run))
+    (plain,) = client.post("/predict", json={"inputs": ["the cat sees"]}).json()["predictions"]
+    (drawn,) = client.post("/predict", json={"inputs": ["the cat sees"], "draw": True}).json()["predictions"]
+    assert client.get("/model").json()["output"] == "tree"
+    assert drawn == {**plain, "svg": draw_as_svg(plain["output"])}
 
 
 @pytest.mark.parametrize(

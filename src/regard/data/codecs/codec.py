@@ -62,5 +62,5 @@ def read_codecs(folder: Path, types: Mapping[str, type[Codec]]) -> dict[str, Cod
         try:
             codecs[name] = codec_type.from_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{path} is not a {codec_type.__name__}: {error}") from None
+            raise CheckpointError(f"{path} cannot be read as {codec_type.__name__}: {error}") from None
     return codecs

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, Shaped
 from numpy.typing import NDArray
 
 from regard.data.codecs.codec import Codec
-from regard.data.formats.episodes import Episode, read_episode
+from regard.data.formats.episodes import Episode, action_width_of, read_episode, require_alike
 from regard.data.formats.messages import format_count
 from regard.errors import DataError
 
@@ -69,7 +69,7 @@ class EpisodeCodec(Codec):
         episodes = [read_episode(text) for text in texts]
         first = episodes[0]
         for each in episodes:
-            _require_alike(each, first.observations.shape[1], _width(first), first.is_discrete)
+            require_alike(each, first.observations.shape[1], action_width_of(first), first.is_discrete)
         observations = np.concatenate([each.observations for each in episodes])
         actions = np.concatenate([each.actions for each in episodes])
         returns = np.array([each.rewards.sum() for each in episodes])
@@ -123,10 +123,10 @@ class EpisodeCodec(Codec):
         episode = read_episode(text, is_history=is_history)
         width = 1 if self.is_discrete else self.action_width
         has_actions = len(episode.actions) > 0
-        _require_alike(
+        require_alike(
             episode,
             self.num_features,
-            width if has_actions else _width(episode),
+            width if has_actions else action_width_of(episode),
             self.is_discrete if has_actions else episode.is_discrete,
         )
         if has_actions and self.is_discrete and episode.actions.max() >= self.num_actions:
@@ -213,23 +213,6 @@ class EpisodeCodec(Codec):
         found: dict[str, Any] = json.loads(text)
         lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
         return cls(**{**found, **lists})
-
-
-def _require_alike(episode: Episode, num_features: int, width: int, is_discrete: bool) -> None:
-    if episode.observations.shape[1] != num_features:
-        raise DataError(
-            f"observations of {format_count(episode.observations.shape[1], 'number')}, and those of others have "
-            f"{num_features:,}"
-        )
-    if episode.is_discrete != is_discrete:
-        kinds = ("numbers", "integers") if is_discrete else ("integers", "numbers")
-        raise DataError(f"actions that are {kinds[0]}, and those of others are {kinds[1]}")
-    if _width(episode) != width:
-        raise DataError(f"actions of {format_count(_width(episode), 'number')}, and those of others have {width:,}")
-
-
-def _width(episode: Episode) -> int:
-    return 1 if episode.is_discrete else episode.actions.shape[1]
 
 
 def _returns_to_go(rewards: NDArray[np.float64]) -> NDArray[np.float64]:

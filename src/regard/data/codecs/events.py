@@ -23,7 +23,7 @@ from regard.errors import DataError
 
 _HORIZON_QUANTILES = (0.25, 0.5, 0.75)
 _NUM_SCALES = 16
-_LARGEST_VALUE = 1e3
+LARGEST_VALUE = 1e3
 """The largest standardized value; larger ones are clipped."""
 _LARGEST_MEMORY = 0.99
 
@@ -146,7 +146,7 @@ class EventCodec(Codec):
         return EncodedHistory(
             kinds,
             (gaps / self.scale).astype(np.float32),
-            standardized.clip(-_LARGEST_VALUE, _LARGEST_VALUE).astype(np.float16),
+            standardized.clip(-LARGEST_VALUE, LARGEST_VALUE).astype(np.float16),
         )
 
     def to_columns(self, history: EncodedHistory) -> tuple[list[int], list[int], list[int], list[int]]:

@@ -96,7 +96,7 @@ def parse_episode(record: Any, *, is_history: bool = False) -> Episode:
     return Episode(seen if is_history else seen[:length], done, given.reshape(-1), terminated is not False)
 
 
-def open_episodes(paths: AnyPath | Sequence[AnyPath], *, skip_bad: bool = False) -> Table:
+def open_episodes(paths: AnyPath | Sequence[AnyPath], *, skip_bad: bool = False, encoding: str | None = None) -> Table:
     """The episodes of JSON lines or of arrays as a table with one row for each, as JSON."""
     files = tuple(check_file(path) for path in as_paths(paths))
     is_array = [format_suffix(path) == ".npz" for path in files]
@@ -110,7 +110,7 @@ def open_episodes(paths: AnyPath | Sequence[AnyPath], *, skip_bad: bool = False)
         columns=(EPISODE_ROLE,),
         inferred=[f"read {' and '.join(path.name for path in files)} as {kind} of episodes"],
         skip_bad=skip_bad,
-        read=partial(_read_files, files),
+        read=partial(_read_files, files, encoding),
     )
 
 
@@ -123,27 +123,53 @@ def episodes_in_memory(records: Sequence[Any], *, skip_bad: bool = False) -> Tab
         columns=(EPISODE_ROLE,),
         inferred=[],
         skip_bad=skip_bad,
-        read=lambda: (_record(number, record) for number, record in enumerate(records, 1)),
+        read=lambda: _read_records(enumerate(records, 1)),
     )
 
 
-def _read_files(paths: Iterable[Path]) -> Iterator[Record]:
+def _read_files(paths: Iterable[Path], encoding: str | None) -> Iterator[Record]:
     for path in paths:
-        if format_suffix(path) == ".npz":
-            yield from (_record(number, record) for number, record in enumerate(_array_episodes(path), 1))
+        is_array = format_suffix(path) == ".npz"
+        yield from _read_records(
+            enumerate(_array_episodes(path) if is_array else iter_lines(path, encoding=encoding), 1)
+        )
+
+
+def _read_records(records: Iterable[tuple[int, Any]]) -> Iterator[Record]:
+    """The records, those that are no episodes or are unlike the first one as faulty ones."""
+    first: Episode | None = None
+    for number, record in records:
+        if isinstance(record, str) and not record.strip():
+            yield number, (), BLANK
             continue
-        for number, line in enumerate(iter_lines(path), 1):
-            if not line or line.isspace():
-                yield number, (), BLANK
-            else:
-                yield _record(number, line)
+        try:
+            episode = read_episode(record)
+            first = first or episode
+            require_alike(episode, first.observations.shape[1], action_width_of(first), first.is_discrete)
+            yield number, (episode.to_json(),), ""
+        except DataError as error:
+            yield number, (), str(error)
 
 
-def _record(number: int, record: Any) -> Record:
-    try:
-        return number, (read_episode(record).to_json(),), ""
-    except DataError as error:
-        return number, (), str(error)
+def require_alike(episode: Episode, num_features: int, width: int, is_discrete: bool) -> None:
+    """Raise where an episode has other observations or actions than others."""
+    if episode.observations.shape[1] != num_features:
+        raise DataError(
+            f"observations of {format_count(episode.observations.shape[1], 'number')}, and those of others have "
+            f"{num_features:,}"
+        )
+    if episode.is_discrete != is_discrete:
+        kinds = ("numbers", "integers") if is_discrete else ("integers", "numbers")
+        raise DataError(f"actions that are {kinds[0]}, and those of others are {kinds[1]}")
+    if action_width_of(episode) != width:
+        raise DataError(
+            f"actions of {format_count(action_width_of(episode), 'number')}, and those of others have {width:,}"
+        )
+
+
+def action_width_of(episode: Episode) -> int:
+    """The numbers of an action; 1 for an integer."""
+    return 1 if episode.is_discrete else episode.actions.shape[1]
 
 
 def read_episode(record: Any, *, is_history: bool = False) -> Episode:

@@ -36,7 +36,7 @@ from regard.data.formats.cells import (
     with_decimal_point,
 )
 from regard.data.formats.columns import require_column
-from regard.data.formats.layouts import BLANK
+from regard.data.formats.layouts import BLANK, ReadOptions
 from regard.data.formats.messages import format_column, format_count, format_names
 from regard.data.formats.records import RecordTable, cell, open_records
 from regard.errors import DataError
@@ -163,6 +163,7 @@ def read_events(
     unit: str | None = None,
     values: Sequence[str] | None = None,
     keeps_single: bool = False,
+    options: ReadOptions = ReadOptions(),  # noqa: B008  frozen
 ) -> EventTable:
     """Read the events of a file, or of rows in memory.
 
@@ -174,9 +175,12 @@ def read_events(
         values: The columns of numbers, for a model that was trained on them; unset, all that have numbers.
         keeps_single: Whether subjects with one event and no end are kept, from which something is predicted and nothing
             is learned.
+        options: The encoding and the format of a file, where they are known.
     """
     wanted = [*used, *filter(None, (columns.subject, columns.time, columns.event))]
-    table = open_records(data, wanted=wanted or None)
+    table = open_records(
+        data, wanted=wanted or None, encoding=options.encoding, format=options.format, header=options.header
+    )
     table.check()
     rows = [(line, row) for line, row, fault in table.read() if fault != BLANK]
     names = [table.names[require_column(name, table.names, where=table.name)] for name in used] or list(table.names)

@@ -31,7 +31,7 @@ from regard.data.formats.cells import (
     with_decimal_point,
 )
 from regard.data.formats.columns import require_column
-from regard.data.formats.layouts import BLANK
+from regard.data.formats.layouts import BLANK, ReadOptions
 from regard.data.formats.messages import format_column, format_count, format_names
 from regard.data.formats.records import cell, open_records
 from regard.errors import DataError
@@ -157,6 +157,7 @@ def read_series(
     static: Sequence[str] = (),
     covariates: Sequence[Covariate] | None = None,
     resample: str | None = None,
+    options: ReadOptions = ReadOptions(),  # noqa: B008  frozen
 ) -> SeriesTable:
     """Read the series of a file, or of rows or columns in memory.
 
@@ -170,12 +171,13 @@ def read_series(
         static: Covariates with one value for each series.
         covariates: Those of another table, with their categories, instead of `known` and `static`.
         resample: A step such as `1 hour`, to which rows are averaged.
+        options: The encoding and the format of a file, where they are known.
     """
     if covariates is not None:
         known = [each.name for each in covariates if not each.is_static]
         static = [each.name for each in covariates if each.is_static]
     named = [*columns, *known, *static] if columns else []
-    table = _open_table(data, [*named, *filter(None, (time_column, id_column))])
+    table = _open_table(data, [*named, *filter(None, (time_column, id_column))], options)
     names = list(dict.fromkeys(table.name_of(name) for name in named)) or list(table.columns)
     roles = _find_roles(table, names, time_column, id_column, known, static)
     times = _read_times(table, roles.time)
@@ -271,7 +273,7 @@ class _Table:
         return [text for text in self.texts(name, most) if text.lower() not in _MISSING]
 
 
-def _open_table(data: Any, wanted: Sequence[str]) -> _Table:
+def _open_table(data: Any, wanted: Sequence[str], options: ReadOptions) -> _Table:
     if isinstance(data, Mapping):
         columns = {str(name): np.asarray(column) for name, column in data.items()}
         if not columns or len({len(column) for column in columns.values()}) > 1:
@@ -280,7 +282,9 @@ def _open_table(data: Any, wanted: Sequence[str]) -> _Table:
         if not len(next(iter(columns.values()))):
             raise DataError("the table in memory has no rows")
         return _Table("the table in memory", columns, range(1, len(next(iter(columns.values()))) + 1))
-    table = open_records(data, wanted=wanted or None)
+    table = open_records(
+        data, wanted=wanted or None, encoding=options.encoding, format=options.format, header=options.header
+    )
     table.check()
     rows = [(line, row) for line, row, fault in table.read() if fault != BLANK]
     columns = {name: [(as_text(cell(row, name)) or "").strip() for _, row in rows] for name in table.names}

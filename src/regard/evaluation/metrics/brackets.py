@@ -113,6 +113,11 @@ BRACKET_PRECISION = Metric(
 BRACKET_RECALL = Metric(
     name="bracket_recall", label="Bracket recall", counter=lambda each: bracket_counts(each).micro(recall)
 )
-BRACKET_F1 = Metric(name="bracket_f1", label="Bracket F1", counter=lambda each: bracket_counts(each).micro(f1))
+BRACKET_F1 = Metric(
+    name="bracket_f1",
+    label="Bracket F1",
+    counter=lambda each: bracket_counts(each).micro(f1),
+    certified_by="exact_trees",
+)
 TAG_ACCURACY = Metric(name="tag_accuracy", label="Tag accuracy", counter=on_pairs(count_tag_accuracy))
 EXACT_TREES = Metric(name="exact_trees", label="Exact trees", counter=on_pairs(count_exact_trees))

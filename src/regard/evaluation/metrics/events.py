@@ -10,10 +10,14 @@ observed. On data without censoring all weights are 1.
 The AUROC at a horizon is the probability that a landmark with an event within it has a higher predicted risk of that
 event than one without (Uno et al., "Evaluating Prediction Rules for t-Year Survivors", 2007).
 
+Simulated risks are those of an event within a horizon whatever comes before it. They are judged at one time of each
+subject, and each event has weights of its own, since it may come before or after the end of the observation.
+
 Dimensions: `landmarks`, `subjects`, `resamples`.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -110,6 +114,37 @@ def _count_brier(examples: Examples) -> Counts:
     return Counts(statistics=np.asarray(sums, np.float64), compute=ratio)
 
 
+def simulated_outcomes(
+    risks: Float[np.ndarray, "subjects horizons events"],
+    waits: Float[np.ndarray, "subjects events"],
+    observed: Float[np.ndarray, " subjects"],
+    horizons: Sequence[float],
+) -> Float[np.ndarray, "subjects horizons events 3"]:
+    """The field `simulated_risks` of examples: the weight, whether the event came within the horizon, and its risk.
+
+    Args:
+        risks: The predicted risks.
+        waits: The time until each event first came; infinite where it did not while the subject was observed.
+        observed: The time until the end of the observation.
+        horizons: The horizons.
+    """
+    found = np.empty((*risks.shape, 3))
+    for event, wait in enumerate(waits.T):
+        is_censored = ~np.isfinite(wait)
+        gaps = np.where(is_censored, observed, wait)
+        for place, horizon in enumerate(horizons):
+            weights = censoring_weights(gaps, is_censored, horizon)
+            found[:, place, event] = np.column_stack([weights, wait <= horizon, risks[:, place, event]])
+    return found
+
+
+def _count_simulated_brier(examples: Examples) -> Counts:
+    table = np.asarray(examples.require("simulated_risks")[0], np.float64)
+    weights, outcomes, risks = np.moveaxis(table, -1, 0)
+    errors = (weights * (outcomes - risks) ** 2).mean(axis=(1, 2))
+    return Counts(statistics=np.column_stack([errors, np.ones(len(errors))]), compute=ratio)
+
+
 class _Risks:
     """Landmarks of all subjects as arrays, and the AUROC of each event at each horizon."""
 
@@ -125,9 +160,7 @@ class _Risks:
                 "a landmark must have for each horizon its weight, the event within it and the risk of each event, "
                 f"got the shape {self.table.shape}"
             )
-        draws = np.random.default_rng(_SEED).integers(len(risks), size=(_NUM_RESAMPLES, len(risks)))
-        counts = np.stack([np.bincount(draw, minlength=len(risks)) for draw in draws])
-        self.multiplicity = np.concatenate([np.ones((1, len(risks))), counts])
+        self.multiplicity = _multiplicity(len(risks))
         self.num_subjects = len(risks)
 
     def by_horizon(self) -> Float[np.ndarray, "horizons resamples"]:
@@ -143,18 +176,36 @@ class _Risks:
             for event, each in enumerate(risks, start=1)
             if len({*(events[used] == event)}) == 2
         ]
-        return np.nanmean(found, axis=0) if found else np.full(len(resampled), np.nan)
+        return _known_mean(found) if found else np.full(len(resampled), np.nan)
 
     def score(self, values: Float[np.ndarray, " resamples"], name: str) -> Score:
-        settings: dict[str, str | int | float] = {"n": self.num_subjects, "weights": "ipcw"}
-        drawn, interval = values[1:][np.isfinite(values[1:])], None
-        if self.num_subjects > 1 and len(drawn) and np.isfinite(values[0]):
-            interval = percentile_interval(drawn, CONFIDENCE)
-            settings |= {"interval": "bootstrap", "confidence": CONFIDENCE, "resamples": _NUM_RESAMPLES, "seed": _SEED}
-        else:
-            settings |= {"interval": "none"}
-        value = float(values[0]) if np.isfinite(values[0]) else 0.5  # no pair to judge: no better than chance
-        return Score(name=name, value=value, interval=interval, settings=settings)
+        return _auroc_score(values, name, self.num_subjects)
+
+
+def _known_mean(values: Any) -> Float[np.ndarray, " resamples"]:
+    """The mean of those that are known; a resample may have no case of any event, and has NaN then."""
+    known = np.isfinite(values)
+    return np.where(known.any(axis=0), np.nansum(values, axis=0) / np.maximum(known.sum(axis=0), 1), np.nan)
+
+
+def _multiplicity(num_subjects: int) -> Float[np.ndarray, "resamples subjects"]:
+    """How often each subject is part of all subjects, which come first, and of resamples."""
+    draws = np.random.default_rng(_SEED).integers(num_subjects, size=(_NUM_RESAMPLES, num_subjects))
+    counts = np.stack([np.bincount(draw, minlength=num_subjects) for draw in draws])
+    return np.concatenate([np.ones((1, num_subjects)), counts])
+
+
+def _auroc_score(values: Float[np.ndarray, " resamples"], name: str, num_subjects: int) -> Score:
+    """The first value, with an interval by the others."""
+    settings: dict[str, str | int | float] = {"n": num_subjects, "weights": "ipcw"}
+    drawn, interval = values[1:][np.isfinite(values[1:])], None
+    if num_subjects > 1 and len(drawn) and np.isfinite(values[0]):
+        interval = percentile_interval(drawn, CONFIDENCE)
+        settings |= {"interval": "bootstrap", "confidence": CONFIDENCE, "resamples": _NUM_RESAMPLES, "seed": _SEED}
+    else:
+        settings |= {"interval": "none"}
+    value = float(values[0]) if np.isfinite(values[0]) else 0.5  # no pair to judge: no better than chance
+    return Score(name=name, value=value, interval=interval, settings=settings)
 
 
 def score_auroc(examples: Examples) -> Score:
@@ -162,7 +213,7 @@ def score_auroc(examples: Examples) -> Score:
     risks = _Risks(examples)
     found = risks.by_horizon()
     kept = found[np.isfinite(found[:, 0])]
-    return risks.score(np.nanmean(kept, axis=0) if len(kept) else found[0], "risk_auroc")
+    return risks.score(_known_mean(kept) if len(kept) else found[0], "risk_auroc")
 
 
 def score_auroc_by_horizon(examples: Examples) -> Mapping[str, Score]:
@@ -175,6 +226,18 @@ def score_auroc_by_horizon(examples: Examples) -> Mapping[str, Score]:
         f"within_{name}": risks.score(values, f"risk_auroc_within_{name}")
         for name, values in zip(names, found, strict=True)
     }
+
+
+def score_simulated_auroc(examples: Examples) -> Score:
+    """The AUROC of simulated risks, its mean over the events and horizons that some subjects have and others do not."""
+    table = np.asarray(examples.require("simulated_risks")[0], np.float64)
+    multiplicity, found = _multiplicity(len(table)), []
+    for weights, outcomes, risks in np.moveaxis(table, -1, 1).reshape(len(table), 3, -1).transpose(2, 1, 0):
+        used = weights > 0
+        if len({*outcomes[used]}) == 2:
+            found.append(weighted_auroc(risks[used], outcomes[used] > 0, multiplicity[:, used] * weights[used]))
+    values = _known_mean(found) if found else np.full(len(multiplicity), np.nan)
+    return _auroc_score(values, "simulated_risk_auroc", len(table))
 
 
 EVENT_LOG_LIKELIHOOD = Metric(
@@ -209,3 +272,19 @@ RISK_AUROC = Metric(
     part_scorer=score_auroc_by_horizon,
     needs=("risks",),
 )
+SIMULATED_BRIER_SCORE = Metric(
+    name="simulated_brier_score",
+    label="Brier score of simulated risks",
+    counter=_count_simulated_brier,
+    needs=("simulated_risks",),
+    higher_is_better=False,
+    digits=4,
+)
+"""The squared error of the simulated risk of an event within a horizon, its mean over events and horizons."""
+SIMULATED_RISK_AUROC = Metric(
+    name="simulated_risk_auroc",
+    label="AUROC of simulated risks",
+    scorer=score_simulated_auroc,
+    needs=("simulated_risks",),
+)
+SIMULATION_METRICS = (SIMULATED_BRIER_SCORE.name, SIMULATED_RISK_AUROC.name)

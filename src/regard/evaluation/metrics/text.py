@@ -16,7 +16,7 @@ from sacrebleu.metrics import bleu as sacrebleu_bleu
 from sacrebleu.metrics import chrf as sacrebleu_chrf
 
 from regard.errors import ConfigError, DataError
-from regard.evaluation.counts import Counts, check_equal_lengths, count_right
+from regard.evaluation.counts import Counts, check_equal_lengths, count_right, ratio
 from regard.evaluation.examples import Examples
 from regard.evaluation.registry import Metric, on_pairs
 
@@ -174,6 +174,13 @@ def _count_format_of(examples: Examples) -> Counts:
     return count_format(outputs, str(examples.settings.get("format", ".*")))
 
 
+def _mean_reward(examples: Examples) -> Counts:
+    (rewards,) = examples.require("rewards")
+    return Counts(statistics=np.column_stack([np.asarray(rewards, np.float64), np.ones(len(rewards))]), compute=ratio)
+
+
+MEAN_REWARD = Metric(name="mean_reward", label="Mean reward", counter=_mean_reward, needs=("rewards",), digits=None)
+"""The mean reward of answers that a model samples, in the unit of the reward."""
 FORMAT_MATCH = Metric(
     name="format_match",
     label="Format",

@@ -3,17 +3,19 @@
 The test rows stay sealed.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from regard.data.prepare import Prepared
 from regard.errors import ConfigError, RunError
-from regard.evaluation.registry import find_metric_of
+from regard.evaluation.registry import find_metric, find_metric_of
 from regard.experiments.jobs import last_metrics
 from regard.runs.folder import RunFolder
 from regard.selection.bounds import ScoreSummary
 from regard.selection.ledger import evaluations
+from regard.selection.releases import read_release
 from regard.settings import nearest
 from regard.tasks.registry import make_task
 from regard.training.settings import ResolvedSettings
@@ -52,9 +54,16 @@ def read_objectives(names: Sequence[str], settings: ResolvedSettings, data: Prep
     task, rows = make_task(settings.task, data.codecs), data.held_out["valid"]
     if not rows:
         raise ConfigError("a sweep selects by validation rows, and there are none")
-    known = [*task.metric_names(), *RUN_OBJECTIVES]
+    known, headline = [*task.metric_names(), *RUN_OBJECTIVES], task.headline(rows)
+    if (release := settings.train.release) is not None:
+        released = find_metric(headline).certified_by or headline
+        names = names or [released]
+        if unreleased := [name for name in names if name not in (released, "parameters", "seconds")]:
+            raise ConfigError(
+                f"train.{release[0]} releases {released} alone: objectives must be that, parameters or seconds, got "
+                f"{unreleased[0]}"
+            )
     if not names:
-        headline = task.headline(rows)
         names = ["loss" if not task.has_targets else headline if headline in known else known[0]]
     for name in names:
         if name not in known:
@@ -70,13 +79,21 @@ def report_of(folder: RunFolder) -> dict[str, Any] | None:
     return lines[-1] if lines else None
 
 
-def measure_run(folder: RunFolder) -> dict[str, float]:
-    """All values that a finished run can be ranked by."""
+def measure_run(folder: RunFolder) -> dict[str, float | None]:
+    """All values that a finished run can be ranked by; None for a score of which only is known that others are better.
+
+    Where scores are released there is no loss: it is infinite.
+    """
     report = report_of(folder)
     if report is None:
         raise RunError(f"the training of {folder.path} is not finished")
+    release = None if report.get("release") is None else read_release(report["release"])
     return {
-        **{name: score["value"] for name, score in report["scores"].items() if isinstance(score, dict)},
+        **{
+            name: score["value"] if release is None or release.rank is not None else None
+            for name, score in report["scores"].items()
+            if isinstance(score, dict)
+        },
         "loss": best_loss(folder.read_ledger()),
         "parameters": float(folder.read_provenance().num_parameters),
         "seconds": float(last_metrics(folder.path)["seconds"]),
@@ -85,7 +102,8 @@ def measure_run(folder: RunFolder) -> dict[str, float]:
 
 def best_loss(evaluations: Sequence[dict[str, Any]]) -> float:
     """The lowest validation loss of a training: that of the saved weights, where these are selected by loss."""
-    return min((line["scores"]["loss"] for line in evaluations if line["event"] == "training"), default=float("inf"))
+    losses = (line["scores"].get("loss", math.inf) for line in evaluations if line["event"] == "training")
+    return min(losses, default=math.inf)
 
 
 def evaluations_of(folder: RunFolder) -> list[dict[str, Any]]:
@@ -93,7 +111,8 @@ def evaluations_of(folder: RunFolder) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for line in evaluations(folder.read_ledger(), "valid"):
         scores = {n: s["value"] if isinstance(s, dict) else s for n, s in line["scores"].items() if n != "rows"}
-        kept = {"time": line["time"], "event": line["event"], "candidate": line["candidate"], "scores": scores}
+        kept = {name: line[name] for name in ("time", "event", "candidate", "release") if name in line}
+        kept["scores"] = scores
         found.setdefault((line["event"], line["candidate"]), kept)
     return list(found.values())
 
@@ -103,7 +122,8 @@ def objective_scores(folder: RunFolder, objectives: Sequence[SweepObjective]) ->
     report = report_of(folder)
     assert report is not None, "a finished run has a report"
     names = [objective.name for objective in objectives if objective.name in report["scores"]]
-    return {"rows": report["scores"]["rows"], "scores": {name: report["scores"][name] for name in names}}
+    found = {"rows": report["scores"]["rows"], "scores": {name: report["scores"][name] for name in names}}
+    return found if report.get("release") is None else {**found, "release": report["release"]}
 
 
 def correct_rows(report: dict[str, Any], name: str) -> ScoreSummary | None:

@@ -17,14 +17,16 @@ from regard.logging import quiet_logs
 from regard.models.presets import find_preset
 from regard.runs.train import REPORT_ROWS
 from regard.selection.bounds import smallest_difference
+from regard.selection.releases import MECHANISMS
 from regard.selection.space import Range, Space, read_space
 from regard.settings import merge_tables, nearest, read_toml
 from regard.tasks.registry import make_task
 from regard.training.defaults import choose_size, draft, find_hardware, resolve
-from regard.training.settings import DraftSettings
+from regard.training.settings import DraftSettings, num_released_rows
 
 SAMPLERS, PRUNERS = ("random", "tpe", "grid"), ("none", "hyperband")
 DEFAULT_TRIALS = 50
+_REPEATS = 3
 _DEFAULT_STEPS = {"cpu": 160, "cuda": 2_000}
 """Steps of a trial, so that fifty of them take about ten minutes."""
 _EVALUATIONS, _EVALUATIONS_TO_PRUNE = 3, 9
@@ -40,6 +42,7 @@ _FIXED = {
     "train.device": "all trials are trained on the same device",
     **{f"data.{name}": "all trials have the same rows" for name in DataConfig.model_fields if name not in _SEARCHABLE},
     **{f"train.{name}": "all trials have the same budget" for name in ("max_steps", "max_epochs", "minutes")},
+    **{f"train.{name}": "all trials share one mechanism, with one step" for name in MECHANISMS},
 }
 
 
@@ -54,7 +57,7 @@ class SweepOptions:
     objectives: Sequence[str] = ()
     minutes: float | None = None
     steps: int | None = None
-    repeats: int = 3
+    repeats: int | None = None
     seed: int = 0
 
     def check(self) -> None:
@@ -64,7 +67,7 @@ class SweepOptions:
                 raise ConfigError(f"no {what} is called {value!r}{nearest(value, known)}")
         if self.trials is not None and self.trials < 1:
             raise ConfigError(f"a sweep needs at least one trial, got {self.trials}")
-        if self.repeats < 0:
+        if self.repeats is not None and self.repeats < 0:
             raise ConfigError(f"repeats must be at least 0, got {self.repeats}")
         if self.minutes is not None and self.steps is not None:
             raise ConfigError(f"a trial has one budget, got minutes={self.minutes:g} and steps={self.steps}")
@@ -148,7 +151,13 @@ class SweepPlan:
 
     @property
     def sensitivity(self) -> str:
-        """The smallest difference that such a sweep can detect, in a sentence."""
+        """The smallest difference that such a sweep can detect, in a sentence; or how its scores are released."""
+        for name in MECHANISMS:
+            if (step := self.settings["train"].get(name)) is not None:
+                return (
+                    f"N = {self.num_rows:,} validation rows; scores are released by {name} {step:g}, and the bound "
+                    "holds although they decide what is tried next"
+                )
         evaluations = 1 if self.steps is None or self.every is None else math.ceil(self.steps / self.every)
         hypotheses = (self.num_trials + self.repeats) * evaluations
         least = smallest_difference(self.num_rows, num_candidates=max(2, hypotheses))
@@ -181,7 +190,12 @@ def plan_sweep(folder: Path, options: SweepOptions, values: Mapping[str, Any]) -
     _check_comparable(objectives, space, options.pruner)
     if options.pruner != "none" and (len(objectives) > 1 or resolved.train.max_steps is None):
         raise ConfigError("hyperband compares trials at the same step: it needs one objective, and a budget in steps")
+    if (release := resolved.train.release) is not None:
+        _check_release(options, release[0])
+        budget[release[0]] = release[1]
     own = {"train": budget} | ({} if "preset" in space.ranges else {"preset": settings.preset})
+    num_rows = len(data.held_out["valid"])
+    num_rows = min(REPORT_ROWS, num_rows) if release is None else num_released_rows(make_task(settings.task), num_rows)
     return SweepPlan(
         folder=str(folder),
         data=list(values["data"]["train"]),
@@ -193,14 +207,25 @@ def plan_sweep(folder: Path, options: SweepOptions, values: Mapping[str, Any]) -
         pruner=options.pruner,
         seed=options.seed,
         num_trials=num_trials,
-        repeats=options.repeats,
+        repeats=_REPEATS if options.repeats is None and release is None else options.repeats or 0,
         every=resolved.train.evaluation_steps,
         steps=resolved.train.max_steps if resolved.train.minutes is None else None,
-        num_rows=min(REPORT_ROWS, len(data.held_out["valid"])),
+        num_rows=num_rows,
         task=settings.task.name,
         preset=settings.preset,
         device=device,
     )
+
+
+def _check_release(options: SweepOptions, name: str) -> None:
+    """Raise if an option needs scores that a mechanism does not release."""
+    if options.pruner != "none":
+        raise ConfigError(f"{options.pruner} compares validation losses, which train.{name} does not release")
+    if options.repeats:
+        raise ConfigError(
+            f"repeats compare the scores of one setting with other seeds, which train.{name} does not release: "
+            f"repeats must be 0, got {options.repeats}"
+        )
 
 
 def _read_space(tables: Mapping[str, Any], values: Mapping[str, Any], first: DraftSettings) -> Space:

@@ -49,15 +49,16 @@ from regard.explanation.report.sweep import draw_sweep, write_sweep
 from regard.files import write_atomically
 from regard.logging import format_duration, log_info
 from regard.runs.folder import RunFolder
-from regard.runs.train import flatten
+from regard.runs.train import flatten, given_values, read_step
 from regard.selection.bounds import DELTA, Bound, smallest_difference, tightest_bound
 from regard.selection.ledger import Ledger, candidates_in
+from regard.selection.releases import MECHANISMS, bound_released, read_release
 from regard.selection.space import nested
 from regard.settings import merge_tables, to_toml
 from regard.version import version
 
-_FILES = ("study.db", "space.toml", "trials", "repeats", "ledger.jsonl", "ledger.head", "result.json", "sweep.html",
-          "sweep.png", "logs", "sweep.json")  # fmt: skip
+_FILES = ("study.db", "space.toml", "trials", "repeats", "ledger.jsonl", "ledger.head", "releases.jsonl", "result.json",
+          "sweep.html", "sweep.png", "logs", "sweep.json")  # fmt: skip
 """What a sweep writes to its folder; the file that identifies it is the last."""
 _STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
@@ -91,7 +92,9 @@ def sweep(
     tokenizer: str | None = None,
     device: str | None = None,
     settings: Mapping[str, Any] | None = None,
-    repeats: int = 3,
+    repeats: int | None = None,
+    ladder: float | bool | None = None,
+    thresholdout: float | bool | None = None,
     seed: int = 0,
     storage: str | None = None,
     workers: int | None = None,
@@ -117,7 +120,10 @@ def sweep(
         tokenizer: bpe, unigram, characters, bytes, words, wordpunct, or the path of a tokenizer.json.
         device: auto, cpu, cuda or cuda:N.
         settings: What all trials share, nested as in `run.toml`.
-        repeats: With how many other seeds the winner's settings are trained again.
+        repeats: With how many other seeds the winner's settings are trained again. Unset: 3, or 0 with a mechanism.
+        ladder: Show and use only scores that a Ladder with this step, which all trials share, releases: the bound on
+            the winner's score then holds although scores decide what is tried next. True chooses the step.
+        thresholdout: The same by Thresholdout with this threshold.
         seed: Of the sampler.
         storage: The URL of a database that several machines share, each with a folder of its own.
         workers: Trials at a time, with one thread each. Unset: one for each core, or one on a GPU.
@@ -148,7 +154,11 @@ def sweep(
     options.check()
     folder = Path(out if out is not None else default_folder("sweep", data))
     options_given = shared_values(task=task, columns=columns, encoding=encoding, tokenizer=tokenizer, device=device)
-    given = merge_tables(settings or {}, options_given) | ({} if model is None else {"preset": model})
+    released = given_values(train={"ladder": read_step(ladder), "thresholdout": read_step(thresholdout)})
+    given = merge_tables(settings or {}, merge_tables(options_given, released))
+    given |= {} if model is None else {"preset": model}
+    if storage is not None and any(given.get("train", {}).get(name) is not None for name in MECHANISMS):
+        raise ConfigError("machines that share a storage do not share the record of released scores: omit the storage")
     values = with_data(given, data, folder, what="sweep", overwrite=overwrite, mark=_FILES[-1])
     plan = plan_sweep(folder, options, values)
     plan = _write_request(plan, storage, overwrite=overwrite)
@@ -322,7 +332,8 @@ class _SweepLedger:
         for each in evaluations:
             key = each["event"], f"{run}, {each['candidate']}"
             if key not in self._known:
-                self._ledger.add("valid", *key, each["scores"], evaluated=each["time"])
+                more = {"release": each["release"]} if "release" in each else {}
+                self._ledger.add("valid", *key, each["scores"], evaluated=each["time"], **more)
                 self._known.add(key)
 
 
@@ -337,7 +348,11 @@ def describe_trial(index: int, trial: FrozenTrial, plan: SweepPlan) -> str:
         loss = best_loss(attributes.get(TrialKey.EVALUATIONS, []))
         return f"trial {index}: pruned at step {attributes.get(TrialKey.STEPS, 0):,}, loss {loss:.4g} ({settings})"
     found = attributes[TrialKey.VALUES]
-    reached = ", ".join(f"{score_label(each.name)} {found[each.name]:.4g}" for each in plan.objectives)
+    reached = ", ".join(
+        f"{score_label(each.name)} "
+        + ("no better than the released one" if (value := found[each.name]) is None else f"{value:.4g}")
+        for each in plan.objectives
+    )
     return f"trial {index}: {reached} after {format_duration(found['seconds'])} ({settings})"
 
 
@@ -411,6 +426,7 @@ def sweep_table(study: Study, plan: SweepPlan) -> dict[str, Any]:
         "hypotheses": num_hypotheses,
         "smallest_difference": smallest_difference(rows, num_candidates=max(2, num_hypotheses)),
         "bound": None if bound is None else bound.to_json(),
+        "release": winner.user_attrs[TrialKey.REPORT].get("release"),
         "ledger": ledger.head,
         "paths": plan.data,
         "shared": {name: value for name, value in flatten(plan.settings).items() if name != "data.train"},
@@ -443,7 +459,7 @@ def pareto_front(trials: dict[int, FrozenTrial], objectives: Sequence[SweepObjec
 
 def _describe(index: int, trial: FrozenTrial, plan: SweepPlan, *, is_optimal: bool) -> dict[str, Any]:
     values, evaluations = trial.user_attrs.get(TrialKey.VALUES, {}), trial.user_attrs.get(TrialKey.EVALUATIONS, [])
-    losses = [line["scores"]["loss"] for line in evaluations if line["event"] == "training"]
+    losses = [line["scores"]["loss"] for line in evaluations if "loss" in line["scores"]]
     return {
         "number": index,
         "state": _STATES[trial.state],
@@ -464,8 +480,10 @@ def _describe_winner(index: int, winner: FrozenTrial, plan: SweepPlan, *, is_pro
     """The winner, and the values of its settings with other seeds; `optimism` is the difference."""
     objective = plan.objectives[0]
     value = winner.user_attrs[TrialKey.VALUES][objective.name]
+    if value is None:  # the trials with a released score have failed
+        value = winner.user_attrs[TrialKey.REPORT]["scores"][objective.name]["value"]
     folders = [RunFolder(plan.repeat_path(number)) for number in range(1, plan.repeats + 1)]
-    repeats = [measure_run(folder)[objective.name] for folder in folders]
+    repeats = [float(measure_run(folder)[objective.name] or 0.0) for folder in folders]
     mean = statistics.fmean(repeats) if repeats else None
     interval = list(mean_interval(repeats)[1:]) if len(repeats) > 1 else None
     if is_proportion and interval is not None:
@@ -485,5 +503,10 @@ def _describe_winner(index: int, winner: FrozenTrial, plan: SweepPlan, *, is_pro
 def _bound(winner: FrozenTrial, plan: SweepPlan, num_hypotheses: int) -> tuple[int, Bound | None]:
     """N, and the bounds of the winner's true score, where it is a proportion of rows."""
     report = winner.user_attrs[TrialKey.REPORT]
+    if (release := report.get("release")) is not None:
+        is_proportion = release["kind"] == "proportion"
+        return release["examples"], bound_released(
+            read_release(release), release["examples"], is_proportion=is_proportion, delta=DELTA
+        )
     scores, rows = correct_rows(report, plan.objectives[0].name), int(report["rows"])
     return rows, None if scores is None else tightest_bound(scores, num_candidates=max(1, num_hypotheses), delta=DELTA)

@@ -74,7 +74,8 @@ def train_trial(study: Study, trial: Trial, plan: SweepPlan) -> None:
         elif report_of(folder) is None:
             train(out=folder.path, resume=True, show_progress=False, on_evaluation=on_evaluation)
         found = measure_run(folder)
-        values = [found[objective.name] for objective in plan.objectives]
+        # A score of which is known only that others are better is the worst one.
+        values = [0.0 if (value := found[objective.name]) is None else value for objective in plan.objectives]
         if any(map(math.isnan, values)):
             raise RunError(f"objectives must be numbers, got {values}")
         trial.set_user_attr(TrialKey.VALUES, found)

@@ -329,7 +329,8 @@ def _plot_importance(axes: Axes, sweep: Mapping[str, Any]) -> None:
 def _plot_selected(axes: Axes, sweep: Mapping[str, Any]) -> None:
     """Plots the score of the selected trial with its bound, and the scores of its settings with other seeds."""
     winner, goal, bound = sweep["winner"], sweep["objectives"][0]["name"], sweep["bound"]
-    bars = [f"upper bar: bound for all M = {sweep['hypotheses']:,} candidates"] if bound is not None else []
+    covered = f"all M = {sweep['hypotheses']:,} candidates" if sweep.get("release") is None else "released scores"
+    bars = [f"upper bar: bound for {covered}"] if bound is not None else []
     bars += ["lower bar: 95 % interval of the mean over seeds"] if winner["interval"] is not None else []
     label = "\n".join([score_label(goal), *bars])
     style_axes(axes, title="Selected trial and other seeds", xlabel=label, grid="x")
@@ -357,7 +358,7 @@ def _plot_front(axes: Axes, sweep: Mapping[str, Any]) -> None:
     """Plots the first two objectives against each other, and the Pareto front."""
     first, second = (goal["name"] for goal in sweep["objectives"][:2])
     style_axes(axes, title=f"Pareto front: {score_label(first)} by {score_label(second)}", xlabel=score_label(second))
-    finished = [trial for trial in sweep["trials"] if trial["state"] == "finished"]
+    finished = [trial for trial in sweep["trials"] if all(map(is_finite, trial["values"].values()))]
     places = [(trial["values"][second], trial["values"][first]) for trial in finished]
     axes.plot(*zip(*places, strict=True), "o", color=_OTHERS, alpha=_ALPHAS[1], markersize=4.5)
     front = sorted(place for place, trial in zip(places, finished, strict=True) if trial["is_pareto_optimal"])

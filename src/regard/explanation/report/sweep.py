@@ -149,8 +149,14 @@ def _bound_sentence(sweep: Mapping[str, Any]) -> str:
     )
     if bound is None:
         return f"Certificate: {score}; it is not a proportion of rows, so it has no bound."
+    if (release := sweep.get("release")) is not None:
+        score = (
+            f"{score_label(goal)} {format_number(sweep['winner']['value'], digits_of(sweep))}, released by "
+            f"{release['mechanism']} {release['parameter']:g} on N = {sweep['rows']:,} validation rows, one of "
+            f"{sweep['hypotheses']:,} candidates"
+        )
     ends = f"{bound['lower']:.3f} to {bound['upper']:.3f} with {100 * (1 - bound['delta']):g} % confidence"
-    is_adaptive = sweep["sampler"] == "tpe" or sweep["pruner"] != "none"
+    is_adaptive = (sweep["sampler"] == "tpe" or sweep["pruner"] != "none") and release is None
     caveat = "; a guide only, since earlier scores decided what was tried next" if is_adaptive else ""
     return f"Certificate: {score}: the true value lies in {ends} ({bound['name']}){caveat}."
 
@@ -187,7 +193,10 @@ def _importance(sweep: Mapping[str, Any]) -> list[tuple[str, float]]:
 def _settings(sweep: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "validation rows, N", f"{sweep['rows']:,}"
     yield "candidates, M", f"{sweep['hypotheses']:,}"
-    yield "smallest decisive difference", f"{sweep['smallest_difference']:.3f}"
+    if (release := sweep.get("release")) is None:
+        yield "smallest decisive difference", f"{sweep['smallest_difference']:.3f}"
+    else:
+        yield release["mechanism"], f"{release['parameter']:g}, {release['query']:,} evaluations until the best"
     for name in ("sampler", "pruner", "budget", "seed"):
         yield name, str(sweep[name])
     yield "last hash of the ledger", sweep["ledger"][:16]

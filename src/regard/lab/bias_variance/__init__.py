@@ -9,4 +9,5 @@ BIAS_VARIANCE = StudyEntry(
     title="Bias, variance, and selection among functions",
     question="How do bias and variance depend on capacity, and what does selection among K functions cost?",
     function="regard.lab.bias_variance.risks:study_bias_variance",
+    reads="a table of texts or numbers with labels or numbers",
 )

@@ -27,9 +27,11 @@ depend on each other. Two families are measured:
     coins        random predictions, independent of the label and of each other
     thresholds   1 if x is at least t, for K equally spaced t: neighbors predict almost the same
 
-The risk is decomposed for three learners: polynomials by their degree, ridge
-regression by its strength, and random features by their number, through the point
-where there are as many features as rows.
+The risk is decomposed for four learners: polynomials by their degree, ridge
+regression by its strength, random features by their number, through the point
+where there are as many features as rows, and networks by their hidden units, as by
+Geman et al. With the rows of a file $f$ is not known: what is measured is then the sum
+of squared bias and noise, on rows that no training set is drawn from.
 
 Dimensions: `draw` of a training set or of n examples, `row`, `input`, `point` of evaluation, `feature`, `function`.
 """
@@ -50,6 +52,8 @@ from torch import Tensor
 from regard.evaluation.intervals import mean_interval
 from regard.lab.bias_variance import BIAS_VARIANCE
 from regard.lab.drawing import COLORS, INK, MUTED, label_axes, make_panels, plot_errorbars
+from regard.lab.networks import draw_networks
+from regard.lab.own_data import LabeledRows, read_labeled_rows
 from regard.lab.random_features import draw_random_features, ridge_regression
 from regard.lab.study import Study, StudySection, StudyTable
 from regard.logging import log_info, progress_bar
@@ -64,7 +68,10 @@ FLIPPED = 0.2
 """The fraction of flipped labels for thresholds, which is the risk of the best one."""
 FAILURE_PROBABILITY = 0.05
 _NUMBERS_AT_ONCE = 2**21
-_CAPACITIES = {"polynomials": "degree", "ridge regression": "1 / strength", "random features": "features"}
+_FILE_BANDWIDTH = 1.0
+"""The bandwidth of random features on rows of a file, whose inputs have a variance of 1."""
+_CAPACITIES = {"polynomials": "degree", "ridge regression": "1 / strength", "random features": "features",
+               "networks": "hidden units"}  # fmt: skip
 """The learners, and the measure of their capacity."""
 
 
@@ -125,6 +132,64 @@ def decompose_risk(
         repetitions.append(torch.stack([bias.mean(), variance.mean(), residuals.square().mean()]))
     bias, variance, risk = torch.stack(repetitions, dim=1)
     return RiskDecomposition(capacity, bias, variance, problem.noise**2, risk)
+
+
+def decompose_file_risk(
+    rows: LabeledRows, learner: RegressionLearner, capacity: float, *, num_rows: int, num_draws: int, num_points: int,
+    rng: torch.Generator,
+) -> RiskDecomposition:  # fmt: skip
+    """As `decompose_risk`, with training sets drawn from every other row and points from the rows between them.
+
+    The estimate of `bias` is that of the squared bias plus the noise, and `noise` is 0.
+    """
+    train, test = (LabeledRows(rows.inputs[i::2], rows.targets[i::2], rows.kind, "") for i in range(2))
+
+    def draw(some: LabeledRows, sets: int, count: int) -> tuple[Tensor, Tensor]:
+        chosen = torch.rand(sets, len(some), generator=rng).topk(min(count, len(some)), dim=1).indices
+        return some.inputs[chosen], some.targets[chosen]
+
+    repetitions = []
+    for _ in range(_NUM_BATCHES):
+        points, targets = draw(test, 1, num_points)
+        predicted = learner(*draw(train, num_draws, num_rows), points.expand(num_draws, -1, -1), rng)
+        variance = predicted.var(dim=0)
+        bias = (predicted.mean(dim=0) - targets[0]).square() - variance / num_draws
+        points, targets = draw(test, num_draws, num_points)
+        residuals = learner(*draw(train, num_draws, num_rows), points, rng) - targets
+        repetitions.append(torch.stack([bias.mean(), variance.mean(), residuals.square().mean()]))
+    bias, variance, risk = torch.stack(repetitions, dim=1)
+    return RiskDecomposition(capacity, bias, variance, 0.0, risk)
+
+
+def linear_learner(*, strength: float) -> RegressionLearner:
+    """Ridge regression on the inputs and a constant."""
+
+    def with_constant(inputs: Tensor) -> Tensor:
+        return F.pad(inputs, (0, 1), value=1.0)
+
+    def learn(inputs: Tensor, targets: Tensor, points: Tensor, rng: torch.Generator) -> Tensor:
+        weights = ridge_regression(with_constant(inputs), targets[..., None], strength=strength)
+        return (with_constant(points) @ weights)[..., 0]
+
+    return learn
+
+
+def hidden_unit_learner(width: int, *, steps: int, learning_rate: float) -> RegressionLearner:
+    """Networks with one hidden tanh layer, trained by Adam on all rows from initial weights of their own."""
+
+    def learn(inputs: Tensor, targets: Tensor, points: Tensor, rng: torch.Generator) -> Tensor:
+        networks = draw_networks(len(inputs), inputs.size(-1), width, rng=rng)
+        rows, labels, tests = (each.to(networks.hidden) for each in (inputs, targets, points))
+        optimizer = torch.optim.Adam(networks.parameters, lr=learning_rate)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            # The gradient of the sum has each network's own.
+            (networks(rows) - labels).square().mean(dim=1).sum().backward()
+            optimizer.step()
+        with torch.no_grad():
+            return networks(tests).to(points)
+
+    return learn
 
 
 def polynomial_learner(degree: int, *, strength: float) -> RegressionLearner:
@@ -284,6 +349,9 @@ class BiasVarianceSizes:
     feature_strength: float = 1e-5
     """Without some ridge penalty the variance is infinite where there are as many features as rows."""
     widths: tuple[int, ...] = (3, 6, 12, 20, 30, 45, 60, 80, 120, 250, 500, 1000)
+    hidden_units: tuple[int, ...] = (1, 2, 3, 4, 6, 10, 20, 40)
+    network_steps: int = 300
+    network_rate: float = 0.03
     num_draws: int = 50
     """Training sets of a repetition."""
     num_points: int = 200
@@ -296,16 +364,25 @@ class BiasVarianceSizes:
 _FULL = BiasVarianceSizes(
     widths=(3, 6, 9, 12, 16, 20, 30, 38, 45, 52, 57, 60, 63, 68, 80, 100, 120, 250, 500, 1000, 2000), num_draws=100,
     num_points=500, num_functions=(2, 5, 10, 100, 1_000, 10_000, 100_000), num_examples=(50, 100, 200, 400, 800, 1600),
-    num_choices=1_000,
+    num_choices=1_000, hidden_units=(1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 80), network_steps=1_000,
 )  # fmt: skip
 
 
-def study_bias_variance(*, quick: bool = False, seed: int = 0, sizes: BiasVarianceSizes | None = None) -> Study:
-    """Measure bias and variance over training sets, and the optimism of the best of K functions."""
+def study_bias_variance(
+    *, quick: bool = False, seed: int = 0, data: str | None = None, sizes: BiasVarianceSizes | None = None
+) -> Study:
+    """Measure bias and variance over training sets, and the optimism of the best of K functions.
+
+    With a file, `data`, training sets are drawn from its rows; functions are not selected.
+    """
     sizes = sizes or (BiasVarianceSizes() if quick else _FULL)
     rng = torch.Generator().manual_seed(seed)
-    figure, axes = make_panels(3, 3, height=3.5)
-    sections = [_decompositions(axes[:4], sizes, rng), _selections(axes[4:], sizes, rng)]
+    if data is not None:
+        rows = read_labeled_rows(data, study=BIAS_VARIANCE.name, seed=seed)
+        figure, axes = make_panels(2, 2, height=3.5)
+        return BIAS_VARIANCE.result(sizes, [_file_decompositions(axes, rows, sizes, rng)], figure)
+    figure, axes = make_panels(4, 3, width=13.0, height=3.5)
+    sections = [_decompositions(axes[:5], sizes, rng), _selections(axes[5:], sizes, rng)]
     return BIAS_VARIANCE.result(sizes, sections, figure)
 
 
@@ -323,10 +400,12 @@ def _decompositions(panels: Sequence[Axes], sizes: BiasVarianceSizes, rng: torch
     features = [
         (n, feature_learner(n, bandwidth=sizes.bandwidth, strength=sizes.feature_strength)) for n in sizes.widths
     ]
+    networks = _hidden_unit_learners(sizes)
     curves, tables, lowest = {}, [], []
     for axes, (name, unit), log, problem, learners, num_rows in zip(
-        panels, _CAPACITIES.items(), ("y", "xy", "xy"), (wave, wave, product), (polynomials, ridge, features),
-        (sizes.num_rows, sizes.num_rows, sizes.feature_rows), strict=False,
+        panels, _CAPACITIES.items(), ("y", "xy", "xy", "xy"), (wave, wave, product, wave),
+        (polynomials, ridge, features, networks), (sizes.num_rows, sizes.num_rows, sizes.feature_rows, sizes.num_rows),
+        strict=False,
     ):  # fmt: skip
         curves[name] = curve = [
             decompose_risk(problem, learner, capacity, num_rows=num_rows, num_draws=sizes.num_draws,
@@ -345,7 +424,7 @@ def _decompositions(panels: Sequence[Axes], sizes: BiasVarianceSizes, rng: torch
             axes.minorticks_off()
     panels[2].axvline(sizes.feature_rows, color=MUTED, linewidth=1, linestyle=":")
     panels[2].text(1.1 * sizes.feature_rows, 1.3e-3, "as many as rows", fontsize=8, color=MUTED)
-    _draw_sums(panels[3], curves)
+    _draw_sums(panels[4], curves)
     of_features = curves["random features"]
     top = max(of_features, key=lambda parts: float(parts.variance.mean()))
     falls = sum(mean_interval(after.bias - before.bias)[2] < 0 for before, after in pairwise(of_features))
@@ -353,6 +432,7 @@ def _decompositions(panels: Sequence[Axes], sizes: BiasVarianceSizes, rng: torch
     ratios = [float(parts.total.mean() / parts.risk.mean()) for parts in measured]
     return [
         f"The risk is lowest for {'; '.join(lowest)}.",
+        _network_finding(curves["networks"]),
         f"The variance of random features is largest, {float(top.variance.mean()):.3g}, at {top.capacity:,g} features "
         f"for {sizes.feature_rows} rows; bias² falls significantly in {falls} of {len(of_features) - 1} steps.",
         f"Bias² + variance + noise agrees with the risk measured on other training sets, within the 95 % interval of "
@@ -361,10 +441,61 @@ def _decompositions(panels: Sequence[Axes], sizes: BiasVarianceSizes, rng: torch
     ], tables
 
 
-def _table(name: str, unit: str, curve: Sequence[RiskDecomposition]) -> StudyTable:
+def _hidden_unit_learners(sizes: BiasVarianceSizes) -> list[tuple[int, RegressionLearner]]:
+    train = {"steps": sizes.network_steps, "learning_rate": sizes.network_rate}
+    return [(n, hidden_unit_learner(n, **train)) for n in sizes.hidden_units]
+
+
+def _network_finding(curve: Sequence[RiskDecomposition], bias: str = "bias²") -> str:
+    first, last = curve[0], curve[-1]
+    return (
+        f"From {first.capacity:g} to {last.capacity:g} hidden units the {bias} of networks changes from "
+        f"{float(first.bias.mean()):.3g} to {float(last.bias.mean()):.3g} and their variance from "
+        f"{float(first.variance.mean()):.3g} to {float(last.variance.mean()):.3g}."
+    )
+
+
+def _file_decompositions(
+    panels: Sequence[Axes], rows: LabeledRows, sizes: BiasVarianceSizes, rng: torch.Generator
+) -> StudySection:
+    """The decomposition on the rows of a file: ridge regression, random features and networks."""
+    num_rows = min(sizes.feature_rows, max(10, len(rows) // 8))
+    learners = {
+        "ridge regression": [(1 / s, linear_learner(strength=s)) for s in sizes.strengths],
+        "random features": [
+            (n, feature_learner(n, bandwidth=_FILE_BANDWIDTH, strength=sizes.feature_strength)) for n in sizes.widths
+        ],
+        "networks": _hidden_unit_learners(sizes),
+    }
+    curves, tables, lowest = {}, [], []
+    for axes, (name, several) in zip(panels, learners.items(), strict=False):
+        curves[name] = curve = [
+            decompose_file_risk(rows, learner, capacity, num_rows=num_rows, num_draws=sizes.num_draws,
+                                num_points=sizes.num_points, rng=rng)
+            for capacity, learner in progress_bar(several, name, total=len(several))
+        ]  # fmt: skip
+        best = min(curve, key=lambda parts: float(parts.risk.mean()))
+        lowest.append(f"{name} at {_CAPACITIES[name]} = {best.capacity:,g} ({float(best.risk.mean()):.3f})")
+        tables.append(_table(name, _CAPACITIES[name], curve, has_truth=False))
+        _draw_curve(axes, curve, has_truth=False)
+        label_axes(axes, name.capitalize(), _CAPACITIES[name], "squared error", log="xy", legend="best", fontsize=8)
+        axes.minorticks_off()
+    _draw_sums(panels[3], curves)
+    measured = [parts for several in curves.values() for parts in several]
+    return [
+        f"Trained on {num_rows} rows of {len(rows):,} ({rows.description}), the risk is lowest for "
+        f"{'; '.join(lowest)}; always predicting the mean has {float(rows.targets.var()):.3f}.",
+        _network_finding(curves["networks"], "bias² + noise"),
+        f"Bias² + noise + variance agrees with the risk measured on other training sets, within the 95 % interval of "
+        f"their difference, at {len(measured) - sum(map(sum_differs, measured))} of {len(measured)} capacities.",
+    ], tables
+
+
+def _table(name: str, unit: str, curve: Sequence[RiskDecomposition], *, has_truth: bool = True) -> StudyTable:
+    bias = "bias² (unbiased estimate)" if has_truth else "bias² + noise (unbiased estimate)"
     return StudyTable(
         f"{name}: decomposition of the risk",
-        [unit, "bias² (unbiased estimate)", "variance", "noise", "sum", "measured risk", "sum - risk"],
+        [unit, bias, "variance", "noise" if has_truth else "known noise", "sum", "measured risk", "sum - risk"],
         [[parts.capacity, float(parts.bias.mean()), float(parts.variance.mean()), parts.noise,
           float(parts.total.mean()), float(parts.risk.mean()), mean_interval(parts.total - parts.risk)]
          for parts in curve],
@@ -373,10 +504,10 @@ def _table(name: str, unit: str, curve: Sequence[RiskDecomposition]) -> StudyTab
     )  # fmt: skip
 
 
-def _draw_curve(axes: Axes, curve: Sequence[RiskDecomposition]) -> None:
+def _draw_curve(axes: Axes, curve: Sequence[RiskDecomposition], *, has_truth: bool = True) -> None:
     places = [parts.capacity for parts in curve]
     for values, color, name in (
-        ([parts.bias for parts in curve], COLORS[0], "bias²"),
+        ([parts.bias for parts in curve], COLORS[0], "bias²" if has_truth else "bias² + noise"),
         ([parts.variance for parts in curve], COLORS[1], "variance"),
     ):
         middle, low, high = zip(*map(mean_interval, values), strict=True)
@@ -384,7 +515,8 @@ def _draw_curve(axes: Axes, curve: Sequence[RiskDecomposition]) -> None:
         positive = [value if end > 0 else math.nan for value, end in zip(middle, low, strict=True)]
         axes.plot(places, positive, color=color, linewidth=1.4, label=name)
         axes.fill_between(places, [max(value, 1e-9) for value in low], high, color=color, alpha=0.2, linewidth=0)
-    axes.axhline(curve[0].noise, color=MUTED, linewidth=1, linestyle="--", label="noise")
+    if has_truth:
+        axes.axhline(curve[0].noise, color=MUTED, linewidth=1, linestyle="--", label="noise")
     axes.plot(places, [float(parts.total.mean()) for parts in curve], color=INK, linewidth=1.4, label="sum")
     measured = [float(parts.risk.mean()) for parts in curve]
     axes.plot(places, measured, "o", color=COLORS[2], markersize=5, markerfacecolor="none", label="measured risk")
@@ -393,7 +525,7 @@ def _draw_curve(axes: Axes, curve: Sequence[RiskDecomposition]) -> None:
 def _draw_sums(axes: Axes, curves: Mapping[str, Sequence[RiskDecomposition]]) -> None:
     """The difference of sum and risk, relative to the risk, with its interval."""
     start = 0
-    for (name, curve), color, marker in zip(curves.items(), COLORS, "osD", strict=False):
+    for (name, curve), color, marker in zip(curves.items(), COLORS, "osD^", strict=False):
         estimates = [mean_interval((parts.total - parts.risk) / parts.risk.mean()) for parts in curve]
         places = range(start, start + len(curve))
         plot_errorbars(axes, places, estimates, fmt=marker, color=color, markersize=3.5, label=name)

@@ -9,5 +9,5 @@ CONTEXT = StudyEntry(
     title="Long context: cost and quality of kinds of attention",
     question="What do windows, strides and linear attention save at which length, and what can they not retrieve?",
     function="regard.lab.context.kinds:study_context",
-    reads_data=True,
+    reads="a text file",
 )

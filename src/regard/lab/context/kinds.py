@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,7 +124,7 @@ def study_context(
         _compare_passkeys(axes[5], sizes, seed),
     ]
     add_figure_legend(figure, axes[0], "outside lower center")
-    return CONTEXT.result(sizes, sections, figure, data="synthetic" if data is None else Path(data).name)
+    return CONTEXT.result(sizes, sections, figure)
 
 
 def make_decoder(values: _Values, vocab_size: int, sizes: ContextSizes, *, seed: int) -> Transformer:

@@ -9,5 +9,5 @@ DECODING = StudyEntry(
     title="Greedy decoding, beam search and sampling from a language model",
     question="Is the most probable continuation of a text like the text that people write?",
     function="regard.lab.decoding.strategies:study_decoding",
-    reads_data=True,
+    reads="a text file",
 )

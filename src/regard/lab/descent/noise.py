@@ -25,8 +25,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.evaluation.intervals import Interval, mean_interval
-from regard.lab.curvature import flat_gradient, flat_weights, hessian_product, set_flat_weights
 from regard.lab.descent.rates import DescentProblem
+from regard.lab.hessian import flat_gradient, flat_weights, hessian_product, set_flat_weights
 from regard.lab.networks import BinaryExamples, draw_examples, draw_networks, error_rates, logistic_losses
 from regard.logging import progress_bar
 

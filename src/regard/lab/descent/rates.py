@@ -37,8 +37,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.lab.curvature import Curvature, flat_gradient, flat_weights, set_flat_weights, top_curvature
 from regard.lab.exercises import draw_delayed_copy
+from regard.lab.hessian import Curvature, flat_gradient, flat_weights, set_flat_weights, top_curvature
 from regard.logging import progress_bar
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.nn.losses import IGNORED

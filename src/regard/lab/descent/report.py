@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
 from regard.evaluation.intervals import Interval, mean_interval
-from regard.lab.curvature import Curvature
 from regard.lab.descent import DESCENT, noise, rates
 from regard.lab.drawing import COLORS, INK, MUTED, label_axes, make_panels, plot_errorbars
+from regard.lab.hessian import Curvature
 from regard.lab.study import Study, StudySection, StudyTable
 from regard.logging import log_info
 

@@ -25,7 +25,7 @@ features or widths, `epoch` of a measurement, `member` models trained in paralle
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -39,6 +39,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from regard.evaluation.intervals import Interval, mean_interval
 from regard.lab.double_descent import DOUBLE_DESCENT
 from regard.lab.drawing import COLORS, MUTED, add_figure_legend, label_axes, make_panels, plot_band
+from regard.lab.own_data import LabeledRows, read_labeled_rows
 from regard.lab.random_features import (
     FeatureKind,
     draw_random_features,
@@ -161,6 +162,40 @@ def draw_sign_examples(num_rows: int, input_dim: int, noises: Sequence[float], *
     return SignExamples(inputs, truth, labels)
 
 
+DrawSigns = Callable[[int, int, Sequence[float], torch.Generator], tuple[SignExamples, SignExamples]]
+"""From numbers of training and test rows and fractions of flipped labels to a training and a test set."""
+
+
+def draw_normal_sets(input_dim: int) -> DrawSigns:
+    """Training and test sets of `draw_sign_examples`."""
+
+    def draw(
+        num_rows: int, num_test: int, noises: Sequence[float], rng: torch.Generator
+    ) -> tuple[SignExamples, SignExamples]:
+        return (
+            draw_sign_examples(num_rows, input_dim, noises, rng=rng),
+            draw_sign_examples(num_test, input_dim, noises, rng=rng),
+        )
+
+    return draw
+
+
+def draw_file_sets(rows: LabeledRows) -> DrawSigns:
+    """Training and test sets of different rows of a file."""
+
+    def draw(
+        num_rows: int, num_test: int, noises: Sequence[float], rng: torch.Generator
+    ) -> tuple[SignExamples, SignExamples]:
+        chosen = torch.randperm(len(rows), generator=rng)[: num_rows + num_test]
+        inputs, truth = rows.inputs[chosen], rows.signs[chosen]
+        uniform = torch.rand(len(chosen), generator=rng, dtype=torch.float64)
+        labels = torch.stack([torch.where(uniform < noise, -truth, truth) for noise in noises], dim=1)
+        both = SignExamples(inputs, truth, labels)
+        return SignExamples(*(part[:num_rows] for part in both)), SignExamples(*(part[num_rows:] for part in both))
+
+    return draw
+
+
 @dataclass(frozen=True)
 class FeatureRisks:
     """Test risks of random features."""
@@ -182,21 +217,22 @@ class FeatureRisks:
 
 
 def measure_features(
-    kind: FeatureKind, sizes: DoubleDescentSizes, noises: Sequence[float], *, seed: int
+    kind: FeatureKind, sizes: DoubleDescentSizes, noises: Sequence[float], *, seed: int, draw: DrawSigns | None = None
 ) -> FeatureRisks:
     """Fit each number of features in each draw of data and features, which all noises share."""
     widths, bandwidth, input_dim = sizes.feature_widths, sizes.bandwidth, sizes.feature_inputs
+    draw = draw or draw_normal_sets(input_dim)
     risks, limits, seeds = [], [], range(seed, seed + sizes.feature_draws)
     for each in progress_bar(seeds, f"{kind} features", total=len(seeds)):
         rng = torch.Generator().manual_seed(each)
-        rows = draw_sign_examples(sizes.feature_rows, input_dim, noises, rng=rng)
-        test = draw_sign_examples(sizes.num_test_rows, input_dim, noises, rng=rng)
+        rows, test = draw(sizes.feature_rows, sizes.num_test_rows, noises, rng)
         features = draw_random_features(kind, input_dim, max(widths), bandwidth=bandwidth, rng=rng)
         weights = (min_norm_least_squares(features(rows.inputs, width), rows.labels) for width in widths)
         fitted = [features(test.inputs, width) @ each for width, each in zip(widths, weights, strict=True)]
         risks.append(torch.stack([_risks(predicted, test) for predicted in fitted], dim=-1))
         gram, cross = (limit_kernel(kind, each.inputs, rows.inputs, bandwidth=bandwidth) for each in (rows, test))
-        limits.append(_risks(cross @ torch.linalg.solve(gram, rows.labels), test))
+        # Rows of a file may be equal, and their kernel singular.
+        limits.append(_risks(cross @ min_norm_least_squares(gram, rows.labels), test))
     log_info(f"{kind} features: {len(widths)} widths, {len(seeds)} draws")
     return FeatureRisks(kind, widths, *torch.stack(risks, dim=-1), *torch.stack(limits, dim=-1))
 
@@ -245,7 +281,9 @@ class NetworkRisks:
         return first if first < len(errors) else None
 
 
-def measure_perceptrons(sizes: DoubleDescentSizes, noises: Sequence[float], *, seed: int) -> NetworkRisks:
+def measure_perceptrons(
+    sizes: DoubleDescentSizes, noises: Sequence[float], *, seed: int, draw: DrawSigns | None = None
+) -> NetworkRisks:
     """Perceptrons with one hidden ReLU layer."""
 
     def build(width: int) -> nn.Module:
@@ -253,7 +291,7 @@ def measure_perceptrons(sizes: DoubleDescentSizes, noises: Sequence[float], *, s
         return nn.Sequential(hidden, nn.ReLU(), nn.Linear(width, 1), nn.Flatten(0))
 
     seeds = range(seed, seed + sizes.num_seeds)
-    data, epochs, rate = sign_data(sizes, noises, seeds), sizes.perceptron_epochs, sizes.perceptron_rate
+    data, epochs, rate = sign_data(sizes, noises, seeds, draw), sizes.perceptron_epochs, sizes.perceptron_rate
     return _measure("perceptrons", build, sizes.perceptron_widths, data, epochs, rate, seeds, len(noises))
 
 
@@ -273,15 +311,15 @@ def measure_transformers(sizes: DoubleDescentSizes, noises: Sequence[float], *, 
     return _measure("Transformers", build, sizes.transformer_widths, data, epochs, rate, seeds, len(noises))
 
 
-def sign_data(sizes: DoubleDescentSizes, noises: Sequence[float], seeds: Sequence[int]) -> MemberData:
-    """Signs of the first coordinate, for each seed and noise."""
+def sign_data(
+    sizes: DoubleDescentSizes, noises: Sequence[float], seeds: Sequence[int], draw: DrawSigns | None = None
+) -> MemberData:
+    """Signs of the first coordinate, or what `draw` returns, for each seed and noise."""
+    draw = draw or draw_normal_sets(sizes.perceptron_inputs)
     members = []
     for seed in seeds:
         rng = torch.Generator().manual_seed(seed)
-        rows, test = (
-            draw_sign_examples(count, sizes.perceptron_inputs, noises, rng=rng)
-            for count in (sizes.perceptron_rows, sizes.num_test_rows)
-        )
+        rows, test = draw(sizes.perceptron_rows, sizes.num_test_rows, noises, rng)
         members += [(rows.inputs, rows.labels[:, i], test.inputs, test.labels[:, i]) for i in range(len(noises))]
     return MemberData(*(torch.stack(parts).to(torch.get_default_dtype()) for parts in zip(*members, strict=True)))
 
@@ -390,9 +428,16 @@ _FULL = DoubleDescentSizes(
 )  # fmt: skip
 
 
-def study_double_descent(*, quick: bool = False, seed: int = 0, sizes: DoubleDescentSizes | None = None) -> Study:
-    """Measure the risk of three kinds of models past the point where they interpolate their labels."""
+def study_double_descent(
+    *, quick: bool = False, seed: int = 0, data: str | None = None, sizes: DoubleDescentSizes | None = None
+) -> Study:
+    """Measure the risk of three kinds of models past the point where they interpolate their labels.
+
+    With a file, `data`, of random features and perceptrons on its rows.
+    """
     sizes = sizes or (DoubleDescentSizes() if quick else _FULL)
+    if data is not None:
+        return _study_file(read_labeled_rows(data, study=DOUBLE_DESCENT.name, seed=seed), sizes, seed)
     features = [measure_features(kind, sizes, NOISES, seed=seed) for kind in _KINDS]
     perceptrons = measure_perceptrons(sizes, NOISES, seed=seed)
     transformers = measure_transformers(sizes, NOISES, seed=seed)
@@ -420,6 +465,43 @@ def study_double_descent(*, quick: bool = False, seed: int = 0, sizes: DoubleDes
     ]  # fmt: skip
     figure = _draw(features, perceptrons, transformers, sizes.feature_rows)
     return DOUBLE_DESCENT.result(sizes, [(findings, tables)], figure, noises=NOISES)
+
+
+def fit_sizes(rows: LabeledRows, sizes: DoubleDescentSizes) -> DoubleDescentSizes:
+    """The sizes for the rows of a file: at most half of them for training, and widths around their number."""
+    num_rows = min(sizes.feature_rows, len(rows) // 2)
+    widths = sorted({max(2, round(width * num_rows / sizes.feature_rows)) for width in sizes.feature_widths})
+    few = min(sizes.perceptron_rows, len(rows) // 2)
+    num_inputs = rows.inputs.size(1)
+    # Half of the parameters of a hidden unit, one for each input, fit a label each.
+    hidden = sorted({max(1, round(width * sizes.perceptron_inputs / num_inputs * few / sizes.perceptron_rows))
+                     for width in sizes.perceptron_widths} | set(sizes.perceptron_widths))  # fmt: skip
+    return replace(
+        sizes, feature_rows=num_rows, feature_widths=tuple(widths), feature_inputs=num_inputs,
+        perceptron_inputs=num_inputs, perceptron_rows=few, perceptron_widths=tuple(hidden), bandwidth=1.0,
+        num_test_rows=min(sizes.num_test_rows, len(rows) - num_rows),
+    )  # fmt: skip
+
+
+def _study_file(rows: LabeledRows, sizes: DoubleDescentSizes, seed: int) -> Study:
+    sizes, draw = fit_sizes(rows, sizes), draw_file_sets(rows)
+    features = [measure_features(kind, sizes, NOISES, seed=seed, draw=draw) for kind in _KINDS]
+    perceptrons = measure_perceptrons(sizes, NOISES, seed=seed, draw=draw)
+    curves = {f"{_KINDS[risks.kind]} features": risks.curves for risks in features}
+    curves["perceptrons"] = perceptrons.curves
+    findings = [
+        *(_curve_finding(name, each) for name, each in curves.items()),
+        _interpolation_finding(perceptrons, sizes.perceptron_rows),
+    ]
+    tables = [
+        *map(_feature_table, features), _network_table(perceptrons), _error_table(features, sizes.feature_rows),
+        _curve_table(curves),
+    ]  # fmt: skip
+    figure, axes = make_panels(2, 2, height=3.5)
+    _draw_features(axes[:3], features, sizes.feature_rows)
+    _draw_widths(axes[3], perceptrons)
+    add_figure_legend(figure, axes[0], "outside lower center")
+    return DOUBLE_DESCENT.result(sizes, [(findings, tables)], figure, noises=NOISES, rows=rows.description)
 
 
 def _curve_finding(name: str, curves: Sequence[RiskCurve]) -> str:
@@ -495,8 +577,19 @@ def _curve_table(curves: Mapping[str, Sequence[RiskCurve]]) -> StudyTable:
 def _draw(
     features: Sequence[FeatureRisks], perceptrons: NetworkRisks, transformers: NetworkRisks, num_rows: int
 ) -> Figure:
-    fourier, relu = features
     figure, axes = make_panels(3, 3, height=3.5)
+    _draw_features(axes[:3], features, num_rows)
+    for panel, risks in ((axes[3], perceptrons), (axes[4], transformers)):
+        _draw_widths(panel, risks)
+    _draw_curves(axes[5], transformers.epochs, transformers.test[:, -1], mean_interval, fits=True)
+    title = f"Transformers of width {transformers.widths[-1]}"
+    label_axes(axes[5], title, "epochs", "squared test error")
+    add_figure_legend(figure, axes[0], "outside lower center")
+    return figure
+
+
+def _draw_features(axes: Sequence[Axes], features: Sequence[FeatureRisks], num_rows: int) -> None:
+    fourier, relu = features
     for panel, risks, curves, limits, title, y in (
         (axes[0], fourier, fourier.squared, fourier.kernel_squared, "Random Fourier features", "squared test error"),
         (axes[1], fourier, fourier.errors, fourier.kernel_errors, "The same; dashed: kernel machine", "error rate"),
@@ -509,18 +602,15 @@ def _draw(
         label_axes(panel, title, "features; dotted: as many as rows", y)
     for panel in (axes[0], axes[2]):
         panel.set(yscale="log", ylim=(0.3, 30))
-    for panel, risks in ((axes[3], perceptrons), (axes[4], transformers)):
-        _draw_curves(panel, risks.widths, risks.test[:, :, -1], mean_interval, fits=True)
-        for curve, color in zip(risks.train[:, :, -1].mean(dim=-1), COLORS, strict=False):
-            panel.plot(risks.widths, curve, color=color, linewidth=1, linestyle="--")
-        ticks = [width for width in risks.widths if width & (width - 1) == 0 or width == risks.widths[-1]]
-        panel.set_xticks(ticks, labels=[str(width) for width in ticks])
-        label_axes(panel, f"{risks.name.capitalize()}; dashed: training error", "width", "squared test error")
-    _draw_curves(axes[5], transformers.epochs, transformers.test[:, -1], mean_interval, fits=True)
-    title = f"Transformers of width {transformers.widths[-1]}"
-    label_axes(axes[5], title, "epochs", "squared test error")
-    add_figure_legend(figure, axes[0], "outside lower center")
-    return figure
+
+
+def _draw_widths(panel: Axes, risks: NetworkRisks) -> None:
+    _draw_curves(panel, risks.widths, risks.test[:, :, -1], mean_interval, fits=True)
+    for curve, color in zip(risks.train[:, :, -1].mean(dim=-1), COLORS, strict=False):
+        panel.plot(risks.widths, curve, color=color, linewidth=1, linestyle="--")
+    ticks = [width for width in risks.widths if width & (width - 1) == 0 or width == risks.widths[-1]]
+    panel.set_xticks(ticks, labels=[str(width) for width in ticks])
+    label_axes(panel, f"{risks.name.capitalize()}; dashed: training error", "width", "squared test error")
 
 
 def _draw_curves(

@@ -9,6 +9,6 @@ LOCALITY = StudyEntry(
     title="Learned locality: convolutions from fully connected networks",
     question="Do fully connected networks learn local filters, and how much of a convolution's advantage is regained?",
     function="regard.lab.locality.filters:study_locality",
-    reads_data=True,
+    reads="a folder of images, or cifar-10",
     runs_on_gpu=True,
 )

@@ -452,7 +452,7 @@ def study_locality(
     for panel, method in zip(axes[2:], shown, strict=True):
         _plot_filters(panel, method, results[method][0])
     section = _report(results, sizes, images, is_cifar=data is not None and images.is_mirrored)
-    return LOCALITY.result(sizes, [section], figure, data="generated" if data is None else Path(data).name)
+    return LOCALITY.result(sizes, [section], figure, images="generated" if data is None else Path(data).name)
 
 
 def accuracy_interval(networks: Sequence[TrainedNetwork]) -> Interval:

@@ -9,4 +9,5 @@ SCALING = StudyEntry(
     title="Scaling laws: loss against parameters, data and compute",
     question="How does the loss fall with parameters, data and compute, and how far can it be extrapolated?",
     function="regard.lab.scaling.laws:study_scaling",
+    reads="a text file",
 )

@@ -34,15 +34,16 @@ than all of them, with as much data and with more.
 Dimensions: `rows` of `time` characters, `vocab` characters.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullLocator
@@ -57,6 +58,7 @@ from regard.errors import DataError
 from regard.evaluation.intervals import Interval, percentile_interval
 from regard.lab.drawing import COLORS, INK, MUTED, label_axes, make_panels, plot_errorbars
 from regard.lab.exercises import TokenBatch, token_loss, train_on_batches
+from regard.lab.own_data import read_characters
 from regard.lab.scaling import SCALING
 from regard.lab.study import Study, StudyTable, format_cell
 from regard.logging import log_info
@@ -74,6 +76,8 @@ _LEAST_START = 0.3
 _FACTOR = float(np.log(0.3))
 """log of A / N^alpha and of B / D^beta, at the mean of log N and log D."""
 _TOLERANCE = 1e-6
+_FEWEST_STEPS = 20
+"""Steps of the shortest run that a law is fitted to."""
 
 _Values = Float[np.ndarray, " runs"]
 Fitted = TypeVar("Fitted")
@@ -316,6 +320,42 @@ def make_language(vocab_size: int, *, context_weight: float, exponent: float, rn
     return MarkovLanguage(common, context_weight * common[ranks] + (1 - context_weight) * common)
 
 
+@dataclass(frozen=True, eq=False)
+class FileText:
+    """The windows of a text file, those at its end held out."""
+
+    windows: Int[Tensor, "window time"]
+    """The last character of each is the first of the next."""
+
+    def draw(self, num_rows: int, length: int, rng: torch.Generator) -> MarkovSample:
+        """Windows at random, none twice; the entropy of the text is not known."""
+        drawn = self.windows[torch.randperm(len(self.windows), generator=rng)[:num_rows]]
+        return MarkovSample(TokenBatch(drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()), math.nan)
+
+
+def read_language(path: str, sizes: ScalingSizes, seed: int) -> tuple[FileText, MarkovSample, ScalingSizes]:
+    """The training windows of a text file, held-out ones, and the sizes that it is large enough for."""
+    text, vocab_size = read_characters(path, study=SCALING.name)
+    number = (len(text) - 1) // sizes.length
+    windows = text[: number * sizes.length + 1].unfold(0, sizes.length + 1, sizes.length)
+    num_test = min(sizes.num_test_rows, number // 10)
+    available = (number - num_test) // sizes.batch_size
+    most = max(*sizes.steps, *sizes.larger_steps)
+    if available < _FEWEST_STEPS * most // min(sizes.steps):
+        needed = _FEWEST_STEPS * most // min(sizes.steps) * sizes.batch_size * sizes.length * 10 // 9
+        raise DataError(f"{path} must have at least {needed:,} characters for this study, got {len(text):,}")
+    if available < most:
+        log_info(f"{path} has {len(text):,} characters: runs have at most {available:,} steps instead of {most:,}")
+        fitting = {
+            name: tuple(step * available // most for step in steps)
+            for name, steps in (("steps", sizes.steps), ("larger_steps", sizes.larger_steps))
+        }
+        sizes = replace(sizes, **fitting)
+    sizes = replace(sizes, vocab_size=vocab_size, num_test_rows=num_test)
+    test = FileText(windows[-num_test:]).draw(num_test, sizes.length, _generator(seed, _TEST))
+    return FileText(windows[:-num_test]), test, sizes
+
+
 @dataclass(frozen=True)
 class ScalingRun:
     """The size, data, compute and test loss of one run."""
@@ -357,7 +397,14 @@ def draw_language(sizes: ScalingSizes, seed: int) -> tuple[MarkovLanguage, Marko
 
 
 def run_scaling(
-    language: MarkovLanguage, test: MarkovSample, sizes: ScalingSizes, width: int, steps: int, *, number: int, seed: int
+    language: MarkovLanguage | FileText,
+    test: MarkovSample,
+    sizes: ScalingSizes,
+    width: int,
+    steps: int,
+    *,
+    number: int,
+    seed: int,
 ) -> ScalingRun:
     """Train one model on `steps` fresh batches, and measure its test loss."""
     torch.manual_seed(mix(seed, _RUN, number, width, steps))
@@ -374,7 +421,8 @@ def run_scaling(
     train_on_batches(model, lambda: next(batches), optimizer, steps=steps, clip_norm=1.0, description=name)
     with torch.inference_mode():
         loss = float(token_loss(model, test.batch))
-    log_info(f"{name}, seed {seed + number}: loss {loss:.3f}, entropy {test.entropy:.3f}")
+    entropy = "" if math.isnan(test.entropy) else f", entropy {test.entropy:.3f}"
+    log_info(f"{name}, seed {seed + number}: loss {loss:.3f}{entropy}")
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     operations = steps * count_step_flops(model, sizes.batch_size, sizes.length)
     return ScalingRun(seed + number, width, num_parameters, text.inputs.numel(), operations, loss)
@@ -455,10 +503,15 @@ class _Results:
         )
 
 
-def study_scaling(*, quick: bool = False, seed: int = 0, sizes: ScalingSizes | None = None) -> Study:
-    """Train the grid, fit the laws, and extrapolate them to a larger model."""
+def study_scaling(
+    *, quick: bool = False, seed: int = 0, data: str | None = None, sizes: ScalingSizes | None = None
+) -> Study:
+    """Train the grid, fit the laws, and extrapolate them to a larger model, on the text of a file, `data`, if given."""
     sizes = sizes or (ScalingSizes() if quick else _FULL)
-    language, test = draw_language(sizes, seed)
+    if data is None:
+        language, test = draw_language(sizes, seed)
+    else:
+        language, test, sizes = read_language(data, sizes, seed)
     seeds, train = range(sizes.num_seeds), partial(run_scaling, language, test, sizes, seed=seed)
     runs = [train(*of, number=number) for number, *of in product(seeds, sizes.widths, sizes.steps)]
     larger = [train(sizes.larger_width, steps, number=n) for n, steps in product(seeds, sizes.larger_steps)]
@@ -471,7 +524,8 @@ def study_scaling(*, quick: bool = False, seed: int = 0, sizes: ScalingSizes | N
         is_sufficient=lambda drawn: can_fit([runs[i] for i in drawn]),
     )
     results = _Results(runs, larger, fit, resampled, test.entropy)
-    return SCALING.result(sizes, [(_findings(results), _tables(results))], _draw(results), entropy=test.entropy)
+    return SCALING.result(sizes, [(_findings(results), _tables(results))], _draw(results),
+                          entropy=None if math.isnan(test.entropy) else test.entropy)  # fmt: skip
 
 
 def _findings(results: _Results) -> list[str]:
@@ -480,9 +534,16 @@ def _findings(results: _Results) -> list[str]:
     form = lack_of_fit([(run.parameters, run.characters, run.loss) for run in results.runs], results.fit.whole)
     ratios = {run.width: run.compute / run.operations for run in (*results.runs, *results.larger)}
     narrow, wide = min(ratios), max(ratios)
+    lowest = min(run.loss for run in (*results.runs, *results.larger))
+    floor = (
+        f"The fitted floor E is {results.fit.whole.floor:.2f} nats per character, 95 % interval {low:.2f} to "
+        f"{high:.2f}; the lowest measured loss is {lowest:.2f}."
+        if math.isnan(results.entropy)
+        else f"The entropy of the language is {results.entropy:.2f} nats per character; the interval of E "
+        f"{_contains(results.entropy, low, high)} it."
+    )
     findings = [
-        f"The entropy of the language is {results.entropy:.2f} nats per character; the interval of E "
-        f"{_contains(results.entropy, low, high)} it.",
+        floor,
         f"By the fit, the optimal number of parameters grows as compute to the power {format_cell(share)}; the "
         f"interval {_contains(0.5, *share[1:])} the 0.5 of Hoffmann et al.",
         *map(partial(_extrapolation, results), sorted({run.characters for run in results.larger})),
@@ -552,8 +613,9 @@ def _tables(results: _Results) -> list[StudyTable]:
 def _draw(results: _Results) -> Figure:
     figure, (by_data, by_size, by_compute, predicted) = make_panels(2, 2, height=3.6)
     every = (*results.runs, *results.larger)
+    known = "" if math.isnan(results.entropy) else "; dotted: entropy"
     for axes, across, along, title, x in (
-        (by_data, "characters", "parameters", "By data; dashed: fit; dotted: entropy", "characters, D"),
+        (by_data, "characters", "parameters", f"By data; dashed: fit{known}", "characters, D"),
         (by_size, "parameters", "characters", "By parameters", "parameters, N"),
     ):
         _draw_slices(axes, results, across=across, along=along)
@@ -565,7 +627,8 @@ def _draw(results: _Results) -> Figure:
     title = "By compute: a power law of the best runs"
     label_axes(by_compute, title, "compute, C = 6 N D", "loss, nats", log="x", legend="upper right")
     for axes in (by_data, by_size, by_compute):
-        axes.axhline(results.entropy, color=MUTED, linewidth=1, linestyle=":")
+        if not math.isnan(results.entropy):
+            axes.axhline(results.entropy, color=MUTED, linewidth=1, linestyle=":")
         axes.xaxis.set_major_formatter(_PREFIXES)
         axes.xaxis.set_minor_locator(NullLocator())
     _draw_predicted(predicted, results)

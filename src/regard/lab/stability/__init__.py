@@ -9,4 +9,5 @@ STABILITY = StudyEntry(
     title="Stability of stochastic gradient descent",
     question="How far does one replaced training example move the weights, and what do stability bounds allow?",
     function="regard.lab.stability.pairs:study_stability",
+    reads="a table of texts or numbers with labels or numbers",
 )

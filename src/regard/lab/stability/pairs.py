@@ -25,7 +25,7 @@ Dimensions: `runs` pairs, `record` recorded steps, and those of `regard.lab.netw
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -37,9 +37,10 @@ from torch import Tensor
 
 from regard.errors import ConfigError
 from regard.evaluation.intervals import mean_interval
-from regard.lab.curvature import flat_gradient, top_curvature
 from regard.lab.drawing import COLORS, MUTED, label_axes, make_panels, plot_band
+from regard.lab.hessian import flat_gradient, top_curvature
 from regard.lab.networks import BinaryExamples, ParallelNetworks, draw_examples, draw_networks
+from regard.lab.own_data import LabeledRows, read_labeled_rows
 from regard.lab.stability import STABILITY
 from regard.lab.study import Study, StudyCell, StudyTable, format_cell
 from regard.logging import progress_bar
@@ -182,6 +183,22 @@ class ExampleSource:
 
 
 @dataclass(frozen=True)
+class RowSource:
+    """The distribution of the rows of a file, drawn with replacement; inputs are scaled to norm 1."""
+
+    rows: LabeledRows
+
+    @property
+    def num_inputs(self) -> int:
+        return self.rows.inputs.size(1)
+
+    def draw(self, runs: int, num_rows: int, *, rng: torch.Generator) -> BinaryExamples:
+        chosen = torch.randint(len(self.rows), (runs, num_rows), generator=rng)
+        inputs = F.normalize(self.rows.inputs, dim=-1).to(torch.get_default_dtype())
+        return BinaryExamples(inputs[chosen], (self.rows.signs > 0).to(inputs)[chosen])
+
+
+@dataclass(frozen=True)
 class PairedRuns:
     """Pairs of runs whose training sets differ in one example, at the recorded steps."""
 
@@ -202,7 +219,7 @@ class PairedRuns:
 
 def train_pairs(
     learner: StableLearner,
-    source: ExampleSource,
+    source: ExampleSource | RowSource,
     rates: Sequence[float],
     *,
     num_rows: int,
@@ -256,8 +273,8 @@ def projected_step(models: ParallelModels, loss: Tensor, *, rate: float, radius:
 
 
 def measured_constants(
-    learner: StableLearner, source: ExampleSource, rates: Sequence[float], *, num_rows: int, records: Sequence[int],
-    seed: int,
+    learner: StableLearner, source: ExampleSource | RowSource, rates: Sequence[float], *, num_rows: int,
+    records: Sequence[int], seed: int,
 ) -> tuple[float, float]:  # fmt: skip
     """The largest gradient norm and absolute curvature of any example's loss at the recorded steps of one run.
 
@@ -320,11 +337,20 @@ _FULL = StabilitySizes(runs=500, steps=20_000, row_counts=(50, 100, 200, 400, 80
 _Train = Callable[..., PairedRuns]
 
 
-def study_stability(*, quick: bool = False, seed: int = 0, sizes: StabilitySizes | None = None) -> Study:
-    """Train pairs of models on sets that differ in one example, and compare them with the bounds."""
+def study_stability(
+    *, quick: bool = False, seed: int = 0, data: str | None = None, sizes: StabilitySizes | None = None
+) -> Study:
+    """Train pairs of models on sets that differ in one example, and compare them with the bounds.
+
+    With a file, `data`, examples are drawn from its rows.
+    """
     sizes = sizes or (StabilitySizes() if quick else _FULL)
-    teacher = draw_networks(1, sizes.num_inputs, 3, rng=torch.Generator().manual_seed(seed))
-    source = ExampleSource(teacher, sizes.flipped)
+    if data is None:
+        teacher = draw_networks(1, sizes.num_inputs, 3, rng=torch.Generator().manual_seed(seed))
+        source = ExampleSource(teacher, sizes.flipped)
+    else:
+        source = RowSource(read_labeled_rows(data, study=STABILITY.name, seed=seed))
+        sizes = replace(sizes, num_inputs=source.num_inputs, flipped=0.0)
     train = partial(
         train_pairs, source=source, num_rows=sizes.num_rows, runs=sizes.runs,
         records=recorded_steps(sizes.steps), seed=seed,
@@ -482,7 +508,9 @@ def _network(distances: Axes, gaps: Axes, train: _Train, sizes: StabilitySizes) 
     ], rows
 
 
-def _falling_rates(axes: Axes, train: _Train, source: ExampleSource, sizes: StabilitySizes, seed: int) -> _Rows:
+def _falling_rates(
+    axes: Axes, train: _Train, source: ExampleSource | RowSource, sizes: StabilitySizes, seed: int
+) -> _Rows:
     """The network at learning rates c / t, with theorem 3.12 and constants measured in training."""
     findings, rows = [], []
     for scale, color in zip(sizes.scales, COLORS, strict=False):

@@ -136,6 +136,20 @@ class Captioner(nn.Module):
         ]
 
 
+class ExportedCaptioner(nn.Module):
+    """Pixels as bytes and prefixes of captions in, logits of the token after each position out."""
+
+    def __init__(self, model: Captioner) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, pixels: UInt8[Tensor, "batch channels height width"], input_ids: Int[Tensor, "batch target"]
+    ) -> tuple[Float[Tensor, "batch target vocab"]]:
+        hidden_states = self.model.hidden_states(self.model.encode(pixels), input_ids[:, None])
+        return (self.model.decoder.logits(hidden_states).float(),)
+
+
 @dataclass(frozen=True)
 class CaptionBatch(TensorBatch):
     """Images, and captions shifted by one: from `target_in[t]` and what precedes it, `target_out[t]` is predicted."""

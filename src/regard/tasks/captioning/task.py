@@ -7,6 +7,7 @@ can be fine-tuned; the decoder is `task.decoder`.
 Dimensions: `batch` images, `captions` of each, `target` positions, `cells` of an image, `channels`, `height`, `width`.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,18 +48,20 @@ from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
 from regard.models.protocols import EncoderOutput
 from regard.nn.augmentation import crop_and_flip
+from regard.tasks.capabilities import ExportGraph
 from regard.tasks.captioning.model import (
     CaptionBatch,
     CaptionBatches,
     Captioner,
     CaptionLikelihoods,
+    ExportedCaptioner,
     Memory,
     decoder_config,
     make_caption_batch,
     pointing_of,
 )
 from regard.tasks.choices import Defaults, DefaultsContext
-from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
+from regard.tasks.content import Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.images import ImageTask, draw_offsets
 from regard.tasks.task import (
@@ -72,7 +75,7 @@ from regard.tasks.task import (
     to_device,
 )
 from regard.tasks.text import next_token_loss, target_log_likelihoods
-from regard.text.tokenizer import SPECIAL_TOKENS, Tokenizer
+from regard.text.tokenizer import SPECIAL_TOKENS, Tokenizer, size_with_pieces
 
 SCENES = ("image", "caption", "grounding")
 """The columns of the built-in data set."""
@@ -180,6 +183,7 @@ class Captioning(ImageTask[CaptioningSettings]):
     def cache_key(self) -> Mapping[str, Any]:
         names = ("tokenizer", "vocab_size", "lowercase")
         key = {"task": self.name, **self.settings.model_dump(include=set(names)), "image": self.image.model_dump()}
+        key["rare"] = _RARE  # the vocabulary is that of frequent words, and pieces beside all of them
         if (path := Path(self.settings.tokenizer)).is_file():
             key["tokenizer"] = path.read_text(encoding="utf-8")
         return key
@@ -421,11 +425,26 @@ class Captioning(ImageTask[CaptioningSettings]):
         shown = [*wrong[: _SHOWN // 2], *right[: _SHOWN // 2]]
         return [{**row, "image": _thumbnail(row["image"])} for row in shown]
 
-    def export_spec(self) -> ExportSpec:
-        raise ConfigError(
-            f"a model for {self.description} cannot be exported: it generates "
-            "word by word from an image, and no single graph repeats a step; "
-            "regard serve returns its captions"
+    def export_graph(self, model: Captioner, rows: Sequence[Sequence[str]]) -> ExportGraph:
+        """An image and the beginning of a caption in, the logits of the next token after each position out."""
+        if self._decoder_config().is_step_by_step:
+            raise ConfigError(
+                "task.decoder must be lstm-attention, lstm or transformer to export a captioner, to onnx, got "
+                f"{self.settings.decoder}: no single graph has attention between two steps of a recurrent layer"
+            )
+        examples = []
+        for some in (rows[:3], rows[-1:], rows[:5]):
+            batch = next(self.row_batches(some))
+            inputs = {"pixels": batch.pixels, "input_ids": batch.target_in[:, 0]}
+            with torch.inference_mode():
+                examples.append((inputs, ExportedCaptioner(model)(**inputs)))
+        tokenizer = self.tokenizer
+        return ExportGraph(
+            module=ExportedCaptioner(model),
+            axes={"pixels": {0: "batch"}, "input_ids": {0: "batch", 1: "time"}},
+            outputs=("logits",),
+            examples=examples,
+            config={"start": tokenizer.start, "end": tokenizer.end, "tokenizer": json.loads(tokenizer.to_json())},
         )
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
@@ -521,4 +540,5 @@ def _num_frequent(texts: Sequence[str], kind: str, *, is_lowercased: bool) -> in
     pattern = re.compile(r"\S+" if kind == "words" else r"\w+|[^\w\s]+")
     counts = Counter(word for text in texts for word in pattern.findall(text.lower() if is_lowercased else text))
     least = _RARE if len(texts) >= _FEW_CAPTIONS else 1
-    return max(5, len(SPECIAL_TOKENS) + sum(count >= least for count in counts.values()))
+    num_words = max(1, sum(count >= least for count in counts.values()))
+    return size_with_pieces(num_words) if kind == "wordpunct" else len(SPECIAL_TOKENS) + num_words

@@ -100,6 +100,7 @@ class Control(Task[ControlSettings]):
     default_preset = "decision-transformer"
     has_targets = False
     unit = "episode"
+    token_unit = "steps"
     attention_kind = None
     objectives = frozenset({"label_smoothing"})
 
@@ -129,12 +130,12 @@ class Control(Task[ControlSettings]):
             hash_of_train = rows_hash([[json.dumps(record, default=str)] for record in records])
         else:
             require_files(config, "a file of episodes")
-            table = open_episodes(config.train, skip_bad=config.skip_bad)
+            table = open_episodes(config.train, skip_bad=config.skip_bad, encoding=config.encoding)
             hash_of_train = ""
         return with_held_out(
             config,
             table,
-            lambda paths: open_episodes(paths, skip_bad=config.skip_bad),
+            lambda paths: open_episodes(paths, skip_bad=config.skip_bad, encoding=config.encoding),
             lambda: hash_of_train or content_hash(table.paths),
         )
 

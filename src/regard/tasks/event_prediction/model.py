@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.data.batches import TensorBatch
-from regard.data.codecs.events import EventCodec, join_halves
+from regard.data.codecs.events import LARGEST_VALUE, EventCodec, join_halves
 from regard.evaluation.metrics.events import censoring_weights
 from regard.models.events import EventShape
 from regard.models.family import ModelConfig, build_encoder
@@ -68,6 +68,39 @@ class EventPredictor(nn.Module):
         return make_mixture(outputs, shortest=self.shortest, num_events=self.num_events)
 
 
+class ExportedEvents(nn.Module):
+    """Histories in the units of the data in, probabilities of the next event and its risks within horizons out."""
+
+    def __init__(self, model: EventPredictor, codec: EventCodec, horizons: Sequence[float]) -> None:
+        super().__init__()
+        self.model, self.scale, self.resolution = model, codec.scale, codec.resolution
+        self.means: Tensor
+        self.stds: Tensor
+        self.horizons: Tensor
+        for name, numbers in {"means": codec.means, "stds": codec.stds, "horizons": horizons}.items():
+            self.register_buffer(name, torch.tensor(list(numbers)))
+
+    def forward(
+        self,
+        events: Int[Tensor, "batch time"],
+        gaps: Float[Tensor, "batch time"],
+        num_entries: Int[Tensor, " batch"],
+        elapsed: Float[Tensor, " batch"],
+        values: Float[Tensor, "batch time values"] | None = None,
+    ) -> tuple[Float[Tensor, "batch events"], Float[Tensor, "batch horizons events"]]:
+        is_later_event = (events > 0) & (torch.arange(events.size(1)) > 0)
+        gaps = torch.where(is_later_event, gaps.clamp(min=self.resolution / 2), gaps) / self.scale
+        parts = [torch.stack([events.to(gaps.dtype), gaps, gaps.cumsum(dim=1)], dim=-1)]
+        if values is not None:
+            known = ~values.isnan()
+            scaled = ((values - self.means) / self.stds).clamp(-LARGEST_VALUE, LARGEST_VALUE)
+            numbers = torch.where(known, scaled, 0.0).half().to(gaps.dtype)  # as they are stored
+            parts.append(torch.stack([numbers, known.to(gaps.dtype)], dim=-1).flatten(2))
+        mixture = self.model(torch.cat(parts, dim=-1)).at((torch.arange(events.size(0)), num_entries - 1))
+        waited = elapsed / self.scale
+        return mixture.event_probabilities(waited), mixture.risks(waited, self.horizons / self.scale)
+
+
 class ConstantRates(nn.Module):
     """Events at rates that depend on the last event only: a mixture with one exponential component."""
 
@@ -112,6 +145,15 @@ class EventBatch(TensorBatch):
     @property
     def gaps(self) -> Float[Tensor, "batch time"]:
         return self.source[:, 1:, 1]
+
+    def last_events(self) -> tuple[Int[Tensor, " batch"], Float[Tensor, " batch"]]:
+        """The place of the last event, or of the start, and the time from it to the end of the observation.
+
+        An end is not read: it is the time that has passed since the last event.
+        """
+        rows, last = torch.arange(len(self.lengths), device=self.lengths.device), self.lengths - 1
+        is_end = (self.source[rows, last, 0] == 0) & (last > 0)
+        return last - is_end.long(), torch.where(is_end, self.source[rows, last, 1], 0.0)
 
 
 def make_event_batch(columns: Sequence[list[NDArray[np.int64]]]) -> EventBatch:
@@ -174,6 +216,8 @@ class EventLikelihoods(Likelihoods):
     """The likelihoods of subjects, and the risks at their landmarks."""
 
     landmarks: tuple[Landmarks, ...] = field(default=())
+    simulated: tuple[Any, ...] = field(default=())
+    """`JudgedRisks` of batches, where continuations are simulated."""
 
 
 def find_landmarks(

@@ -17,12 +17,14 @@ Dimensions: `batch` subjects, `rows` paths of subjects, `time` entries, `feature
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.data.codecs.events import EventCodec
 from regard.logging import log_warning
+from regard.tasks.event_prediction.model import EventBatch
 from regard.tasks.event_prediction.process import EventMixture
 
 _TOKENS_AT_ONCE = 1 << 15
@@ -109,6 +111,33 @@ class EventSimulator:
         return EventMixture(
             *(torch.cat([getattr(part, name) for part in parts]) for name in EventMixture.__dataclass_fields__)
         )
+
+
+@dataclass(frozen=True)
+class JudgedRisks:
+    """Simulated risks in the middle of each history, and what followed; times are in units of the mean gap."""
+
+    risks: Float[np.ndarray, "batch horizons events"]
+    waits: Float[np.ndarray, "batch events"]
+    """The time until each event first came; infinite where it did not while the subject was observed."""
+    observed: Float[np.ndarray, " batch"]
+    """The time until the end of the observation."""
+
+
+def judge_simulation(simulator: EventSimulator, batch: EventBatch, horizons: Float[Tensor, " horizons"]) -> JudgedRisks:
+    """Simulate each subject from the event in the middle of its history on."""
+    middle = batch.last_events()[0] // 2
+    found = simulator.risks(batch.source, middle + 1, torch.zeros_like(batch.source[:, 0, 0]), horizons)
+    rows, places = torch.arange(len(middle), device=middle.device), torch.arange(batch.source.size(1)).to(middle)
+    kinds, times = batch.source[..., 0].long(), batch.source[..., 2]
+    since = times - times[rows, middle, None]
+    follows = (places > middle[:, None]) & (places < batch.lengths[:, None])
+    waits = [
+        torch.where(follows & (kinds == kind), since, torch.inf).amin(dim=1)
+        for kind in range(1, 1 + len(simulator.codec.events))
+    ]
+    parts = (found.risks, torch.stack(waits, dim=1), since[rows, batch.lengths - 1])
+    return JudgedRisks(*(part.double().cpu().numpy() for part in parts))
 
 
 def _estimate(

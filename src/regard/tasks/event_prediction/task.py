@@ -39,6 +39,7 @@ from regard.data.formats.events import (
     read_events,
     unit_size,
 )
+from regard.data.formats.layouts import ReadOptions
 from regard.data.formats.messages import format_count, format_names
 from regard.data.prepare import FitData, Prepared, prepare_rows
 from regard.data.series_sources import EVENT_ROLES, open_events
@@ -46,19 +47,23 @@ from regard.data.settings import DataConfig
 from regard.data.sources import Rows, Source, is_builtin
 from regard.errors import ConfigError, DataError
 from regard.evaluation.examples import Examples
+from regard.evaluation.metrics.events import SIMULATION_METRICS, simulated_outcomes
 from regard.evaluation.registry import find_metric
+from regard.evaluation.scores import Score
 from regard.generation.config import GenerationConfig
 from regard.logging import log_info, log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
+from regard.tasks.capabilities import ExportGraph
 from regard.tasks.choices import Defaults, DefaultsContext
-from regard.tasks.content import Curve, ExportSpec, Panel, Plot, Prediction, ReportContent, Section, ServerSchema
+from regard.tasks.content import Curve, Panel, Plot, Prediction, ReportContent, Section, ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.event_prediction.model import (
     ConstantRates,
     EventBatch,
     EventLikelihoods,
     EventPredictor,
+    ExportedEvents,
     find_landmarks,
     judge_landmarks,
     log_likelihoods,
@@ -66,7 +71,7 @@ from regard.tasks.event_prediction.model import (
     pad_event_batch,
 )
 from regard.tasks.event_prediction.process import EventMixture
-from regard.tasks.event_prediction.simulation import EventSimulator
+from regard.tasks.event_prediction.simulation import EventSimulator, judge_simulation
 from regard.tasks.task import (
     PLAIN,
     ComparedRun,
@@ -151,12 +156,15 @@ class EventPrediction(Task[EventPredictionSettings]):
     default_preset = "transformer-events"
     has_targets = False
     unit = "subject"
+    token_unit = "entries"
     attention_kind = None
     objectives = frozenset()
 
     def __init__(self, settings: EventPredictionSettings, codecs: Mapping[str, Codec] | None = None) -> None:
         super().__init__(settings, codecs)
         self.time_unit, self.values = self.codec.unit, self.codec.values
+        self.scored_paths = 0
+        """Continuations of each subject that an evaluation simulates and judges."""
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
@@ -317,7 +325,8 @@ class EventPrediction(Task[EventPredictionSettings]):
         losses: list[float] = []
         counts: list[int] = []
         correct: list[int] = []
-        landmarks = []
+        landmarks, simulated = [], []
+        simulator = EventSimulator(model, self.codec, self.scored_paths, max_entries=self.settings.max_events)
         horizons = torch.tensor(self.settings.horizons, device=device, dtype=torch.float32) / self.codec.scale
         for batch in batches:
             batch = to_device(batch, device)
@@ -325,10 +334,19 @@ class EventPrediction(Task[EventPredictionSettings]):
             is_event = batch.is_target & (batch.kinds > 0)
             likeliest = mixture.event_probabilities(torch.zeros_like(batch.gaps)).argmax(dim=-1) + 1
             landmarks.append(find_landmarks(mixture, batch, horizons, first_subject=len(losses)))
+            if self.scored_paths:
+                simulated.append(judge_simulation(simulator, batch, horizons))
             losses += self._losses(mixture, batch).double().sum(dim=1).tolist()
             counts += is_event.sum(dim=1).tolist()
             correct += (is_event & (likeliest == batch.kinds)).sum(dim=1).tolist()
-        return EventLikelihoods(losses, counts, num_correct=tuple(correct), landmarks=tuple(landmarks))
+        return EventLikelihoods(
+            losses, counts, num_correct=tuple(correct), landmarks=tuple(landmarks), simulated=tuple(simulated)
+        )
+
+    def with_paths(self, num_paths: int) -> Self:
+        task = type(self)(self.settings.changed(paths=_checked(num_paths)), self.codecs)
+        task.scored_paths = num_paths
+        return task
 
     # Use
 
@@ -340,26 +358,36 @@ class EventPrediction(Task[EventPredictionSettings]):
         horizons = self.settings.horizons
         scaled = [horizon / self.codec.scale for horizon in horizons]
         brier_sums, risks = judge_landmarks(found.landmarks, len(found.losses), scaled)
+        extras: dict[str, Sequence[Any]] = {"brier_sums": brier_sums, "risks": risks}
+        if found.simulated:
+            predicted, waits, observed = (
+                np.concatenate([getattr(each, name) for each in found.simulated])
+                for name in ("risks", "waits", "observed")
+            )
+            extras["simulated_risks"] = simulated_outcomes(predicted, waits, observed, scaled).round(_DIGITS).tolist()
         return Examples(
             losses=found.losses,
             num_tokens=found.counts,
             num_correct=list(found.num_correct),
-            extras={"brier_sums": brier_sums, "risks": risks},
+            extras=extras,
             settings={"horizons": ",".join(f"{each:g}" for each in horizons), "unit": self.codec.unit or "data"},
         )
+
+    def scores(self, data: EvaluationData) -> list[Score]:
+        found = super().scores(data)
+        if not self.scored_paths:
+            return found
+        examples, settings = self.examples(data), {"paths": self.scored_paths}
+        simulated = [score for name in SIMULATION_METRICS for score in find_metric(name).scores(examples)]
+        return [*found, *(replace(score, settings={**score.settings, **settings}) for score in simulated)]
 
     def predictor(self, model: Any, config: GenerationConfig) -> "HistoryPredictor":
         return HistoryPredictor(self, model, num_paths=self.settings.paths, seed=config.seed)
 
     def subject_outputs(self, model: Any, batch: EventBatch, *, num_paths: int, seed: int) -> list[dict[str, Any]]:
         """For each subject the probability of each next event, quantiles of the time until it, and risks."""
-        rows = torch.arange(len(batch.lengths), device=batch.source.device)
-        last = batch.lengths - 1
-        # The end of an observation is not read: it is the time that has passed since the last event.
-        is_end = (batch.source[rows, last, 0] == 0) & (last > 0)
-        places = last - is_end.long()
-        elapsed = torch.where(is_end, batch.source[rows, last, 1], 0.0)
-        mixture = model(batch.source).at((rows, places))
+        places, elapsed = batch.last_events()
+        mixture = model(batch.source).at((torch.arange(len(places), device=places.device), places))
         scale, events = self.codec.scale, self.codec.events
         horizons = torch.tensor(self.settings.horizons, device=elapsed.device, dtype=elapsed.dtype) / scale
         probabilities = mixture.event_probabilities(elapsed).tolist()
@@ -401,27 +429,32 @@ class EventPrediction(Task[EventPredictionSettings]):
         data: Any,
         *,
         columns: Sequence[str] | None = None,
+        encoding: str | None = None,
         num_paths: int | None = None,
         seed: int = 0,
     ) -> list[dict[str, Any]]:
         """For each subject of a table the next event, when it is expected, and risks from the end of observation on."""
-        num_paths = self.settings.paths if num_paths is None else num_paths
-        if num_paths == 1 or num_paths < 0:
-            raise ConfigError(f"risks are simulated by at least 2 paths, or not at all by 0, got {num_paths}")
-        histories = self._read_histories(data, columns)
+        num_paths = self.settings.paths if num_paths is None else _checked(num_paths)
+        histories = self._read_histories(data, columns, encoding)
         predict = HistoryPredictor(self, model, num_paths=num_paths, seed=seed)
         found = predict([history.to_text() for history in histories])
         return [self._record(history, each) for history, each in zip(histories, found, strict=True)]
 
-    def plot_subjects(self, model: Any, data: Any, *, columns: Sequence[str] | None = None) -> Plot:
-        return self._plot(model, [(each.subject, each.to_text()) for each in self._read_histories(data, columns)])
+    def plot_subjects(
+        self, model: Any, data: Any, *, columns: Sequence[str] | None = None, encoding: str | None = None
+    ) -> Plot:
+        histories = self._read_histories(data, columns, encoding)
+        return self._plot(model, [(each.subject, each.to_text()) for each in histories])
 
-    def _read_histories(self, data: Any, columns: Sequence[str] | None) -> tuple[EventHistory, ...]:
+    def _read_histories(
+        self, data: Any, columns: Sequence[str] | None, encoding: str | None
+    ) -> tuple[EventHistory, ...]:
         """The histories of a table whose events are all known."""
         codec = self.codec
         table = read_events(
-            data, self._columns, used=columns or (), unit=codec.unit, values=codec.values, keeps_single=True
-        )
+            data, self._columns, used=columns or (), unit=codec.unit, values=codec.values, keeps_single=True,
+            options=ReadOptions(encoding=encoding),
+        )  # fmt: skip
         for inferred in table.inferred:
             log_info(inferred)
         for history in table.histories:
@@ -462,12 +495,40 @@ class EventPrediction(Task[EventPredictionSettings]):
     def sources(self, rows: Sequence[Sequence[str]]) -> list[str]:
         return []
 
-    def export_spec(self) -> ExportSpec:
-        raise ConfigError(
-            f"a model for {self.description} cannot be exported: it generates "
-            "event by event, and no single graph simulates them; "
-            "regard serve returns its predictions"
-        )
+    def export_graph(self, model: Any, rows: Sequence[Sequence[str]]) -> ExportGraph:
+        """A history in, probabilities of the next event and its risks out; without simulated continuations."""
+        codec, examples = self.codec, []
+        for some in (rows[:3], rows[-1:], rows[:8]):
+            columns = self.encode_inputs([row[-1] for row in some])
+            batch = self.collate([[np.array(ids, np.int64) for ids in column] for column in columns])
+            places, elapsed = batch.last_events()
+            source = batch.source[:, : int(places.max()) + 1]
+            numbers, known = source[..., 3::2], source[..., 4::2] > 0
+            inputs = {
+                "events": source[..., 0].long(),
+                "gaps": source[..., 1] * codec.scale,
+                "num_entries": places + 1,
+                "elapsed": elapsed * codec.scale,
+                "values": torch.where(known, numbers * torch.tensor(codec.stds) + torch.tensor(codec.means), torch.nan),
+            }
+            with torch.inference_mode():
+                found = self.subject_outputs(model, batch, num_paths=0, seed=0)
+            expected = (
+                torch.tensor([list(each["probabilities"].values()) for each in found]),
+                torch.tensor([[list(some.values()) for some in each["risks"].values()] for each in found]),
+            )
+            examples.append(({name: each for name, each in inputs.items() if each.numel()}, expected))
+        axes = {"events": ("batch", "time"), "gaps": ("batch", "time"), "num_entries": ("batch",),
+                "elapsed": ("batch",), "values": ("batch", "time")}  # fmt: skip
+        return ExportGraph(
+            module=ExportedEvents(model, codec, self.settings.horizons),
+            axes={name: dict(enumerate(axes[name])) for name in examples[0][0]},
+            outputs=("probabilities", "risks"),
+            examples=examples,
+            limits={"time": self.settings.max_events},
+            config={"events": ["", *codec.events], "values": list(codec.values), "unit": codec.unit,
+                    "horizons": list(self.settings.horizons)},
+        )  # fmt: skip
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         event = self.codec.events[0] if self.codec.events else "visit"
@@ -600,6 +661,12 @@ class HistoryPredictor:
                 outputs = task.subject_outputs(self._model, batch, num_paths=self._num_paths, seed=self._seed)
             found |= dict(zip(rows, outputs, strict=True))
         return [task.prediction(text, found[number]) for number, text in enumerate(inputs)]
+
+
+def _checked(num_paths: int) -> int:
+    if num_paths == 1 or num_paths < 0:
+        raise ConfigError(f"risks are simulated by at least 2 paths, or not at all by 0, got {num_paths}")
+    return num_paths
 
 
 def _rounded(value: float | None) -> float | None:

@@ -31,6 +31,7 @@ from regard.baselines.sequences import (
 )
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.series import SeriesCodec, format_values
+from regard.data.formats.layouts import ReadOptions
 from regard.data.formats.messages import format_column, format_count
 from regard.data.formats.series import Series, fill_forward, read_series, require_columns
 from regard.data.prepare import Prepared
@@ -157,6 +158,7 @@ class Forecasting(Task[ForecastingSettings]):
     default_preset = "patchtst"
     has_targets = False
     unit = "step"
+    token_unit = "values"
     attention_kind = None
     objectives = frozenset()
 
@@ -457,7 +459,9 @@ class Forecasting(Task[ForecastingSettings]):
             placeholder=f"{self.codec.input_length} steps separated by spaces, each {columns}",
         )
 
-    def forecast(self, model: Any, data: Any, *, horizon: int | None = None) -> list[SeriesForecast]:
+    def forecast(
+        self, model: Any, data: Any, *, horizon: int | None = None, encoding: str | None = None
+    ) -> list[SeriesForecast]:
         """The continuation of each series of a table: of `horizon` steps, or of as many as in training."""
         codec, settings = self.codec, self.settings
         horizon = codec.horizon if horizon is None else horizon
@@ -465,7 +469,7 @@ class Forecasting(Task[ForecastingSettings]):
             raise ConfigError(f"horizon must be at least 1, got {horizon}")
         table = read_series(
             data, time_column=settings.time_column, id_column=settings.id_column, clock=codec.clock,
-            covariates=codec.covariates, resample=settings.resample,
+            covariates=codec.covariates, resample=settings.resample, options=ReadOptions(encoding=encoding),
         )  # fmt: skip
         for inferred in table.inferred:
             log_info(inferred)

@@ -1,4 +1,4 @@
-"""Tasks on graphs: the label or the number of a graph, and the labels of its nodes.
+"""Tasks on graphs: the label, the number or several properties of a graph, and the labels of its nodes.
 
 `batches` has graphs as tensors, `model` the predictor, `task` what the tasks have in common, and there is a file for
 each task.
@@ -6,6 +6,7 @@ each task.
 
 from regard.tasks.graphs.classification import GraphClassification
 from regard.tasks.graphs.node_classification import NodeClassification
+from regard.tasks.graphs.properties import GraphProperties
 from regard.tasks.graphs.regression import GraphRegression
 
-__all__ = ["GraphClassification", "GraphRegression", "NodeClassification"]
+__all__ = ["GraphClassification", "GraphProperties", "GraphRegression", "NodeClassification"]

@@ -24,10 +24,10 @@ _PADDING, _UNREACHABLE = -1, 255
 
 @dataclass(frozen=True)
 class GraphBatch:
-    """Graphs, and the target of each or of each of its nodes."""
+    """Graphs, and the target of each, its properties, or the targets of its nodes."""
 
     inputs: GraphInputs
-    targets: Shaped[Tensor, "batch *nodes"]
+    targets: Shaped[Tensor, "batch *targets"]
     weights: Float[Tensor, " batch"]
     """The weight of each graph in the loss: 0 for one that only pads the batch."""
     num_targets: int
@@ -102,11 +102,11 @@ def _places(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
     return rows, np.arange(len(rows)) - firsts[rows]
 
 
-def pad_graph_batch(batch: GraphBatch, num_rows: int, num_nodes: int) -> GraphBatch:
+def pad_graph_batch(batch: GraphBatch, num_rows: int, num_nodes: int, *, of_nodes: bool) -> GraphBatch:
     """The batch padded to a shape that recurs; added graphs have no weight in the loss."""
     inputs, targets = batch.inputs, batch.targets
     num_edges = -(-inputs.ends.size(1) // _EDGE_STEP) * _EDGE_STEP
-    if targets.dim() == 2:
+    if of_nodes:
         targets = torch.nn.functional.pad(targets, (0, num_nodes - targets.size(1)), value=IGNORED)
     more = num_rows - len(batch.weights)
     return replace(

@@ -27,7 +27,7 @@ from regard.data.sources import Rows, Source
 from regard.evaluation.examples import Examples
 from regard.evaluation.metrics.classes import LabelCounts
 from regard.evaluation.scores import Score
-from regard.tasks.content import Prediction
+from regard.tasks.content import Prediction, ReportContent, number_section
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.graphs.batches import GraphBatch
 from regard.tasks.graphs.model import GraphPredictor
@@ -106,7 +106,9 @@ class GraphRegression(GraphTask[GraphRegressionSettings]):
         numbers = model(batch.inputs)[:, 0].double()
         return (numbers * self.number_codec.std + self.number_codec.mean).tolist()
 
-    export_output = "numbers"
+    @property
+    def export_output(self) -> str:
+        return "numbers"
 
     def activation(self, outputs: Tensor) -> Tensor:
         return outputs * self.number_codec.std + self.number_codec.mean
@@ -127,6 +129,13 @@ class GraphRegression(GraphTask[GraphRegressionSettings]):
     def failure(self, scores: Mapping[str, Score], counts: LabelCounts | None, headline: str) -> str:
         explained = scores["r_squared"].value
         return "" if explained > 0 else f"R squared is {explained:.3f}, and that of the mean of all rows is 0"
+
+    def report(self, model: Any, data: EvaluationData) -> ReportContent:
+        examples = self.examples(data)
+        pair = ([float(each) for each in examples.targets or ()], [float(each) for each in examples.outputs or ()])
+        section = number_section([row[0] for row in data.rows], {self.target_role: pair})
+        content = super().report(model, data)
+        return replace(content, samples=[], sections=[*content.sections, section])
 
     def comparison_metrics(self, headline: str) -> tuple[str, ...]:
         return ("rmse", "r_squared")

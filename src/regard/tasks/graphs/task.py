@@ -48,12 +48,14 @@ from regard.data.stores.rows import GraphStore
 from regard.errors import ConfigError, DataError, RunError
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig
+from regard.settings import nearest
 from regard.tasks.capabilities import ExportGraph, GraphDrawing
 from regard.tasks.choices import READING_DEFAULTS, Defaults, DefaultsContext
 from regard.tasks.content import ServerSchema
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.graphs.batches import GraphBatch, graph_shape, make_inputs, pad_graph_batch
 from regard.tasks.graphs.model import ExportedGraphs, GraphPredictor
+from regard.tasks.properties import PropertyColumns, read_properties
 from regard.tasks.task import EVALUATION_TOKENS, Task, TaskSettings, to_device
 
 _BATCH_NODES: Mapping[str, int] = {"cpu": 1_024, "cuda": 2_048}
@@ -85,6 +87,7 @@ class GraphTask(Task[GraphSettingsT]):
     input_kind = "graphs"
     default_preset = "graph-transformer"
     unit = "graph"
+    token_unit = "nodes"
     of_nodes: ClassVar[bool] = False
     """Whether each node has a target, rather than the graph."""
 
@@ -182,7 +185,7 @@ class GraphTask(Task[GraphSettingsT]):
         return len(targets)
 
     def pad_batch(self, batch: GraphBatch, num_rows: int, length: int) -> GraphBatch:
-        return pad_graph_batch(batch, num_rows, length)
+        return pad_graph_batch(batch, num_rows, length, of_nodes=self.of_nodes)
 
     # Use
 
@@ -213,7 +216,10 @@ class GraphTask(Task[GraphSettingsT]):
         """What the head computes as predictions: probabilities, or numbers in the units of the data."""
         return outputs.softmax(dim=-1)
 
-    export_output: ClassVar[str] = "probabilities"
+    @property
+    def export_output(self) -> str:
+        """What the outputs of an exported model are called."""
+        return "probabilities"
 
     def export_config(self) -> dict[str, Any]:
         """What a program must know of the outputs."""
@@ -296,36 +302,55 @@ def target_column(summary: DetectionSummary) -> ColumnSummary | None:
     return others[-1] if others and (summary.columns_given or len(others) == 1) else None
 
 
-def open_graphs(config: DataConfig, target: str, rows: Rows | None = None, *, max_nodes: int) -> Source:
+def open_graphs(
+    config: DataConfig,
+    target: str,
+    rows: Rows | None = None,
+    *,
+    max_nodes: int,
+    properties: PropertyColumns | None = None,
+) -> Source:
     """Open the graphs that the settings name, each with its target; invalid ones are bad rows, with their lines.
 
     Args:
         config: Where the data is; of JSON lines, `columns` may name the field of the target.
-        target: The role of the target: `label`, `number` or `labels`.
+        target: The role of the target: `label`, `number`, `labels` or `properties`.
         rows: Rows in memory: pairs of a graph and a target, or dictionaries with nodes and edges.
         max_nodes: Graphs with more are bad rows.
+        properties: Where a graph has several targets: their columns.
     """
-    if rows is not None and isinstance(rows, NamedRows) and set(FIELDS) <= set(rows.names):
+    open_lines = partial(_open_json_lines, config, target, properties)
+    if isinstance(rows, NamedRows) and is_graph_data(config, rows):
         records = [dict(zip(rows.names, row, strict=True)) for row in rows]
         read: Any = partial(enumerate, records, 1)
-        train = _record_table(config, target, (), read, records[:1])
-        source = with_held_out(config, train, partial(_open_json_lines, config, target), lambda: hash_of_table(train))
-    elif rows is None and len(config.train) == 1 and is_graph_file(config):
-        train = _open_json_lines(config, target, config.train)
-        source = with_held_out(
-            config, train, partial(_open_json_lines, config, target), lambda: content_hash(train.paths)
-        )
+        train = _record_table(config, target, properties, (), read, records[:1])
+        source = with_held_out(config, train, open_lines, lambda: hash_of_table(train))
+    elif is_graph_data(config, rows):
+        train = open_lines(config.train)
+        source = with_held_out(config, train, open_lines, lambda: content_hash(train.paths))
+    elif properties is not None:
+        is_named = rows is None or isinstance(rows, NamedRows)
+        named = config.changed(columns=properties.names) if is_named else config
+        source = open_source(named, ("graph", *properties.properties), rows)
     else:
         source = open_source(config, (_graph_role(config, rows), target), rows)
     tables = {
-        split: None if table is None else replace(table, read=partial(_read_valid, table.read, max_nodes))
+        split: None if table is None else _valid_table(table, max_nodes, properties)
         for split, table in (("train", source.train), ("valid", source.valid), ("test", source.test))
     }
     return replace(source, **tables)
 
 
-def is_graph_file(config: DataConfig) -> bool:
-    """Whether the training data is a file of JSON lines with nodes and edges."""
+def _valid_table(table: Table, max_nodes: int, properties: PropertyColumns | None) -> Table:
+    """The table, in which invalid graphs are faults; several targets are joined to one."""
+    joined = table if properties is None else read_properties(table, properties, "graph")
+    return replace(joined, read=partial(_read_valid, joined.read, max_nodes))
+
+
+def is_graph_data(config: DataConfig, rows: Rows | None) -> bool:
+    """Whether the training data has lists of nodes and edges: dictionaries, or a file of JSON lines."""
+    if rows is not None or len(config.train) != 1:
+        return isinstance(rows, NamedRows) and set(FIELDS) <= set(rows.names)
     path = Path(config.train[0])
     is_json = (config.format or FORMAT_OF_SUFFIX.get(format_suffix(path))) == "jsonl"
     return is_json and path.is_file() and set(FIELDS) <= set(describe(path, encoding=config.encoding).lists)
@@ -340,7 +365,9 @@ def _graph_role(config: DataConfig, rows: Rows | None) -> str:
     return next((name for name in GRAPH_COLUMNS if name in plain), "graph")
 
 
-def _open_json_lines(config: DataConfig, target: str, paths: Sequence[str]) -> Table:
+def _open_json_lines(
+    config: DataConfig, target: str, properties: PropertyColumns | None, paths: Sequence[str]
+) -> Table:
     (path,) = map(Path, paths)
 
     def read() -> Iterator[tuple[int, Any]]:
@@ -348,7 +375,7 @@ def _open_json_lines(config: DataConfig, target: str, paths: Sequence[str]) -> T
             yield number, BLANK if not line or line.isspace() else _decoded(line)
 
     sample = [record for _, record in zip(range(100), (each for _, each in read()), strict=False)]
-    return _record_table(config, target, (path,), read, sample)
+    return _record_table(config, target, properties, (path,), read, sample)
 
 
 def _decoded(line: str) -> Any:
@@ -362,22 +389,26 @@ def _decoded(line: str) -> Any:
 def _record_table(
     config: DataConfig,
     target: str,
+    properties: PropertyColumns | None,
     paths: tuple[Path, ...],
     read: Callable[[], Iterator[tuple[int, Any]]],
     sample: Sequence[Any],
 ) -> Table:
     names = list(dict.fromkeys(key for record in sample if isinstance(record, dict) for key in record))
-    field = _target_field(config, names, paths[0].name if paths else "the table in memory")
-    inferred = [f"read {paths[0].name} as JSON lines of graphs; {target}: {field}"] if paths else []
+    where = paths[0].name if paths else "the table in memory"
+    fields = (_target_field(config, names, where),) if properties is None else properties.properties
+    if missing := [name for name in fields if name not in names]:
+        raise DataError(f"no graph of {where} has a field {missing[0]!r}{nearest(missing[0], names)}")
+    inferred = [f"read {where} as JSON lines of graphs; {target}: {', '.join(fields)}"] if paths else []
     return Table(
         paths=paths,
         format="jsonl" if paths else "rows",
         roles=("graph", target),
-        columns=("graph", field),
+        columns=("graph", *fields),
         names=tuple(names),
         inferred=[*describe_encoding(paths, config.encoding), *inferred],
         skip_bad=config.skip_bad,
-        read=partial(_read_records, read, field),
+        read=partial(_read_records, read, fields, may_lack=properties is not None),
     )
 
 
@@ -397,22 +428,32 @@ def _target_field(config: DataConfig, names: Sequence[str], where: str) -> str:
     return others[0]
 
 
-def _read_records(read: Callable[[], Iterator[tuple[int, Any]]], field: str) -> Iterator[Record]:
-    """The graph of each record as text, and its target; a target that is a list is JSON."""
+def _read_records(
+    read: Callable[[], Iterator[tuple[int, Any]]], fields: Sequence[str], *, may_lack: bool
+) -> Iterator[Record]:
+    """The graph of each record as text, and its targets; a target that is a list is JSON, one that is null empty."""
+    required = FIELDS if may_lack else (*FIELDS, *fields)
     for line, record in read():
         if record == BLANK:
             yield line, (), BLANK
         elif not isinstance(record, Mapping):
             yield line, (), "invalid JSON, or no object"
-        elif missing := [name for name in (*FIELDS, field) if name not in record]:
+        elif missing := [name for name in required if name not in record]:
             yield line, (), f"no field {missing[0]!r}"
         else:
-            value = record[field]
-            target = json.dumps(value, ensure_ascii=False) if isinstance(value, list | tuple) else as_text(value)
-            if target is None:
-                yield line, (), f"{value_kind(value)} in field {field!r}"
+            targets = [_target_text(record.get(field), may_lack=may_lack) for field in fields]
+            wrong = [field for field, target in zip(fields, targets, strict=True) if target is None]
+            if wrong:
+                yield line, (), f"{value_kind(record[wrong[0]])} in field {wrong[0]!r}"
             else:
-                yield line, (graph_text(record), target), ""
+                yield line, (graph_text(record), *map(str, targets)), ""
+
+
+def _target_text(value: Any, *, may_lack: bool) -> str | None:
+    if value is None and may_lack:
+        return ""
+    is_list = isinstance(value, list | tuple) and not may_lack
+    return json.dumps(value, ensure_ascii=False) if is_list else as_text(value)
 
 
 def _read_valid(read: Callable[[], Iterator[Record]], max_nodes: int) -> Iterator[Record]:

@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.baselines.baseline import Baseline
 from regard.baselines.images import fit_pixel_density
@@ -51,8 +51,9 @@ from regard.models.family import ModelConfig, find_family
 from regard.models.heads import HeadConfig
 from regard.models.pixels import PixelModel, PixelShape
 from regard.settings import nearest
+from regard.tasks.capabilities import ExportGraph
 from regard.tasks.choices import Defaults, DefaultsContext
-from regard.tasks.content import DrawnImage, ExportSpec, Prediction, ReportContent, ServerSchema, image_section
+from regard.tasks.content import DrawnImage, Prediction, ReportContent, ServerSchema, image_section
 from regard.tasks.images import ImageTask, ShuffledImages, choose_flips, draw_for_flips
 from regard.tasks.task import PLAIN, EvaluationData, Likelihoods, Objective, TaskSettings, to_device
 
@@ -91,6 +92,8 @@ _SLOTS = {"cpu": 16, "cuda": 128}
 _AT_ONCE = 4_096
 """Training images that are compared at once."""
 _NUM_NEAREST = 3
+_NUM_EXPORTED = 2
+"""Images by which an export is compared: each has a probability for every level of every value."""
 _Images = UInt8[np.ndarray, "batch channels height width"]
 
 
@@ -131,6 +134,7 @@ class ImageGeneration(ImageTask[ImageGenerationSettings]):
     has_labels = True
     attention_kind = None
     objectives = frozenset()
+    token_unit = "pixels"
 
     @property
     def set_image(self) -> ImageConfig:
@@ -421,11 +425,25 @@ class ImageGeneration(ImageTask[ImageGenerationSettings]):
             f"{np.median(distances):.1f} for {format_count(len(pixels), 'validation image')}, in levels of 256."
         )
 
-    def export_spec(self) -> ExportSpec:
-        raise ConfigError(
-            f"a model for {self.description} cannot be exported: it generates "
-            "pixel by pixel, and no single graph repeats a step; "
-            "run.draw returns its images"
+    def export_graph(self, model: PixelModel, rows: Sequence[Sequence[str]]) -> ExportGraph:
+        """Images in, the distribution of each value given those before it, and the bits per dimension out."""
+        shape, pixels = self.shape, torch.from_numpy(self.read_pixels([row[0] for row in rows[:_NUM_EXPORTED]]))
+        examples = []
+        for some in (pixels, pixels[:1]):
+            inputs = {"pixels": some, "classes": torch.full((len(some),), shape.num_classes)}
+            batch = replace(self.make_batch(some.numpy()), starts=inputs["classes"])
+            with torch.inference_mode():
+                found = self.likelihoods(model, iter([batch]), model.device)
+                parameters = model.parameters_of(self.quantized(some), inputs["classes"])
+                values = model.head.distribution(parameters).exp().float()
+            bits = torch.tensor(found.losses) / shape.num_values / math.log(2)
+            examples.append((inputs, (values, bits)))
+        return ExportGraph(
+            module=ExportedPixels(model),
+            axes={name: {0: "batch"} for name in ("pixels", "classes")},
+            outputs=("probabilities", "bits_per_dimension"),
+            examples=examples,
+            config={"levels": shape.levels, "labels": self._shown_labels(), "no_class": shape.num_classes},
         )
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
@@ -465,6 +483,29 @@ class PixelBatches:
         batch = self._task.training_batch(self._store, rows, self._order.generator(number))
         padded, more = self._order.padded(batch, len(rows))
         return replace(padded, weights=F.pad(batch.weights, (0, more))) if more else batch
+
+
+class ExportedPixels(nn.Module):
+    """Images as bytes and the number of the class of each in; distributions and bits per dimension out.
+
+    The probabilities of the levels of a value are those given all values before it, pixel by pixel and channel by
+    channel, whatever the input has at its place and later.
+    """
+
+    def __init__(self, model: PixelModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, pixels: UInt8[Tensor, "batch channels height width"], classes: Int[Tensor, " batch"]
+    ) -> tuple[Float[Tensor, "batch pixels channels levels"], Float[Tensor, " batch"]]:
+        model, shape = self.model, self.model.shape
+        # Shifts of signed integers are no operator of ONNX.
+        values = (pixels.long() // (2**_BITS // shape.levels)).permute(0, 2, 3, 1).flatten(1, 2)
+        parameters = model.parameters_of(values, classes)
+        losses = -model.head.log_probs(values, parameters)
+        bits = losses.flatten(1).mean(dim=1) / math.log(2) + math.log2(2**_BITS / shape.levels)
+        return model.head.distribution(parameters).exp().float(), bits.float()
 
 
 class DensityPredictor:

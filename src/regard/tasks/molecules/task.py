@@ -12,7 +12,8 @@ Dimensions: `batch` molecules, `outputs` properties.
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from importlib.util import find_spec
 from itertools import islice
 from typing import Any, Literal
 
@@ -26,38 +27,26 @@ from torch import Tensor
 from regard.baselines.baseline import Baseline
 from regard.baselines.graphs import fit_forests
 from regard.data.batches import batches_by_length
-from regard.data.chemistry import require_rdkit, spellings
+from regard.data.chemistry import fault_of, is_molecule, require_rdkit, spellings
 from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.properties import MoleculeCodec, PropertyCodec
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.messages import format_column
+from regard.data.formats.summary import ColumnSummary
 from regard.data.prepare import FitData, Prepared, prepare_rows
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows, Source, is_builtin, open_source
 from regard.data.splits.by_structure import has_scaffolds
 from regard.data.splits.plan import split_settings
 from regard.errors import ConfigError
-from regard.evaluation.examples import Examples
-from regard.evaluation.metrics.classes import LabelCounts
-from regard.evaluation.registry import score_label
-from regard.evaluation.scores import Score
 from regard.logging import log_info
 from regard.models.family import ModelConfig
 from regard.models.gaussian_process import property_losses
 from regard.models.heads import HeadConfig, default_pooling
 from regard.tasks.capabilities import ExportGraph
 from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
-from regard.tasks.content import Prediction, ServerSchema
+from regard.tasks.content import ServerSchema
 from regard.tasks.detection import DetectionSummary, readable_rows
-from regard.tasks.molecules.columns import (
-    BUILTIN_COLUMNS,
-    MoleculeColumns,
-    choose_molecule_columns,
-    find_molecules,
-    find_properties,
-    read_molecules,
-    without_none,
-)
 from regard.tasks.molecules.model import (
     ExportedMolecules,
     MoleculeBatch,
@@ -68,26 +57,38 @@ from regard.tasks.molecules.model import (
     pad_molecule_batch,
     split_spellings,
 )
+from regard.tasks.properties import (
+    PropertyColumns,
+    PropertyTask,
+    choose_property_columns,
+    find_properties,
+    known_cells,
+    read_properties,
+    without_none,
+)
 from regard.tasks.task import (
     EVALUATION_TOKENS,
     PLAIN,
     BatchPredictor,
     Detection,
-    EvaluationData,
     Likelihoods,
     Objective,
     to_device,
 )
 from regard.tasks.text import TextSettings, TextTask, fit_tokenizer
+from regard.text.alphabets import is_selfies, is_smiles, sequence_kind
 from regard.text.tokenizer import Tokenizer
 
+BUILTIN_COLUMNS = ("smiles", "solubility")
+"""The columns of the built-in data set."""
+_MOLECULE_NAMES = ("smiles", "selfies", "mol", "molecule")
+_NUM_VALIDATED = 50
+"""Texts that are read to recognize molecules."""
 _TUNED_SPELLINGS = 4
 """Spellings of each molecule that a tokenizer is trained on, since some atoms and bonds have several tokens."""
 _SELFIES_ONLY = "[=Branch1][Ring1]"
 _SAMPLE_ROWS = 1_000
 """Rows by which the split is chosen."""
-_CHANCE = 0.5
-"""The area under the curve of a model that has learned nothing."""
 
 
 class MoleculeSettings(TextSettings):
@@ -106,7 +107,7 @@ class MoleculeSettings(TextSettings):
     pretrained model is fine-tuned."""
 
 
-class MoleculeProperties(TextTask[MoleculeSettings]):
+class MoleculeProperties(PropertyTask[MoleculeSettings], TextTask[MoleculeSettings]):
     """Molecules and their properties, by an encoder of spellings."""
 
     name = "molecule-properties"
@@ -120,9 +121,6 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         "features": MoleculeCodec,
     }
     store_columns = ("spellings", "properties", "features")
-    metrics = ("rmse", "mean_absolute_error", "r_squared", "spearman")
-    label_metrics = ("auroc", "accuracy", "matthews", "calibration_error")
-    several_label_metrics = ("auroc",)
     default_preset = "lstm"
     unit = "molecule"
     objectives = frozenset()
@@ -143,10 +141,6 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         return Detection(f"molecules in {format_column(molecules.name)}, and properties of them", confidence=0.85)
 
     @property
-    def property_codec(self) -> PropertyCodec:
-        return codec_of(self.codecs, "properties", PropertyCodec)
-
-    @property
     def molecule_codec(self) -> MoleculeCodec:
         return codec_of(self.codecs, "features", MoleculeCodec)
 
@@ -165,19 +159,21 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
             config = config.changed(columns=columns.names)
         is_generated = rows is None and is_builtin(config)
         source = open_source(config, columns.names if is_generated else ("molecule", *columns.properties), rows)
-        return replace(
-            source,
-            train=read_molecules(source.train, columns),
-            valid=None if source.valid is None else read_molecules(source.valid, columns),
-            test=None if source.test is None else read_molecules(source.test, columns),
-        )
+        tables = {
+            split: None if table is None else read_properties(table, columns, "molecule", fault_of)
+            for split, table in (("train", source.train), ("valid", source.valid), ("test", source.test))
+        }
+        return replace(source, **tables)
 
-    def _columns(self, config: DataConfig, rows: Rows | None) -> MoleculeColumns:
+    def _columns(self, config: DataConfig, rows: Rows | None) -> PropertyColumns:
         """Those of training, where the task has codecs and the user has named none."""
         codec = self.codecs.get("properties")
-        if config.columns or not isinstance(codec, PropertyCodec):
-            return choose_molecule_columns(config, rows)
-        return MoleculeColumns(codec.source, codec.names, (not codec.are_labels,) * len(codec))
+        if isinstance(codec, PropertyCodec) and not config.columns:
+            return PropertyColumns.of_codec(codec)
+        if rows is None and is_builtin(config):
+            return PropertyColumns(BUILTIN_COLUMNS[0], BUILTIN_COLUMNS[1:], (True,))
+        objects = "molecules in SMILES or SELFIES"
+        return choose_property_columns(config, rows, find_molecules, objects=objects, role="molecule")
 
     def prepare(self, config: DataConfig, rows: Rows | None = None) -> Prepared:
         source = self.open(config, rows)
@@ -185,7 +181,7 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         if is_free and source.valid is None:
             config = config.changed(split=_choose_split(source, config))
         columns = self._columns(config, rows)
-        named = PropertyCodec(columns.properties, source=columns.molecule)
+        named = PropertyCodec(columns.properties, source=columns.source)
         return prepare_rows(source, config, self.with_codecs({**self.codecs, "properties": named}))
 
     def cache_key(self) -> dict[str, Any]:
@@ -223,9 +219,6 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         spelled = [[tokenizer.start, *ids[:limit], tokenizer.end] for ids in tokenizer.encode(texts)]
         parts = (spelled[place : place + width] for place in range(0, len(spelled), width))
         return [[token for ids in part for token in ids] for part in parts]
-
-    def target_of(self, row: Sequence[str]) -> str:
-        return self.property_codec.display(row[-1])
 
     def notes(self) -> list[str]:
         number = self.settings.spellings
@@ -359,88 +352,16 @@ class MoleculeProperties(TextTask[MoleculeSettings]):
         return self.encode_rows([(text, nothing) for text in inputs])
 
     def outputs(self, model: Any, batch: MoleculeBatch) -> list[list[float]]:
-        """The properties of each molecule: numbers in the units of the data, or probabilities."""
-        found = model(batch.source, batch.lengths, batch.features).double()
-        found = found.sigmoid() if self.property_codec.are_labels else found
-        return self.property_codec.restore(found.cpu().numpy()).tolist()
-
-    def prediction(self, text: str, output: list[float]) -> Prediction:
-        codec = self.property_codec
-        shown = codec.display(codec.write(output))
-        if not codec.are_labels:
-            return PropertyPrediction(text, shown, properties=dict(zip(codec.names, output, strict=True)))
-        if len(codec) > 1:
-            return Prediction(text, shown, probabilities=dict(zip(codec.names, output, strict=True)))
-        probabilities = dict(zip(codec.labels[0], (1 - output[0], output[0]), strict=True))
-        return Prediction(text, shown, probabilities=probabilities, probability=probabilities[shown])
+        return self.property_outputs(model(batch.source, batch.lengths, batch.features))
 
     def output_for(self, model: Any, text: str) -> str:
         """By the canonical spelling alone, whose attention is drawn."""
         alone = type(self)(self.settings.changed(averaged=0), self.codecs)
         return BatchPredictor(alone, model)([text])[0].output
 
-    def metric_names(self) -> tuple[str, ...]:
-        if not self.property_codec.are_labels:
-            return self.metrics
-        return self.label_metrics if len(self.property_codec) == 1 else self.several_label_metrics
-
-    def headline(self, rows: Sequence[Sequence[str]]) -> str:
-        return self.metric_names()[0]
-
-    def comparison_metrics(self, headline: str) -> tuple[str, ...]:
-        return self.metric_names()[:2]
-
-    def examples(self, data: EvaluationData) -> Examples:
-        """Several numbers of a molecule are examples of their own, in standard deviations of the training rows."""
-        codec = self.property_codec
-        targets = np.array([codec.numbers_of(row[-1]) for row in data.rows]).reshape(-1, len(codec))
-        predicted = np.array([self._numbers(each) for each in data.predictions]).reshape(-1, len(codec))
-        if codec.are_labels and len(codec) == 1:
-            outputs = [each.output for each in data.predictions]
-            return Examples(
-                outputs=outputs,
-                targets=[codec.format(0, number) for number in targets[:, 0]],
-                labels=codec.labels[0],
-                confidences=[(each.probabilities or {})[each.output] for each in data.predictions],
-            )
-        if codec.are_labels:
-            known = [[None if math.isnan(each) else int(each) for each in row] for row in targets.tolist()]
-            return Examples(outputs=predicted.tolist(), targets=known, labels=codec.names)
-        if len(codec) > 1:
-            targets, predicted = codec.standardize(targets), codec.standardize(predicted)
-        known = ~np.isnan(targets)
-        return Examples(outputs=predicted[known].tolist(), targets=targets[known].tolist())
-
-    def _numbers(self, prediction: Prediction) -> list[float]:
-        codec = self.property_codec
-        if isinstance(prediction, PropertyPrediction):
-            return [prediction.properties[name] for name in codec.names]
-        probabilities = prediction.probabilities or {}
-        return [probabilities[name] for name in (codec.labels[0][1:] if len(codec) == 1 else codec.names)]
-
-    def label_counts(self, examples: Examples) -> LabelCounts | None:
-        is_single = self.property_codec.are_labels and len(self.property_codec) == 1
-        return super().label_counts(examples) if is_single else None
-
-    def failure(self, scores: Mapping[str, Score], counts: LabelCounts | None, headline: str) -> str:
-        if self.property_codec.are_labels:
-            value = scores[headline].value
-            return "" if value > _CHANCE else f"{score_label(headline)} is {value:.3f}, and that of chance is {_CHANCE}"
-        explained = scores["r_squared"].value
-        return "" if explained > 0 else f"R squared is {explained:.3f}, and that of the mean of all rows is 0"
-
-    def baseline(self, data: Prepared) -> Baseline:
+    def fit_baseline(self, texts: Sequence[str], targets: Float[np.ndarray, "batch outputs"]) -> Baseline:
         """Random forests of Morgan fingerprints and descriptors."""
-        rows, codec = data.train_rows(), self.property_codec
-        targets = np.array([codec.numbers_of(row[-1]) for row in rows])
-        names = MoleculeCodec.fit().descriptors
-        return fit_forests([row[0] for row in rows], targets, names, are_labels=codec.are_labels)
-
-    def baseline_examples(self, baseline: Baseline, rows: Sequence[Sequence[str]]) -> Examples:
-        found = baseline.predict([row[0] for row in rows])
-        numbers = [[float(cell) for cell in each.split()] for each in found.outputs]
-        predictions = [self.prediction(row[0], some) for row, some in zip(rows, numbers, strict=True)]
-        return self.examples(EvaluationData(rows, predictions, Likelihoods([], [])))
+        return fit_forests(texts, targets, MoleculeCodec.fit().descriptors, are_labels=self.property_codec.are_labels)
 
     def export_graph(self, model: MoleculeModel, rows: Sequence[Sequence[str]]) -> ExportGraph:
         """The spellings of a molecule in, its properties out; without the Gaussian process."""
@@ -501,9 +422,20 @@ def _reads_selfies(tokenizer: Tokenizer) -> bool:
     return len(ids) == _SELFIES_ONLY.count("[") and not tokenizer.count_unknown([ids])
 
 
-@dataclass(frozen=True)
-class PropertyPrediction(Prediction):
-    """Properties of a molecule that are numbers."""
+def find_molecules(columns: Sequence[ColumnSummary]) -> ColumnSummary | None:
+    """The column of molecules, by its content: one with a usual name before others."""
+    named = [column for column in columns if column.plain_name in _MOLECULE_NAMES and _are_mostly_molecules(column)]
+    kinds = ((column, sequence_kind(known_cells(column))) for column in columns)
+    others = (column for column, kind in kinds if kind in ("smiles", "selfies"))
+    return next((column for column in (*named, *others) if _are_valid(column)), None)
 
-    properties: dict[str, float] = field(default_factory=dict)
-    """The value of each property."""
+
+def _are_mostly_molecules(column: ColumnSummary) -> bool:
+    cells = known_cells(column)
+    return 2 * sum(is_smiles(cell.strip()) or is_selfies(cell.strip()) for cell in cells) > len(cells)
+
+
+def _are_valid(column: ColumnSummary) -> bool:
+    """Whether most of the first texts are molecules; without rdkit, only their tokens are known."""
+    sample = known_cells(column)[:_NUM_VALIDATED]
+    return find_spec("rdkit") is None or 2 * sum(map(is_molecule, sample)) > len(sample)

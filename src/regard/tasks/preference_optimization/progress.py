@@ -8,7 +8,7 @@ second falls again from some point on, where the model is over-optimized. https:
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle, islice, pairwise
 from typing import Any
 
@@ -39,8 +39,10 @@ class AlignmentProgress:
         *,
         num_answers: int,
         max_tokens: int,
+        texts_of: Callable[[Sequence[Sequence[int]]], list[str]],
     ) -> None:
-        self._tokenizer, self._reference, self._rewards = tokenizer, reference, rewards
+        """`texts_of` are the prompts as rewards read them, given their tokens."""
+        self._tokenizer, self._reference, self._rewards, self._texts_of = tokenizer, reference, rewards, texts_of
         self._num_answers, self._max_tokens = num_answers, max_tokens
         self._base: dict[str, list[float]] | None = None
         self.kl = 0.0
@@ -75,7 +77,7 @@ class AlignmentProgress:
         return sample_answers(model, self._tokenizer, prompts, seed=_SEED, max_tokens=self._max_tokens)
 
     def _score(self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> dict[str, list[float]]:
-        texts = self._tokenizer.decode(prompts), self._tokenizer.decode(answers)
+        texts = self._texts_of(prompts), self._tokenizer.decode(answers)
         return {name: reward(*texts) for name, reward in self._rewards.items()}
 
 

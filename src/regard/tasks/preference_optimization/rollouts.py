@@ -138,8 +138,18 @@ class Critic:
 class Rollouts:
     """Samples answers, and computes their advantages."""
 
-    def __init__(self, tokenizer: Tokenizer, method: OnPolicy, *, beta: float, samples: int, max_tokens: int) -> None:
-        self._tokenizer, self._method = tokenizer, method
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        method: OnPolicy,
+        *,
+        beta: float,
+        samples: int,
+        max_tokens: int,
+        texts_of: Callable[[Sequence[Sequence[int]]], list[str]],
+    ) -> None:
+        """`texts_of` are the prompts as the reward reads them, given their tokens."""
+        self._tokenizer, self._method, self._texts_of = tokenizer, method, texts_of
         self._beta, self._samples, self._max_tokens = beta, samples, max_tokens
         self._critic: Critic | None = None
         self.current: RolloutBatch | None = None
@@ -163,7 +173,7 @@ class Rollouts:
         log_probs = log_probs_of(model, hidden_states, targets)
         with reference.applied() as frozen:
             references = answer_log_probs(frozen, tokens, targets)
-        texts = self._tokenizer.decode(repeated), self._tokenizer.decode(answers)
+        texts = self._texts_of(repeated), self._tokenizer.decode(answers)
         rewards = torch.tensor(reward(*texts), dtype=log_probs.dtype, device=log_probs.device)
         log_ratios = log_probs - references
         self.kl = float(log_ratios.sum(dim=1).mean())

@@ -25,14 +25,13 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from regard.data.conversation_sources import parse_prompt
 from regard.data.permutation import mix, permute
 from regard.data.preference_sources import PREFERENCE_ROLES, open_preferences
 from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows, Source
 from regard.data.stores.rows import TokenStore
-from regard.errors import ConfigError, DataError, RunError
+from regard.errors import ConfigError, RunError
 from regard.evaluation.examples import Examples
 from regard.generation.config import GenerationConfig
 from regard.models.family import ModelConfig
@@ -56,6 +55,7 @@ from regard.tasks.language_modeling import (
     LanguageModelingPredictor,
     answer_by_template,
     build_decoder,
+    encode_prompt,
     score_text,
 )
 from regard.tasks.preference_optimization.progress import AlignmentProgress, alignment_sections
@@ -65,6 +65,7 @@ from regard.tasks.preference_optimization.rollouts import (
     Rollouts,
     answer_log_probs,
     join_answers,
+    sample_answers,
 )
 from regard.tasks.task import PLAIN, EvaluationData, Likelihoods, Objective, to_device
 from regard.tasks.text import TextSettings, TextTask
@@ -78,6 +79,12 @@ _LEARNING_RATE, _ADAPTER_RATE = 0.3, 3.6
 """Times model_dim ** -1.5: a quarter of what other fine-tuning uses, so that few steps do not go far from the base."""
 _NEVER_KEPT = 1e9
 """The loss of a model that has diverged, which no reward outweighs."""
+_LONGER_ANSWERS, _MOST_TOKENS = 2, 512
+"""Sampled answers are cut at so many times the tokens of the longest training answer, and at so many."""
+_MEASURED_ROWS = 10_000
+"""Training rows in which the longest answer is sought."""
+_SEED = 1
+"""Of the answers by which a model without answers in its rows is evaluated."""
 _NUM_SAMPLES = 12
 """Prompts that a report has the model answer."""
 
@@ -92,6 +99,9 @@ class PreferenceOptimizationSettings(TextSettings):
     beta: float = Field(gt=0.0)
     """The weight of the KL divergence from the base; of simpo the scale of mean log-probabilities, of orpo the weight
     of the odds. Unset: 0.1, but 2 for simpo, 0.05 for reinforce and ppo, and 0.04 for grpo."""
+    has_answers: bool = True
+    """Whether rows have a chosen and a rejected answer; without them, an evaluation samples answers, and their mean
+    reward is the score. Unset: as the data; reinforce, ppo and grpo need prompts alone."""
     margin: float = Field(default=0.5, ge=0.0)
     """With simpo: by how much the chosen answer is to be better."""
     template: str | None = None
@@ -114,7 +124,8 @@ class PreferenceOptimizationSettings(TextSettings):
     clip: float = Field(default=0.2, gt=0.0, lt=1.0)
     """With ppo and grpo: the largest change of a token's probability, as a share, that an update is rewarded for."""
     max_tokens: int = Field(default=64, ge=1)
-    """Tokens of a sampled answer."""
+    """Tokens of a sampled answer. Unset: twice those of the longest training answer, at most 512; 64 for prompts
+    alone."""
     max_kl: float = Field(default=100.0, gt=0.0)
     """Training is stopped where the KL divergence from the base, in nats of an answer, exceeds this."""
     evaluation_answers: int = Field(default=128, ge=2)
@@ -125,7 +136,7 @@ class PreferenceOptimizationSettings(TextSettings):
     def _known_method(cls, value: Any) -> Any:
         known = get_args(AlignmentMethod)
         if value not in known and value is not None:
-            raise ConfigError(f"unknown method {value!r}{nearest(str(value), known)}; methods: {', '.join(known)}")
+            raise ConfigError(f"unknown method {value!r}{nearest(str(value), known)}")
         return value
 
     @property
@@ -194,7 +205,7 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
     Settings = PreferenceOptimizationSettings
     roles = PREFERENCE_ROLES
     store_columns = ("prompt", "chosen", "rejected")
-    metrics = ("accuracy", "perplexity")
+    metrics = ("accuracy", "perplexity", "mean_reward")
     architecture = "decoder"
     default_preset = "gpt"
     attention_kind = "causal"
@@ -211,11 +222,17 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         self._rewards: Mapping[str, Reward] = {}
         self._progress: AlignmentProgress | None = None
         self._rollouts: Rollouts | None = None
+        self._texts: dict[tuple[int, ...], str] = {}
+        """By their tokens, prompts that a chat template has written: a reward reads them as the rows have them."""
 
     # Data
 
     def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
-        return open_preferences(config, rows)
+        settings = self.settings
+        if not settings.is_on_policy:
+            return open_preferences(config, rows)
+        are_prompts = not settings.has_answers if "has_answers" in settings.model_fields_set else None
+        return open_preferences(config, rows, are_prompts=are_prompts)
 
     def texts_of(self, row: Sequence[str]) -> Sequence[str]:
         return row[:3]
@@ -237,25 +254,39 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
 
     def encode_rows(self, rows: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         end = self.tokenizer.end
-        answers = [[[*ids, end] for ids in self.tokenizer.encode([row[side] for row in rows])] for side in (1, 2)]
-        return [[self._encode_prompt(row[0]) for row in rows], *answers]
+        texts = [[row[side] if side < len(row) else "" for row in rows] for side in (1, 2)]
+        answers = [[[*ids, end] for ids in self.tokenizer.encode(some)] for some in texts]
+        return [self._encode_prompts([row[0] for row in rows]), *answers]
 
-    def _encode_prompt(self, prompt: str) -> list[int]:
-        messages = parse_prompt(prompt)
-        if self._chat is not None:
-            return self._chat.encode(messages)
-        if len(messages) > 1 or messages[0]["content"] != prompt:
-            raise DataError("a prompt is a list of messages, and the base has no chat template: set task.template")
-        return self.tokenizer.prompt(prompt)
+    def _encode_prompts(self, prompts: Sequence[str]) -> list[list[int]]:
+        found = [encode_prompt(prompt, self.tokenizer, self._chat) for prompt in prompts]
+        if self._chat is not None and self.settings.is_on_policy:
+            self._texts.update(zip((tuple(self._cut(ids)) for ids in found), prompts, strict=True))
+        return found
+
+    def _cut(self, prompt: Any) -> Any:
+        """A prompt that is longer than half of the context is cut to its end, so that its answers fit."""
+        return prompt[-max(1, self.settings.max_length // 2) :]
+
+    def _prompt_texts(self, prompts: Sequence[Sequence[int]]) -> list[str]:
+        """Prompts as a reward reads them: those of the rows; without a chat template, the texts of their tokens."""
+        decoded = self.tokenizer.decode(prompts)
+        return [self._texts.get(tuple(prompt), text) for prompt, text in zip(prompts, decoded, strict=True)]
 
     def defaults(self, context: DefaultsContext) -> Defaults:
         method, width = self.settings.method or "dpo", context.model.model_dim
         factor = _ADAPTER_RATE if context.method == "lora" else _LEARNING_RATE
-        own = {"beta": _BETA[method], "updates": _UPDATES.get(method, 1)}
+        has_answers = all(len(row) > 1 for row in context.data.held_out["valid"])
+        own = {"beta": _BETA[method], "updates": _UPDATES.get(method, 1), "has_answers": has_answers}
         # Boolean masks, and samples of any length, cannot be captured as CUDA graphs.
         train = {**super().defaults(context).train, "cuda_graphs": False}
         tuned = {"learning_rate": float(f"{factor / width**1.5:.2g}"), "schedule": "linear"}
-        return Defaults(train=train, task=own, finetune_train=tuned)
+        reasons = {}
+        if has_answers:
+            longest = _longest_answer(context.data.train)
+            own["max_tokens"] = min(_MOST_TOKENS, _LONGER_ANSWERS * longest)
+            reasons["task.max_tokens"] = f"{own['max_tokens']}: the longest training answer has {longest} tokens"
+        return Defaults(train=train, task=own, finetune_train=tuned, reasons=reasons)
 
     def check(self, *, model: ModelConfig, is_finetuned: bool, held_out: Any) -> None:
         settings = self.settings
@@ -287,20 +318,29 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         found = {"reward": self.settings.reward, "true_reward": self.settings.true_reward}
         return {name: source for name, source in found.items() if source is not None}
 
+    def evaluation_rewards(self) -> dict[str, str]:
+        found = self.reward_sources()
+        return {} if self.settings.has_answers else {"reward": found["reward"]}
+
     def reward_seconds(self) -> float:
         return self.settings.reward_seconds
 
+    def with_rewards(self, rewards: Mapping[str, Reward]) -> Self:
+        bound = type(self)(self.settings, self.codecs)
+        bound._rewards = rewards
+        return bound
+
     def bind(self, reference: ReferenceModel, rewards: Mapping[str, Reward]) -> Self:
-        bound, settings = type(self)(self.settings, self.codecs), self.settings
-        bound._reference, bound._rewards = reference, rewards
+        bound, settings = self.with_rewards(rewards), self.settings
+        bound._reference = reference
         bound._progress = AlignmentProgress(
             self.tokenizer, bound._reference, rewards, num_answers=settings.evaluation_answers,
-            max_tokens=settings.max_tokens,
+            max_tokens=settings.max_tokens, texts_of=bound._prompt_texts,
         )  # fmt: skip
         if settings.is_on_policy:
             bound._rollouts = Rollouts(
                 self.tokenizer, settings.method, beta=settings.beta, samples=settings.samples,  # pyright: ignore[reportArgumentType]  one of them
-                max_tokens=settings.max_tokens,
+                max_tokens=settings.max_tokens, texts_of=bound._prompt_texts,
             )  # fmt: skip
         return bound
 
@@ -308,6 +348,8 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         settings = self.settings
         if not settings.is_on_policy:
             return super().batches(data, batch_tokens=batch_tokens, seed=seed)
+        if self._chat is not None:
+            self._encode_prompts([row[0] for row in (*data.train_rows(), *data.held_out["valid"])])
         store: Any = data.train
 
         def make(rows: NDArray[np.int64]) -> PreferencePairs:
@@ -316,9 +358,8 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         return PromptBatches(store, make, size=settings.prompts, repeats=settings.updates, seed=seed)
 
     def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> PreferencePairs:
-        """A prompt that is longer than half of the context is cut to its end, so that its answers fit."""
         most = self.settings.max_length
-        prompts = [ids[-max(1, most // 2) :].tolist() for ids in columns[0]]
+        prompts = [self._cut(ids).tolist() for ids in columns[0]]
         answers = [
             [ids[: most - len(prompt)].tolist() for ids, prompt in zip(side, prompts, strict=True)]
             for side in columns[1:]
@@ -400,8 +441,14 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[PreferencePairs], device: torch.device) -> Likelihoods:
-        """In training the loss of each pair, or minus the regularized reward of samples; else of the chosen answers."""
+        """In training the loss of each pair, or minus the regularized reward of samples; else of the chosen answers.
+
+        Without answers in the rows, minus the reward of a sampled one.
+        """
         found = [to_device(batch, device) for batch in batches]
+        if self._progress is None and not self.settings.has_answers:
+            losses = [-worth for worth in self._sampled_rewards(model, [each for b in found for each in b.prompts])]
+            return Likelihoods(losses, [1] * len(losses))
         if self._progress is None:
             sums, counts = (
                 torch.cat(each) for each in zip(*(_answer_sums(model, batch) for batch in found), strict=True)
@@ -419,6 +466,11 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
             losses = [_NEVER_KEPT] * len(losses)
         return Likelihoods(losses, [1] * len(losses), figures=figures)
 
+    def _sampled_rewards(self, model: Any, prompts: Sequence[tuple[int, ...]]) -> list[float]:
+        """The reward of an answer to each prompt, sampled from the model's own distribution."""
+        answers = sample_answers(model, self.tokenizer, prompts, seed=_SEED, max_tokens=self.settings.max_tokens)
+        return self._rewards["reward"](self._prompt_texts(prompts), self.tokenizer.decode(answers))
+
     # Use
 
     def predictor(self, model: Any, config: GenerationConfig) -> LanguageModelingPredictor:
@@ -434,9 +486,17 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
     def score_text(self, model: Any, text: str) -> TextScore:
         return score_text(model, self.tokenizer, text)
 
+    def headline(self, rows: Sequence[Sequence[str]]) -> str:
+        return self.metric_names()[0]
+
+    def metric_names(self) -> tuple[str, ...]:
+        return self.metrics[:2] if self.settings.has_answers else self.metrics[2:]
+
     def examples(self, data: EvaluationData) -> Examples:
-        """Whether the chosen answer has the higher log-probability per token, and its perplexity."""
+        """Whether the chosen answer has the higher log-probability per token, and its perplexity; or rewards."""
         likelihoods = data.likelihoods
+        if not self.settings.has_answers:
+            return Examples(extras={"rewards": [-loss for loss in likelihoods.losses]})
         return Examples(
             outputs=["chosen" if right else "rejected" for right in likelihoods.num_correct],
             targets=["chosen"] * len(likelihoods.num_correct),
@@ -450,7 +510,7 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
 
     def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
         """Held-out prompts, the answers that were chosen, and those of the model."""
-        rows = {row[0]: row[1] for row in data.rows[: 8 * _NUM_SAMPLES]}
+        rows = {row[0]: row[1] if len(row) > 1 else "" for row in data.rows[: 8 * _NUM_SAMPLES]}
         prompts = list(rows)[:_NUM_SAMPLES]
         config = GenerationConfig(temperature=1.0, max_tokens=self.settings.max_tokens)
         found = self.predictor(model, config)(prompts)
@@ -466,6 +526,12 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return ServerSchema(inputs=("prompt",), streams=True, placeholder="A prompt")
+
+
+def _longest_answer(store: Any) -> int:
+    """Tokens of the longest answer among the first training rows, its end token included."""
+    rows = range(min(len(store), _MEASURED_ROWS))
+    return max(len(ids) for column in (1, 2) for ids in store.sequences(column, rows))
 
 
 def _answer_sums(model: Any, batch: PreferencePairs) -> tuple[Float[Tensor, "batch two"], Int[Tensor, "batch two"]]:
