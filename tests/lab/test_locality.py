@@ -16,16 +16,16 @@ from regard.lab import run_study
 from regard.lab.locality import filters
 from regard.lab.locality.filters import (
     METHODS,
+    LocalityMethod,
     LocalitySizes,
     LocallyConnected,
-    Method,
     TrainedNetwork,
-    accuracy_interval,
     beta_lasso_step,
     dense_filters,
     draw_patterns,
     generated_images,
     make_network,
+    network_accuracy,
     read_images,
     recovered_share,
     shuffle_pixels,
@@ -120,9 +120,11 @@ def interrupted_after(batches: Callable[..., object], limit: int) -> Callable[..
     return stopping
 
 
-@pytest.mark.parametrize("method", [Method("S-LOCAL"), Method("S-FC", 50.0)], ids=lambda each: each.label)
+@pytest.mark.parametrize(
+    "method", [LocalityMethod("S-LOCAL"), LocalityMethod("S-FC", 50.0)], ids=lambda each: each.label
+)
 def test_interrupted_training_resumes_to_the_same_network(
-    method: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: LocalityMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     images, path = generated_images(TINY, seed=3), tmp_path / "network.safetensors"
     whole = train_network(method, images, TINY, seed=5)
@@ -142,15 +144,15 @@ def trained(correct: int) -> TrainedNetwork:
 
 def test_the_recovered_share_is_that_of_the_gap_between_dense_and_local():
     results = {
-        Method("S-LOCAL"): [trained(90), trained(90)],
-        Method("S-FC"): [trained(70), trained(70)],
-        Method("S-FC", 50.0): [trained(80), trained(90)],
+        LocalityMethod("S-LOCAL"): [trained(90), trained(90)],
+        LocalityMethod("S-FC"): [trained(70), trained(70)],
+        LocalityMethod("S-FC", 50.0): [trained(80), trained(90)],
     }
     share = recovered_share(results, 50.0)
     assert share is not None
     assert share[0] == pytest.approx(0.75)
-    assert recovered_share({**results, Method("S-LOCAL"): [trained(60)] * 2}, 50.0) is None
-    value, low, high = accuracy_interval([trained(90)])
+    assert recovered_share({**results, LocalityMethod("S-LOCAL"): [trained(60)] * 2}, 50.0) is None
+    value, low, high = network_accuracy([trained(90)])
     assert low < value == 0.9 < high
 
 

@@ -10,4 +10,5 @@ BIAS_VARIANCE = StudyEntry(
     question="How do bias and variance depend on capacity, and what does selection among K functions cost?",
     function="regard.lab.bias_variance.risks:study_bias_variance",
     reads="a table of texts or numbers with labels or numbers",
+    lectures=("L35",),
 )

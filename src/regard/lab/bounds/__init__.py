@@ -9,4 +9,5 @@ BOUNDS_STUDY = StudyEntry(
     title="Bounds on the score of the best of many",
     question="How often do bounds on the score of a selected candidate fail, and how loose are they?",
     function="regard.lab.bounds.selections:study_bounds",
+    lectures=("L34",),
 )

@@ -10,4 +10,5 @@ CONTEXT = StudyEntry(
     question="What do windows, strides and linear attention save at which length, and what can they not retrieve?",
     function="regard.lab.context.kinds:study_context",
     reads="a text file",
+    lectures=("L23",),
 )

@@ -10,4 +10,5 @@ DECODING = StudyEntry(
     question="Is the most probable continuation of a text like the text that people write?",
     function="regard.lab.decoding.strategies:study_decoding",
     reads="a text file",
+    lectures=("L04",),
 )

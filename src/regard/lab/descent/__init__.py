@@ -9,4 +9,5 @@ DESCENT = StudyEntry(
     title="Gradient descent and its noise",
     question="How large may a learning rate be, what slows gradient descent down, and what does gradient noise add?",
     function="regard.lab.descent.report:study_descent",
+    lectures=("L29", "L30"),
 )

@@ -10,4 +10,5 @@ DOUBLE_DESCENT = StudyEntry(
     question="Does the risk fall a second time when a model grows beyond the size that interpolates its labels?",
     function="regard.lab.double_descent.risks:study_double_descent",
     reads="a table of texts or numbers with labels or numbers",
+    lectures=("L36",),
 )

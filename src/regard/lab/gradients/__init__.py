@@ -9,4 +9,5 @@ GRADIENTS = StudyEntry(
     title="The gradient through time",
     question="How much of the gradient reaches the start of a sequence, and what does clipping change?",
     function="regard.lab.gradients.through_time:study_gradients",
+    lectures=("L01",),
 )

@@ -11,4 +11,5 @@ LOCALITY = StudyEntry(
     function="regard.lab.locality.filters:study_locality",
     reads="a folder of images, or cifar-10",
     runs_on_gpu=True,
+    lectures=("L40",),
 )

@@ -65,7 +65,7 @@ _DRAWN = 12
 """Filters that are drawn of each network."""
 
 
-class Method(NamedTuple):
+class LocalityMethod(NamedTuple):
     """A network and how it is trained; without a `beta`, by SGD with momentum."""
 
     network: str
@@ -77,11 +77,12 @@ class Method(NamedTuple):
 
 
 METHODS = (
-    Method("S-CONV"), Method("S-LOCAL"), Method("S-FC"), Method("3-FC"),
-    Method("S-FC", 0.0), Method("S-FC", 1.0), Method("S-FC", 50.0),
+    LocalityMethod("S-CONV"), LocalityMethod("S-LOCAL"), LocalityMethod("S-FC"), LocalityMethod("3-FC"),
+    LocalityMethod("S-FC", 0.0), LocalityMethod("S-FC", 1.0), LocalityMethod("S-FC", 50.0),
 )  # fmt: skip
 PUBLISHED = {
-    Method("S-CONV"): 0.8705, Method("S-LOCAL"): 0.8586, Method("S-FC"): 0.7863, Method("S-FC", 50.0): 0.8519,
+    LocalityMethod("S-CONV"): 0.8705, LocalityMethod("S-LOCAL"): 0.8586,
+    LocalityMethod("S-FC"): 0.7863, LocalityMethod("S-FC", 50.0): 0.8519,
 }  # fmt: skip
 """The published accuracies on CIFAR-10, after 4,000 epochs with learned augmentation."""
 
@@ -92,17 +93,20 @@ class LocalitySizes:
 
     side: int = 16
     """Side of the generated images."""
-    num_train: int = 1_500
+    num_train: int = 2_000
     num_test: int = 1_000
-    noise: float = 0.5
+    noise: float = 0.3
     """Standard deviation of the noise in generated images, whose patterns have an amplitude of 1."""
     kernel: int = 5
     base_channels: int = 8
     """Channels of the convolution; the second layer has 24 times as many units."""
-    epochs: int = 60
+    epochs: int = 40
     batch_size: int = 50
     learning_rate: float = 0.05
-    penalty: float = 1e-4
+    """The learning rate of SGD, which has a momentum of 0.9."""
+    lasso_rate: float = 0.2
+    """The learning rate of beta-lasso, which has no momentum."""
+    penalty: float = 3e-4
     """The weight of the L1 penalty."""
     shift: int = 0
     """Random shifts of training images, in pixels of each direction."""
@@ -111,7 +115,15 @@ class LocalitySizes:
 
 _FULL = LocalitySizes(num_train=4_000, num_test=4_000, base_channels=16, epochs=150, num_seeds=5)
 _IMAGES = LocalitySizes(
-    kernel=9, base_channels=64, epochs=400, batch_size=512, learning_rate=0.1, penalty=5e-6, shift=4, num_seeds=1
+    kernel=9,
+    base_channels=64,
+    epochs=400,
+    batch_size=512,
+    learning_rate=0.1,
+    lasso_rate=0.1,
+    penalty=5e-6,
+    shift=4,
+    num_seeds=1,
 )
 """For CIFAR-10 and other images of a user: about ten minutes of a large GPU."""
 _QUICK_IMAGES = LocalitySizes(kernel=9, base_channels=4, epochs=2, batch_size=128, shift=2, num_seeds=1)
@@ -318,7 +330,7 @@ class TrainedNetwork:
 
 
 def train_network(
-    method: Method, images: ImageSets, sizes: LocalitySizes, *, seed: int, checkpoint: Path | None = None
+    method: LocalityMethod, images: ImageSets, sizes: LocalitySizes, *, seed: int, checkpoint: Path | None = None
 ) -> TrainedNetwork:
     """Train a network, from `checkpoint` where an interrupted run has left one, and measure it.
 
@@ -336,16 +348,16 @@ def train_network(
     for epoch in range(first, sizes.epochs):
         for number, (batch, labels) in enumerate(_batches(images, sizes, seed=1_000_003 * seed + epoch)):
             done = (epoch * steps_per_epoch + number) / (sizes.epochs * steps_per_epoch)
-            rate = sizes.learning_rate * (1 + math.cos(math.pi * done)) / 2
+            decay = (1 + math.cos(math.pi * done)) / 2
             for group in optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = decay * sizes.learning_rate
             network.zero_grad(set_to_none=True)
             with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
                 loss = F.cross_entropy(network(batch), labels)
             loss.backward()
             optimizer.step()
             if method.beta is not None:
-                beta_lasso_step(weights, rate, penalty=sizes.penalty, beta=method.beta)
+                beta_lasso_step(weights, decay * sizes.lasso_rate, penalty=sizes.penalty, beta=method.beta)
         if checkpoint is not None and (epoch + 1) % max(1, sizes.epochs // 20) == 0:
             _save(checkpoint, network, optimizer, epoch + 1)
     return _measure(network, images, sizes, seed=seed)
@@ -437,7 +449,7 @@ def study_locality(
     content = hashlib.sha256(images.train[:100].cpu().numpy().tobytes()).hexdigest()
     key = hashlib.sha256(json.dumps([asdict(sizes), seed, content, place.type]).encode()).hexdigest()[:16]
     folder = cache_folder() / "lab" / f"locality-{key}"
-    results: dict[Method, list[TrainedNetwork]] = {}
+    results: dict[LocalityMethod, list[TrainedNetwork]] = {}
     jobs = [(method, each) for method in METHODS for each in range(seed, seed + sizes.num_seeds)]
     for method, each in progress_bar(jobs, "networks", total=len(jobs)):
         checkpoint = folder / f"{METHODS.index(method)}-{each}.safetensors"
@@ -448,14 +460,14 @@ def study_locality(
         path.unlink()
     figure, axes = make_panels(2, 3, height=3.6)
     _plot_scores(axes[0], axes[1], results)
-    shown = (Method("S-CONV"), Method("S-FC"), Method("S-FC", 50.0))
+    shown = (LocalityMethod("S-CONV"), LocalityMethod("S-FC"), LocalityMethod("S-FC", 50.0))
     for panel, method in zip(axes[2:], shown, strict=True):
         _plot_filters(panel, method, results[method][0])
     section = _report(results, sizes, images, is_cifar=data is not None and images.is_mirrored)
     return LOCALITY.result(sizes, [section], figure, images="generated" if data is None else Path(data).name)
 
 
-def accuracy_interval(networks: Sequence[TrainedNetwork]) -> Interval:
+def network_accuracy(networks: Sequence[TrainedNetwork]) -> Interval:
     """The mean accuracy over seeds with its interval; for one seed, the exact interval over test images."""
     if len(networks) == 1:
         one = networks[0]
@@ -463,14 +475,14 @@ def accuracy_interval(networks: Sequence[TrainedNetwork]) -> Interval:
     return mean_interval([each.accuracy for each in networks])
 
 
-def recovered_share(results: Mapping[Method, Sequence[TrainedNetwork]], beta: float) -> Interval | None:
+def recovered_share(results: Mapping[LocalityMethod, Sequence[TrainedNetwork]], beta: float) -> Interval | None:
     """How much of the gap between S-FC and S-LOCAL by SGD beta-lasso closes, over seeds; None where there is no gap.
 
     With one seed both ends are NaN.
     """
     local, dense, lasso = (
         np.array([each.accuracy for each in results[method]])
-        for method in (Method("S-LOCAL"), Method("S-FC"), Method("S-FC", beta))
+        for method in (LocalityMethod("S-LOCAL"), LocalityMethod("S-FC"), LocalityMethod("S-FC", beta))
     )
     gap = local.mean() - dense.mean()
     if gap <= 0:
@@ -479,7 +491,11 @@ def recovered_share(results: Mapping[Method, Sequence[TrainedNetwork]], beta: fl
 
 
 def _report(
-    results: Mapping[Method, Sequence[TrainedNetwork]], sizes: LocalitySizes, images: ImageSets, *, is_cifar: bool
+    results: Mapping[LocalityMethod, Sequence[TrainedNetwork]],
+    sizes: LocalitySizes,
+    images: ImageSets,
+    *,
+    is_cifar: bool,
 ) -> StudySection:
     columns = ["network and method", "test accuracy", "surviving weights", "locality", "locality, shuffled pixels"]
     rows = []
@@ -489,7 +505,7 @@ def _report(
             for name in ("surviving", "locality", "shuffled_locality")
         ]
         published = [PUBLISHED.get(method)] if is_cifar else []
-        rows.append([method.label, accuracy_interval(networks), *means, *published])
+        rows.append([method.label, network_accuracy(networks), *means, *published])
     over = f"over {sizes.num_seeds} seeds" if sizes.num_seeds > 1 else f"over {len(images.test):,} test images"
     table = StudyTable(
         "Accuracy and locality", [*columns, "published accuracy"] if is_cifar else columns, rows,
@@ -499,9 +515,9 @@ def _report(
     return _findings(results, sizes), [table]
 
 
-def _findings(results: Mapping[Method, Sequence[TrainedNetwork]], sizes: LocalitySizes) -> list[str]:
+def _findings(results: Mapping[LocalityMethod, Sequence[TrainedNetwork]], sizes: LocalitySizes) -> list[str]:
     accuracies = {method: float(np.mean([each.accuracy for each in networks])) for method, networks in results.items()}
-    nested = [Method("S-CONV"), Method("S-LOCAL"), Method("S-FC")]
+    nested = [LocalityMethod("S-CONV"), LocalityMethod("S-LOCAL"), LocalityMethod("S-FC")]
     holds = all(accuracies[one] > accuracies[other] for one, other in pairwise(nested))
     listed = ", ".join(f"{method.network} {accuracies[method]:.3f}" for method in nested)
     order = "fewer assumptions, lower accuracy" if holds else "not in the order of their assumptions"
@@ -514,9 +530,9 @@ def _findings(results: Mapping[Method, Sequence[TrainedNetwork]], sizes: Localit
         interval = "" if math.isnan(share[1]) else f" [{share[1]:.0%}, {share[2]:.0%}]"
         findings.append(
             f"{best.label} has {accuracies[best]:.3f} and recovers {share[0]:.0%}{interval} of the gap between S-FC "
-            f"and S-LOCAL by SGD; with beta 0 the accuracy is {accuracies[Method('S-FC', 0.0)]:.3f}."
+            f"and S-LOCAL by SGD; with beta 0 the accuracy is {accuracies[LocalityMethod('S-FC', 0.0)]:.3f}."
         )
-    dense, lasso = results[Method("S-FC")], results[best]
+    dense, lasso = results[LocalityMethod("S-FC")], results[best]
     kept, local, shuffled = (
         float(np.mean([getattr(each, name) for each in lasso]))
         for name in ("surviving", "locality", "shuffled_locality")
@@ -529,7 +545,7 @@ def _findings(results: Mapping[Method, Sequence[TrainedNetwork]], sizes: Localit
     return findings
 
 
-def _plot_scores(scores: Axes, places: Axes, results: Mapping[Method, Sequence[TrainedNetwork]]) -> None:
+def _plot_scores(scores: Axes, places: Axes, results: Mapping[LocalityMethod, Sequence[TrainedNetwork]]) -> None:
     names = [method.label for method in results]
     heights = list(range(len(names)))[::-1]
     for axes, title, key in (
@@ -549,7 +565,7 @@ def _plot_scores(scores: Axes, places: Axes, results: Mapping[Method, Sequence[T
     places.legend(fontsize=8.5, frameon=False, loc="lower right")
 
 
-def _plot_filters(axes: Axes, method: Method, network: TrainedNetwork) -> None:
+def _plot_filters(axes: Axes, method: LocalityMethod, network: TrainedNetwork) -> None:
     """Draw the filters of a few units side by side, each scaled to its largest weight."""
     filters = network.filters
     height, width = filters.shape[1:]

@@ -9,4 +9,5 @@ OPTIMIZERS_STUDY = StudyEntry(
     title="Optimizers, each at its best learning rate",
     question="What do momentum, adaptive rates and orthogonalized updates gain, each at its best learning rate?",
     function="regard.lab.optimizers.comparison:study_optimizers",
+    lectures=("L31",),
 )

@@ -9,4 +9,5 @@ POSITIONS = StudyEntry(
     title="Position encodings on sequences longer than those in training",
     question="Which position encodings extrapolate to sequences longer than those in training?",
     function="regard.lab.positions.extrapolation:study_positions",
+    lectures=("L15",),
 )

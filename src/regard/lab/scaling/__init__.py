@@ -10,4 +10,5 @@ SCALING = StudyEntry(
     question="How does the loss fall with parameters, data and compute, and how far can it be extrapolated?",
     function="regard.lab.scaling.laws:study_scaling",
     reads="a text file",
+    lectures=("L35",),
 )

@@ -12,4 +12,5 @@ SCALING_FACTOR = StudyEntry(
     title="Why attention divides its scores by √d",
     question="Why are attention scores divided by the square root of the key width?",
     function="regard.lab.scaling_factor.attention_scores:study_scaling_factor",
+    lectures=("L12",),
 )

@@ -9,4 +9,5 @@ SOFTMAX = StudyEntry(
     title="Softmax and its temperature",
     question="How does the temperature move softmax between argmax and the uniform distribution?",
     function="regard.lab.softmax.temperature:study_softmax",
+    lectures=("L22",),
 )

@@ -10,4 +10,5 @@ STABILITY = StudyEntry(
     question="How far does one replaced training example move the weights, and what do stability bounds allow?",
     function="regard.lab.stability.pairs:study_stability",
     reads="a table of texts or numbers with labels or numbers",
+    lectures=("L37",),
 )
