@@ -151,17 +151,17 @@ class StudyEntry:
     """Whether the function has a parameter `device` too."""
     lectures: tuple[str, ...] = ()
     """The rows of the lectures that it measures, such as `L22`."""
-    minutes: tuple[float, float] | None = None
-    """How long it takes on one core of a CPU, with `quick` and without."""
+    minutes: tuple[float | None, float | None] = (None, None)
+    """How long it takes on one core of a CPU, with `quick` and without; None where that was not measured."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Other parameters of the function, strings or None, each with its help: `regard lab` has an option for each."""
 
     @property
     def times(self) -> tuple[str, str]:
-        """The same as text, such as `20 s` and `3 min`; dashes where the times are not known."""
-        if self.minutes is None:
-            return "-", "-"
-        quick, full = (f"{each:.0f} min" if each >= 1 else f"{60 * each:.0f} s" for each in self.minutes)
+        """The same as text, such as `20 s` and `3 min`; a dash for what was not measured."""
+        quick, full = (
+            "-" if each is None else f"{each:.0f} min" if each >= 1 else f"{60 * each:.0f} s" for each in self.minutes
+        )
         return quick, full
 
     def study(

@@ -14,4 +14,5 @@ CIRCUITS = StudyEntry(
         "formula": "A Boolean formula to compile, such as '(a & b) ^ !c' or '[2*a + b - c >= 1] -> d', of at most 16 "
         "variables, instead of a few of the study's own.",
     },
+    minutes=(1.5, None),
 )

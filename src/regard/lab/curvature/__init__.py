@@ -11,4 +11,5 @@ CURVATURE = StudyEntry(
     function="regard.lab.curvature.sharpness:study_curvature",
     reads="a run folder",
     lectures=("L29", "L30"),
+    minutes=(0.17, None),
 )

@@ -10,4 +10,5 @@ DEPTH = StudyEntry(
     question="Why do plain networks train worse when they are deeper, and what cures it?",
     function="regard.lab.depth.degradation:study_depth",
     lectures=("L16",),
+    minutes=(2.5, None),
 )

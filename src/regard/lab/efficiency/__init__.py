@@ -10,4 +10,5 @@ EFFICIENCY = StudyEntry(
     question="Do the costs of attention, recurrence and convolution grow with the length as stated?",
     function="regard.lab.efficiency.growth:study_efficiency",
     lectures=("L41",),
+    minutes=(0.13, None),
 )

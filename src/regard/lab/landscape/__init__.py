@@ -10,4 +10,5 @@ LANDSCAPE = StudyEntry(
     question="Do bad local minima trap gradient descent, and are good minima connected?",
     function="regard.lab.landscape.surfaces:study_landscape",
     lectures=("L29",),
+    minutes=(0.35, None),
 )

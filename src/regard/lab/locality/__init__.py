@@ -12,4 +12,5 @@ LOCALITY = StudyEntry(
     reads="a folder of images, or cifar-10",
     runs_on_gpu=True,
     lectures=("L40",),
+    minutes=(1.2, None),
 )

@@ -11,4 +11,5 @@ LOW_RANK = StudyEntry(
     function="regard.lab.low_rank.approximation:study_low_rank",
     reads="a run folder",
     lectures=("L21",),
+    minutes=(0.35, None),
 )

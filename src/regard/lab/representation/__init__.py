@@ -14,4 +14,5 @@ REPRESENTATION = StudyEntry(
         "function": "A formula of x, such as 'sin(3*x)', instead of three functions of the study's own.",
         "interval": "The ends of the interval of x, such as '0,2' (default: 0,1).",
     },
+    minutes=(0.23, None),
 )
