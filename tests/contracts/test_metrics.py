@@ -87,6 +87,15 @@ def with_risks(order: Sequence[float]) -> Examples:
     return Examples(extras={"risks": risks})
 
 
+def with_simulated_risks(*shares: float) -> Examples:
+    """One event and one horizon of each subject; the risk is the outcome with one of `shares` mixed in, row by row."""
+    outcomes = [float(row % 3 == 0) for row in range(ROWS)]
+    mixed = [shares[row % len(shares)] for row in range(ROWS)]
+    risks = [(1 - share) * outcome + share * (1 - outcome) for share, outcome in zip(mixed, outcomes, strict=True)]
+    table = [[[[1.0, outcome, risk]]] for outcome, risk in zip(outcomes, risks, strict=True)]
+    return Examples(extras={"simulated_risks": table})
+
+
 KINDS: dict[str, Sequence[Examples]] = {
     "text": outputs_against(TEXTS, lambda row: f"{TEXTS[row].split()[0]} x y z {row}"),
     "trees": outputs_against(
@@ -110,6 +119,11 @@ KINDS: dict[str, Sequence[Examples]] = {
     "likelihoods": with_losses(0.01, 0.7, 2.0),
     "forecasts": [with_errors(0.0), with_errors(0.5), with_errors(1.5)],
     "risks": [with_risks(order) for order in ((0.9, 0.1), (0.5, 0.49), (0.1, 0.9))],
+    "simulated risks": [with_simulated_risks(*shares) for shares in ((0.0,), (0.1, 0.7), (0.9,))],
+    "rewards": [
+        Examples(extras={"rewards": [size + spread * row for row in range(ROWS)]})
+        for size, spread in ((1.0, 0.0), (0.2, 0.01), (-3.0, 0.01))
+    ],
     "brier": [
         Examples(extras={"brier_sums": [[size * (3 + row), 4.0 + row] for row in range(ROWS)]})
         for size in (0.0, 0.2, 0.7)
