@@ -46,7 +46,7 @@ def test_a_space_has_a_range_for_each_setting_by_its_full_name():
         ({"train": {"learning_rate": {**RATE, "choices": [0.1]}}}, "got both"),
         ({"train": {"optimizer": {"choices": []}}}, "different values, at least one, got []"),
         ({"train": {"optimizer": {"choices": ["adamw", "adamw"]}}}, "different values"),
-        ({"train": {"optimizer": {"choices": ["adamw", "sgd"]}}}, "train.optimizer: input should be"),
+        ({"train": {"optimizer": {"choices": ["adamw", "adamx"]}}}, "train.optimizer: input should be"),
         ({"model": {"dropout": {"low": 0.0, "high": 1.5}}}, "model.dropout: input should be less than"),
         ({"model": {"num_layers": {"low": 1.0, "high": 3.5}}}, "model.num_layers: input should be a valid integer"),
         ({"data": {"split_seed": {"low": 0, "high": 9}}}, "data.split_seed cannot be searched: the same rows"),

@@ -216,7 +216,9 @@ def can_use_cuda_graphs(settings: ResolvedSettings, hardware: Hardware) -> bool:
     """Whether updates are captured as CUDA graphs."""
     config = settings.train
     is_possible = config.cuda_graphs and config.accumulate == 1 and settings.model.can_use_cuda_graphs
-    is_possible = is_possible and OPTIMIZER_TRAITS[config.optimizer].is_capturable
+    # Settings that are not resolved have no optimizer: the caller brings its own.
+    traits = OPTIMIZER_TRAITS.get(config.optimizer)
+    is_possible = is_possible and (traits is None or traits.is_capturable)
     return hardware.device.type == "cuda" and is_possible
 
 

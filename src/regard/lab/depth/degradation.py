@@ -109,7 +109,7 @@ def relu_cosine(cosine: float) -> float:
     """The cosine of two states after a wide random ReLU layer, from that before it.
 
     Example:
-        >>> relu_cosine(1.0), round(relu_cosine(0.0), 4), relu_cosine(-1.0)
+        >>> relu_cosine(1.0), round(relu_cosine(0.0), 4), round(relu_cosine(-1.0), 4)
         (1.0, 0.3183, 0.0)
     """
     angle = math.acos(max(-1.0, min(1.0, cosine)))
