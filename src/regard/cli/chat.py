@@ -37,7 +37,7 @@ def chat_command(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Talk with a model: an imported one with a chat template, or one trained on conversations or on pairs.
+    """Chat with a model: an imported one with a chat template, or one trained on conversations or on pairs.
 
     In a terminal, /help lists the commands. Otherwise each line of stdin is a message, and its answer is printed.
 
