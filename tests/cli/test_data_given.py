@@ -97,9 +97,9 @@ def test_rows_in_two_sets_are_counted(train, tmp_path: Path):
     one, two = write(tmp_path, "train.??", pairs(0, 60))
     valid = write(tmp_path, "val.??", pairs(55, 10))
     run, said = train(one, two, "--valid", valid[0], "--valid", valid[1])
-    assert "warning: 5 of the 10 valid rows are also training rows" in said
+    assert "warning: 5 of the 10 validation rows are also training rows" in said
     notes = tomllib.loads((run / "run.toml").read_text())["provenance"]["notes"]
-    assert any(note.startswith("5 of the 10 valid rows") for note in notes)
+    assert any(note.startswith("5 of the 10 validation rows") for note in notes)
 
 
 def test_a_built_in_set_goes_by_its_name(train):

@@ -28,7 +28,7 @@ def run(regard, folder, tmp_path_factory) -> Path:
     small = ["model.num_layers=1", "model.model_dim=16", "model.num_heads=2", "model.feedforward_dim=24",
              "task.image.size=8", "train.learning_rate=0.01"]  # fmt: skip
     options = [part for each in small for part in ("--set", each)]
-    answer = regard("train", folder / "table.csv", "--out", path, "--steps", 30, "--device", "cpu", *options).succeeds()
+    answer = regard("train", folder / "table.csv", "--model", "vit", "--out", path, "--steps", 30, *options).succeeds()
     assert answer.out == f"{path}\n"
     assert "task image-classification, by the data" in answer.err
     assert "images are resized to 8 x 8 pixels, 4 patches each" in answer.err

@@ -36,7 +36,7 @@ def test_the_commands_and_the_program_run_in_the_order_they_stand_in(pictures, r
 
     page = Page(ROOT / "docs" / "pictures.md")
     for command in page.short_commands():
-        kind = "pixels" if "image-generation" in command else "cnn" if "--model cnn" in command else "vit"
+        kind = "pixels" if "image-generation" in command else "vit" if "--model vit" in command else "cnn"
         is_small = " train " in command or (kind == "pixels" and " compare " in command)
         more = f" {SMALL[kind]}" if is_small else ""
         if kind == "pixels" and " train " in command:

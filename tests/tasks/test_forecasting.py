@@ -191,6 +191,12 @@ def test_bad_input_is_one_clear_line(change: Any, message: str, tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_score_on_a_few_steps_is_reported_as_unreliable(tmp_path: Path):
+    made = tiny("forecasting", days(60), **WINDOW)
+    assert any("a score on so few is not reliable" in each for each in made.data.notes)
+    assert not any("not reliable" in each for each in tiny("forecasting", days(260), **WINDOW).data.notes)
+
+
 def test_unsorted_rows_are_sorted():
     rows = days(30)
     table = read_series(rows[::-1])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.tiny import CPU, Tiny, tiny
 
+import regard
 from regard.data.chemistry import spellings
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows
@@ -173,6 +174,16 @@ def test_bad_rows_are_reported_with_their_lines(tmp_path: Path):
 def test_an_input_that_is_no_molecule_is_an_error(made: Tiny):
     with pytest.raises(DataError, match=r"invalid molecule 'C1CC' \(ring 1 is not closed\)"):
         made.predict(made.build(), ["C1CC"])
+
+
+def test_an_input_of_a_table_that_is_no_molecule_is_named_by_its_row(tmp_path: Path):
+    settings = {"task": SMALL, "model": {"num_layers": 1, "model_dim": 8}}
+    run = regard.train(numbers(), task="molecule-properties", columns=["smiles", "y"], out=tmp_path / "run", steps=2,
+                       settings=settings, device="cpu", show_progress=False)  # fmt: skip
+    (tmp_path / "new.csv").write_text("smiles\nCCO\nCCN\nC1CC\nCCC\n")
+    with pytest.raises(DataError, match=r"new.csv, row 3: invalid molecule 'C1CC'"):
+        run.predict_table(tmp_path / "new.csv", out=tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ def import_command(
         str, argument("PATH", "A Hugging Face folder, a GGUF or llama2.c file, or a LoRA adapter of peft.")
     ],
     out: Annotated[str, argument("OUT", "The run folder to create.")],
-    format: Annotated[str | None, option("The importer, such as hf or gguf. Unset: the one that recognizes PATH.")] = None,
+    format: Annotated[
+        str | None, option("The importer, such as hf or gguf. Unset: the one that recognizes PATH.")
+    ] = None,
     base: Annotated[str | None, option("The run folder that an adapter was trained on.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in OUT.")] = False,
     json: Json = False,

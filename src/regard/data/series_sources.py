@@ -204,6 +204,10 @@ def _build_series(folder: Path, source: SeriesSource, encoder: RowEncoder, split
             f"the validation part has {max(0, sizes['valid']):,} steps, fewer than the horizon of {split.horizon:,}: "
             "a smaller task.horizon, or other data.splits"
         )
+    if 0 < sizes["valid"] < _FEW_STEPS:
+        warnings.append(
+            f"the validation part has {format_count(sizes['valid'], 'step')}: a score on so few is not reliable"
+        )
     folder.mkdir(parents=True)
     write_codecs(folder / "codecs", {"values": codec})
     for role in ("train", "valid"):
@@ -219,6 +223,8 @@ def _build_series(folder: Path, source: SeriesSource, encoder: RowEncoder, split
     write_record(folder, notes, warnings, held_out)
 
 
+_FEW_STEPS = 20
+"""Steps of the validation part below which its score is reported as unreliable."""
 _PARTS = {"train": "training", "valid": "validation", "test": "test"}
 
 

@@ -92,7 +92,7 @@ class TableInputs:
         read: Callable[[Mapping[str, Any]], str],
         predict: Callable[[list[str]], list[list[Prediction]]],
     ) -> Iterator[dict[str, Any]]:
-        num_empty = num_unknown = 0
+        num_empty = num_unknown = num_before = 0
         rows = progress_bar(table, "predicting", total=table.num_rows)
         while chunk := list(islice(rows, ROWS_AT_ONCE)):
             inputs = [read(row) for row in chunk]
@@ -100,7 +100,11 @@ class TableInputs:
             num_empty += len(inputs) - len(full)
             if self.tokenizer is not None:
                 num_unknown += self.tokenizer.count_unknown(self.tokenizer.encode(full))
-            found = iter(predict(full))
+            try:
+                found = iter(predict(full))
+            except DataError as error:
+                raise _located(error, inputs, predict, f"{table.name}, row {{:,}}", num_before) from None
+            num_before += len(chunk)
             for row, text in zip(chunk, inputs, strict=True):
                 answer = _answer_of(next(found)) if text else {}
                 yield {**row, **{name: answer.get(name) for name in self.task.prediction_columns}}
@@ -108,6 +112,23 @@ class TableInputs:
             log_warning(f"{format_count(num_empty, 'row')} without an input: no prediction is made for them")
         if num_unknown:
             log_warning(f"{num_unknown:,} tokens of the input are not in the vocabulary")
+
+
+def _located(
+    error: DataError,
+    inputs: Sequence[str],
+    predict: Callable[[list[str]], list[list[Prediction]]],
+    where: str,
+    num_before: int,
+) -> DataError:
+    """The error with the row of its input, which is found by one prediction for each."""
+    for number, text in enumerate(inputs, num_before + 1):
+        try:
+            if text:
+                predict([text])
+        except DataError as own:
+            return DataError(f"{where.format(number)}: {own}")
+    return error
 
 
 def predict_subjects(

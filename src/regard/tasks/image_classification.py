@@ -109,7 +109,7 @@ class ImageClassification(ImageTask[ImageClassificationSettings]):
     token_unit = "patches"
     metrics = ("accuracy", "macro_f1", "matthews", "calibration_error")
     input_kind = "pixels"
-    default_preset = "vit"
+    default_preset = "cnn"
     has_labels = True
     head_kind = "image-labels"
     attention_kind = None

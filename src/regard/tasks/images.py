@@ -8,6 +8,7 @@ Dimensions: `batch` images, `channels`, `height` and `width` of each.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -34,6 +35,8 @@ IMAGES_FOR_FLIPS = 4_000
 """Images from which it is decided whether images are mirrored in training."""
 _AUGMENTATION = 1
 """Augmentation has random numbers of its own, beside those of the order of the images."""
+_DECIDED_FLIPS: WeakKeyDictionary[ImageStore, bool] = WeakKeyDictionary()
+"""Defaults are computed more than once for the same images."""
 
 ImageTaskSettingsT = TypeVar("ImageTaskSettingsT", bound=TaskSettings)
 
@@ -102,10 +105,11 @@ def choose_flips(wanted: bool | None, store: Any) -> bool:
     """The setting, or whether the data allows flips, for which the reason is logged."""
     if wanted is not None:
         return wanted
-    drawn = draw_for_flips(store)
-    flips, reason = check_flips(store.pixels(drawn), store.labels(drawn))
-    log_info(f"images are {'' if flips else 'not '}mirrored in training: {reason}")
-    return flips
+    if store not in _DECIDED_FLIPS:
+        drawn = draw_for_flips(store)
+        _DECIDED_FLIPS[store], reason = check_flips(store.pixels(drawn), store.labels(drawn))
+        log_info(f"images are {'' if _DECIDED_FLIPS[store] else 'not '}mirrored in training: {reason}")
+    return _DECIDED_FLIPS[store]
 
 
 def draw_for_flips(store: Any) -> NDArray[np.int64]:

@@ -104,3 +104,8 @@ def test_the_sample_is_of_training_rows_only_and_cut():
 def test_too_few_rows_are_reported(rows):
     with pytest.raises(DataError, match="too few to hold out any"):
         plan(rows)
+
+
+def test_a_single_row_is_counted_as_one():
+    with pytest.raises(DataError, match=r"^1 row is too few to hold out any"):
+        plan(pairs(1))

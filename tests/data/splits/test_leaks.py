@@ -89,9 +89,9 @@ def test_identical_rows_are_counted_as_such_and_not_again():
     assert (valid.num_rows, valid.num_identical, valid.num_near, valid.num_compared) == (3, 2, 0, 1)
     assert (test.num_identical, test.num_near) == (0, 1)
     first, second = found.describe()
-    assert first == "2 of the 3 valid rows are also training rows: scores on them are too optimistic"
+    assert first == "2 of the 3 validation rows are also training rows: scores on them are too optimistic"
     assert second.startswith(
-        "1 of the 1 test rows are near-duplicates of training rows (80% or more of their 5-grams are shared)"
+        "1 of the 1 test rows is a near-duplicate of training rows (80% or more of their 5-grams are shared)"
     )
     assert CAT not in second, "nobody is to read a test row before the test"
     (near,) = find_near_duplicates(train, {"valid": [(CAT + "!", "a")]}).describe()
@@ -140,7 +140,10 @@ def test_of_very_many_held_out_rows_some_are_drawn(monkeypatch):
     valid = found.overlaps["valid"]
     assert (valid.num_rows, valid.num_compared, valid.num_near, valid.is_sample) == (31, 11, 11, True)
     assert not found.overlaps["test"].is_sample
-    assert "11 of the 11 valid rows sampled for comparison are near-duplicates of training rows" in found.describe()[0]
+    assert (
+        "11 of the 11 validation rows sampled for comparison are near-duplicates of training rows"
+        in found.describe()[0]
+    )
 
 
 def test_long_texts_are_compared_by_their_words():

@@ -116,6 +116,8 @@ def plan_by_source(entries: Iterable[SplitEntry], config: DataConfig, *, has_val
         advice = "too few to hold out any for validation: add rows or a validation file"
         if num_rows > 1 and len(set(smallest)) == 1:
             raise DataError(f"all {num_rows:,} rows have the same source, and are {advice}")
+        if num_rows == 1:
+            raise DataError(f"1 row is {advice}")
         raise DataError(f"{num_rows:,} rows, of which those with the same source stay together, are {advice}")
     rule = HashSplit(test_below, valid_below, train_from, config.split_seed)
     return SplitPlan(num_rows, num_characters, rule, rows)

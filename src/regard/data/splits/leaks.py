@@ -104,18 +104,21 @@ class Leaks:
         """One sentence for each finding; `what` is what a row is called."""
         sentences = []
         for split, found in self.overlaps.items():
+            name = {"valid": "validation"}.get(split, split)
             if found.num_identical:
+                verb = f"is also a training {what[:-1]}" if found.num_identical == 1 else f"are also training {what}"
                 sentences.append(
-                    f"{found.num_identical:,} of the {found.num_rows:,} {split} {what} are also training {what}: "
+                    f"{found.num_identical:,} of the {found.num_rows:,} {name} {what} {verb}: "
                     "scores on them are too optimistic"
                 )
             if found.num_near:
-                compared = f"{found.num_compared:,} {split} {what} sampled for comparison"
-                whole = compared if found.is_sample else f"{found.num_rows:,} {split} {what}"
+                compared = f"{found.num_compared:,} {name} {what} sampled for comparison"
+                whole = compared if found.is_sample else f"{found.num_rows:,} {name} {what}"
+                verb = "is a near-duplicate" if found.num_near == 1 else "are near-duplicates"
                 example = next(each for each in self.examples if each.split == split)
                 shown = f"; for example {_shown(example.held_out)}, training has {_shown(example.training)}"
                 sentences.append(
-                    f"{found.num_near:,} of the {whole} are near-duplicates of training {what} ({self.threshold:.0%} "
+                    f"{found.num_near:,} of the {whole} {verb} of training {what} ({self.threshold:.0%} "
                     f"or more of their {SHINGLE_LENGTH}-grams are shared): scores on them may be too optimistic"
                     # Test rows are not shown before the test.
                     + ("" if split == "test" else shown)
