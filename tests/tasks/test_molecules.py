@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.tasks.tables import write_csv
 from tests.tiny import CPU, Tiny, tiny
 
 import regard
@@ -178,10 +179,12 @@ def test_an_input_that_is_no_molecule_is_an_error(made: Tiny):
 
 def test_an_input_of_a_table_that_is_no_molecule_is_named_by_its_row(tmp_path: Path):
     settings = {"task": SMALL, "model": {"num_layers": 1, "model_dim": 8}}
-    run = regard.train(numbers(), task="molecule-properties", columns=["smiles", "y"], out=tmp_path / "run", steps=2,
-                       settings=settings, device="cpu", show_progress=False)  # fmt: skip
+    table = write_csv(tmp_path / "data.csv", [{"smiles": text, "y": value} for text, value in numbers()])
+    run = regard.train(
+        table, out=tmp_path / "run", steps=2, settings=settings, device="cpu", show_progress=False, baseline=False
+    )
     (tmp_path / "new.csv").write_text("smiles\nCCO\nCCN\nC1CC\nCCC\n")
-    with pytest.raises(DataError, match=r"new.csv, row 3: invalid molecule 'C1CC'"):
+    with pytest.raises(DataError, match=r"new.csv, row 3: the input has an invalid molecule 'C1CC'"):
         run.predict_table(tmp_path / "new.csv", out=tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
 
