@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from regard.cli.output import option, print_json
+from regard.cli.output import Command, option, print_json
 from regard.errors import (
     BadRowsError,
     ConfigError,
@@ -75,7 +74,7 @@ TUNING_REMEDIES: dict[type[RegardError], str] = {
 """Those of commands that start from the model of another run."""
 
 
-class StepsAreOptional(TyperCommand):
+class StepsAreOptional(Command):
     """A command whose `--ladder` and `--thresholdout` may stand alone, which means `auto`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
