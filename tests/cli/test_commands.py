@@ -303,6 +303,6 @@ def test_help_has_each_example_on_one_line_and_words_for_types(regard, command: 
     documented = inspect.cleandoc(COMMANDS[command].__doc__ or "").splitlines()
     examples = [line for line in documented if line.startswith("  regard ")]
     assert len(examples) > 2
-    assert set(f"  {line}" for line in examples) <= set(answer.out.splitlines())
+    assert {f"  {line}" for line in examples} <= set(answer.out.splitlines())
     assert "<" not in answer.out.replace("> ", "").split("Options:")[1]
     assert "--out TEXT" in answer.out

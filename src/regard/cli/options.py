@@ -79,7 +79,7 @@ class StepsAreOptional(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given: list[str] = []
-        for word, following in zip(args, [*args[1:], ""], strict=True):
+        for word, following in zip(args, [*args[1:], ""], strict=False):
             given.append(word)
             if word in ("--ladder", "--thresholdout") and not _is_number(following):
                 given.append("auto")

@@ -139,7 +139,8 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     True
     >>> looks_like_header([["Is it raining?", "no"], ["Is it late?", "yes"]])
     False
-    >>> looks_like_header([["Kommentar", "Bewertung"], *[["Das Essen war gut.", "gut"], ["Es war kalt.", "schlecht"]] * 9])
+    >>> rows = [["Das Essen war gut.", "gut"], ["Es war kalt.", "schlecht"]] * 9
+    >>> looks_like_header([["Kommentar", "Bewertung"], *rows])
     True
     """
     first = [cell.strip() for cell in rows[0]]
