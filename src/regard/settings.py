@@ -178,7 +178,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 def template(settings: Settings, *, section: str = "") -> str:
-    """Format the settings as a commented TOML file to be edited; what has no value, settings and sections, is a comment."""
+    """Format the settings as a commented TOML file to be edited; a setting or section without a value is a comment."""
     lines, nested = [], []
     for name, info in type(settings).model_fields.items():
         value, path = getattr(settings, name, None), f"{section}.{name}".lstrip(".")
