@@ -201,7 +201,7 @@ def _next_commands(run: "Run") -> str:
     """What can be done with a run, for its task."""
     schema, path = run.task.server_schema([]), shlex.quote(str(run.path))
     verb = "generate" if schema.streams else "embed" if schema.output == "vector" else "predict"
-    use = f"{verb} {path} {'IMAGE' if schema.reads_files else 'TEXT'}"
+    use = f"{verb} {path} {'PROMPT' if schema.streams else 'IMAGE' if schema.reads_files else 'TEXT'}"
     if run.task.answers_prompts:
         use = f"chat {path}, regard predict {path} PROMPT"
     if run.task.next_command is not None:
