@@ -1,0 +1,92 @@
+"""Which networks are trained by which method, at which sizes, and with which settings to choose from."""
+
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+
+class LocalityMethod(NamedTuple):
+    """A network and how it is trained; without a `beta`, by SGD with momentum."""
+
+    network: str
+    beta: float | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.network}, SGD" if self.beta is None else f"{self.network}, beta-lasso {self.beta:g}"
+
+
+class Rates(NamedTuple):
+    """The settings of one training run."""
+
+    learning_rate: float
+    shrinkage: float = 0.0
+    """How far the L1 penalty alone moves a weight of the first layer during training: the penalty times the sum of the
+    learning rates of all steps."""
+
+
+METHODS = (
+    LocalityMethod("S-CONV"), LocalityMethod("S-LOCAL"), LocalityMethod("S-FC"), LocalityMethod("3-FC"),
+    LocalityMethod("S-FC", 0.0), LocalityMethod("S-FC", 1.0), LocalityMethod("S-FC", 50.0),
+)  # fmt: skip
+PUBLISHED = {
+    LocalityMethod("S-CONV"): 0.8705, LocalityMethod("S-LOCAL"): 0.8586,
+    LocalityMethod("S-FC"): 0.7863, LocalityMethod("S-FC", 50.0): 0.8519,
+}  # fmt: skip
+"""The published accuracies on CIFAR-10, after 4,000 epochs with learned augmentation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalitySizes:
+    """Sizes of the images and networks, and how they are trained; the defaults are those of a quick run."""
+
+    side: int = 16
+    """Side of the generated images."""
+    num_train: int = 2_000
+    num_test: int = 1_000
+    noise: float = 0.3
+    """Standard deviation of the noise in generated images, whose patterns have an amplitude of 1."""
+    num_valid: int = 0
+    """Training images that are left out: where there are several settings, the best on these is taken."""
+    kernel: int = 5
+    base_channels: int = 8
+    """Channels of the convolution; the second layer has 24 times as many units."""
+    epochs: int = 40
+    batch_size: int = 50
+    learning_rates: tuple[float, ...] = (0.05,)
+    """The learning rates of SGD to choose from; its momentum is 0.9."""
+    lasso_rates: tuple[float, ...] = (0.2,)
+    """The learning rates of beta-lasso, which has no momentum."""
+    shrinkages: tuple[float, ...] = (0.048,)
+    later_penalty: float = 1.0
+    """The penalty of the layers after the first one, as a share of the penalty of the first."""
+    shift: int = 0
+    """Random shifts of training images, in pixels of each direction."""
+    distortion: float = 0.0
+    """How strongly training images are rotated, scaled, recolored and partly covered, from 0 to 1."""
+    num_seeds: int = 3
+
+    def rates(self, method: LocalityMethod) -> list[Rates]:
+        """Returns the settings to choose from, the most promising first."""
+        if method.beta is None:
+            return [Rates(rate) for rate in self.learning_rates]
+        return [Rates(rate, shrinkage) for shrinkage, rate in product(self.shrinkages, self.lasso_rates)]
+
+
+FULL = LocalitySizes(num_train=4_000, num_test=4_000, base_channels=16, epochs=150, shrinkages=(0.36,), num_seeds=5)
+IMAGES = LocalitySizes(
+    num_valid=5_000,
+    kernel=9,
+    base_channels=32,
+    epochs=400,
+    batch_size=512,
+    learning_rates=(0.1, 0.03),
+    lasso_rates=(0.1,),
+    shrinkages=(0.04, 0.08, 0.02, 0.16),
+    later_penalty=0.25,
+    shift=4,
+    distortion=0.5,
+    num_seeds=1,
+)
+"""For CIFAR-10 and other images of a user, on a GPU."""
+QUICK_IMAGES = LocalitySizes(kernel=9, base_channels=4, epochs=2, batch_size=128, shift=2, num_seeds=1)
