@@ -52,13 +52,15 @@ from regard.lab.locality.sizes import (
     LocalitySizes,
     Rates,
 )
-from regard.lab.locality.training import DRAWN, OutOfTimeError, TrainedNetwork, seconds_per_epoch, train_network
+from regard.lab.locality.training import OutOfTimeError, TrainedNetwork, seconds_per_epoch, train_network
 from regard.lab.study import Study, StudySection, StudyTable
 from regard.logging import log_info, progress_bar
 from regard.training.precision import find_device
 
 _RESERVE = 0.85
 """The share of the time that is planned for training; the rest is for what takes longer than planned."""
+_DRAWN = 12
+"""Filters that are drawn of each network."""
 _SMALLEST, _LARGEST = 20, 2_000
 """Epochs that are planned at least and at most."""
 
@@ -143,7 +145,7 @@ def list_jobs(sizes: LocalitySizes, *, seed: int) -> list[Job]:
     most = max(len(rates) for _, rates in listed)
     return [
         Job(method, rates[number], each)
-        for number in range(most if sizes.num_valid else 1)
+        for number in range(most if sizes.valid_share else 1)
         for method, rates in listed
         if number < len(rates)
         for each in range(seed, seed + sizes.num_seeds)
@@ -153,12 +155,14 @@ def list_jobs(sizes: LocalitySizes, *, seed: int) -> list[Job]:
 def _planned_epochs(images: ImageSets, sizes: LocalitySizes, seconds: float) -> int:
     """Returns the number of epochs with which all networks are trained in the given time."""
     start = time.perf_counter()
-    training = images.hold_out(sizes.num_valid) if sizes.num_valid else images
-    times = {method: seconds_per_epoch(method, training, sizes) for method in METHODS}
-    all_networks = sum(times[job.method] for job in list_jobs(sizes, seed=0))
+    training = images.hold_out(sizes.valid_share) if sizes.valid_share else images
+    # The value of beta does not matter.
+    kinds = {(method.network, method.beta is None): method for method in METHODS}
+    times = {kind: seconds_per_epoch(method, training, sizes) for kind, method in kinds.items()}
+    all_networks = sum(times[job.method.network, job.method.beta is None] for job in list_jobs(sizes, seed=0))
     left = _RESERVE * (seconds - (time.perf_counter() - start))
     epochs = min(_LARGEST, max(_SMALLEST, int(left / all_networks)))
-    listed = ", ".join(f"{method.label} {1_000 * each:.0f} ms" for method, each in times.items())
+    listed = ", ".join(f"{kinds[kind].label} {1_000 * each:.0f} ms" for kind, each in times.items())
     log_info(f"an epoch takes {listed}; {epochs} epochs are planned")
     return epochs
 
@@ -167,13 +171,15 @@ def _train_all(
     store: "_Store", images: ImageSets, sizes: LocalitySizes, seed: int, deadline: float | None
 ) -> dict[Job, TrainedNetwork]:
     """Train what the store does not have, until the deadline."""
-    valid = images.hold_out(sizes.num_valid) if sizes.num_valid else None
+    valid = images.hold_out(sizes.valid_share) if sizes.valid_share else None
     jobs = list_jobs(sizes, seed=seed)
     trained: dict[Job, TrainedNetwork] = {}
     for job in progress_bar(jobs, "networks", total=len(jobs)):
         found = store.networks.get(job)
         if found is None:
             start = time.perf_counter()
+            if deadline is not None and start > deadline:
+                break
             try:
                 found = train_network(
                     job.method, job.rates, images, sizes, seed=job.seed, valid=valid, deadline=deadline,
@@ -338,16 +344,17 @@ def _report(
         f"Intervals are {over}. Weights are those of the first layer. Locality is the median over units of the largest "
         f"share of squared weights within a window of {sizes.kernel} x {sizes.kernel} pixels.",
     )  # fmt: skip
-    tables = [table, *([_settings_table(trained, sizes)] if sizes.num_valid else [])]
+    num_valid = images.num_held_out(sizes.valid_share)
+    tables = [table, *([_settings_table(trained, num_valid)] if num_valid else [])]
     return _findings(results, sizes), tables
 
 
-def _settings_table(trained: Mapping[Job, TrainedNetwork], sizes: LocalitySizes) -> StudyTable:
+def _settings_table(trained: Mapping[Job, TrainedNetwork], num_valid: int) -> StudyTable:
     best = best_settings(trained)
     rows = [
         [
             job.method.label, job.rates.learning_rate, job.rates.shrinkage if job.method.beta is not None else None,
-            network.num_valid_correct / sizes.num_valid, network.train_loss, network.surviving, network.locality,
+            network.num_valid_correct / num_valid, network.train_loss, network.surviving, network.locality,
             "yes" if best[job.method] == job.rates else "no",
         ]
         for job, network in trained.items()
@@ -357,7 +364,7 @@ def _settings_table(trained: Mapping[Job, TrainedNetwork], sizes: LocalitySizes)
         ["network and method", "learning rate", "shrinkage", "validation accuracy", "training loss",
          "surviving weights", "locality", "taken"],
         rows,
-        f"Accuracies are those of {sizes.num_valid:,} training images that are left out. The shrinkage is how far the "
+        f"Accuracies are those of {num_valid:,} training images that are left out. The shrinkage is how far the "
         "L1 penalty alone moves a weight of the first layer. The training loss is the mean of the last epoch.",
     )  # fmt: skip
 
@@ -424,7 +431,7 @@ def _plot_filters(axes: Axes, method: LocalityMethod, network: TrainedNetwork) -
     height, width = filters.shape[1:]
     columns = 4
     grid = torch.full((3 * (height + 1) - 1, columns * (width + 1) - 1), math.nan)
-    for number, each in enumerate(filters[:DRAWN]):
+    for number, each in enumerate(filters[:: max(1, len(filters) // _DRAWN)][:_DRAWN]):
         row, column = divmod(number, columns)
         scaled = each / (each.abs().max() + 1e-12)
         grid[row * (height + 1) : row * (height + 1) + height, column * (width + 1) : column * (width + 1) + width] = (

@@ -59,22 +59,20 @@ class ImageSets:
         moved = (each.to(device) for each in (self.train, self.train_labels, self.test, self.test_labels))
         return ImageSets(*moved, is_mirrored=self.is_mirrored)
 
-    def hold_out(self, count: int) -> "ImageSets":
-        """Returns the same training images without `count` of them, which are the test images."""
+    def num_held_out(self, share: float) -> int:
+        """Returns how many training images `hold_out` leaves out."""
+        return round(share * len(self.train))
+
+    def hold_out(self, share: float) -> "ImageSets":
+        """Returns the same training images without a share of them, drawn at random, which are the test images."""
+        count = self.num_held_out(share)
         if not 0 < count < len(self.train):
-            raise DataError(f"{count:,} of {len(self.train):,} training images cannot be held out for validation")
+            raise DataError(f"{len(self.train):,} training images are too few to hold out {share:.0%} for validation")
         order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(0)).to(self.train.device)
         held, kept = order[:count], order[count:]
         return ImageSets(
             self.train[kept], self.train_labels[kept], self.train[held], self.train_labels[held], self.is_mirrored
         )
-
-    def scale(self, pixels: UInt8[Tensor, "batch channels height width"]) -> Float[Tensor, "batch channels h w"]:
-        """Returns pixels with a mean of 0 and a variance of 1 in each channel of the training images."""
-        dtype = torch.get_default_dtype()
-        sample = self.train[:5_000].to(dtype)
-        mean, std = sample.mean((0, 2, 3), keepdim=True), sample.std((0, 2, 3), keepdim=True)
-        return (pixels.to(dtype) - mean) / std
 
 
 def draw_patterns(num_images: int, side: int, *, noise: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -46,8 +46,8 @@ class LocalitySizes:
     num_test: int = 1_000
     noise: float = 0.3
     """Standard deviation of the noise in generated images, whose patterns have an amplitude of 1."""
-    num_valid: int = 0
-    """Training images that are left out: where there are several settings, the best on these is taken."""
+    valid_share: float = 0.0
+    """The share of training images that are left out: the settings that are best on these are taken."""
     kernel: int = 5
     base_channels: int = 8
     """Channels of the convolution; the second layer has 24 times as many units."""
@@ -75,14 +75,14 @@ class LocalitySizes:
 
 FULL = LocalitySizes(num_train=4_000, num_test=4_000, base_channels=16, epochs=150, shrinkages=(0.36,), num_seeds=5)
 IMAGES = LocalitySizes(
-    num_valid=5_000,
+    valid_share=0.1,
     kernel=9,
     base_channels=32,
     epochs=400,
     batch_size=512,
     learning_rates=(0.1, 0.03),
-    lasso_rates=(0.1,),
-    shrinkages=(0.04, 0.08, 0.02, 0.16),
+    lasso_rates=(1.0,),
+    shrinkages=(0.04, 0.08, 0.16),
     later_penalty=0.25,
     shift=4,
     distortion=0.5,

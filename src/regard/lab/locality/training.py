@@ -34,10 +34,10 @@ from regard.lab.locality.networks import dense_filters, make_network, shuffle_pi
 from regard.lab.locality.sizes import LocalityMethod, LocalitySizes, Rates
 from regard.logging import log_info, log_warning
 
-DRAWN = 12
+_KEPT = 24
 """Filters that are kept of each network."""
 _MOMENTUM = 0.9
-_TIMED_STEPS = 40
+_TIMED_SECONDS = 0.5
 
 
 class OutOfTimeError(Exception):
@@ -112,6 +112,10 @@ class _Compiled:
 _sgd, _lasso = _Compiled(_sgd_step), _Compiled(beta_lasso_step)
 
 
+def _number_type(device: torch.device) -> torch.dtype:
+    return torch.bfloat16 if device.type == "cuda" else torch.get_default_dtype()
+
+
 class _Training:
     """A network with the state of its training; `step` reads and changes tensors on the device only."""
 
@@ -127,11 +131,11 @@ class _Training:
         ).to(self.device)  # fmt: skip
         self.parameters = list(self.network.parameters())
         self.exact = [each.detach().clone() for each in self.parameters]
-        """The weights in full precision; on a GPU the network itself has matrices in bfloat16."""
-        self.number_type = torch.bfloat16 if self.device.type == "cuda" else torch.get_default_dtype()
-        for each in self.parameters:
-            if each.ndim > 1:
-                each.data = each.data.to(self.number_type)
+        """The weights in full precision; on a GPU the layers of the network, other than its norms, are in bfloat16."""
+        self.number_type = _number_type(self.device)
+        for layer in self.network:
+            if not isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+                layer.to(self.number_type)
         self.momenta = [
             torch.zeros_like(each) for each in self.exact if method.beta is None or each.ndim == 1
         ]  # fmt: skip
@@ -218,15 +222,16 @@ def seconds_per_epoch(method: LocalityMethod, images: ImageSets, sizes: Locality
     """Returns how long an epoch takes here, from a few steps."""
     training = _Training(method, sizes.rates(method)[0], images, sizes, seed=0)
     step = training.captured()
-    for _ in range(3):
-        step()
     synchronize = torch.cuda.synchronize if training.device.type == "cuda" else lambda: None
+    step()
     synchronize()
-    start = time.perf_counter()
-    for _ in range(_TIMED_STEPS):
-        step()
-    synchronize()
-    return (time.perf_counter() - start) / _TIMED_STEPS * training.steps_per_epoch
+    start, count = time.perf_counter(), 0
+    while count == 0 or time.perf_counter() - start < _TIMED_SECONDS:
+        for _ in range(10):
+            step()
+        synchronize()
+        count += 10
+    return (time.perf_counter() - start) / count * training.steps_per_epoch
 
 
 def train_network(
@@ -288,7 +293,7 @@ def _measure(training: _Training, images: ImageSets, valid: ImageSets | None) ->
         surviving=(filters != 0).double().mean().item(),
         locality=shares.median().item() if len(shares) else math.nan,
         shuffled_locality=shuffled.median().item() if len(shuffled) else math.nan,
-        filters=filters[strongest[:: max(1, len(filters) // DRAWN)][:DRAWN]].cpu(),
+        filters=filters[strongest[:: max(1, len(filters) // _KEPT)][:_KEPT]].cpu(),
         num_valid_correct=0 if valid is None else count_correct(valid),
         train_loss=training.loss.item() / training.steps_per_epoch,
     )
