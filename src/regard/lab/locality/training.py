@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -314,7 +314,7 @@ def _restore(path: Path | None, training: _Training) -> int:
         with safe_open(path, "pt") as file:
             epoch = int(file.metadata()["epoch"])
         training.restore(load_file(path))
-    except (OSError, KeyError, ValueError, RuntimeError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path} is no checkpoint of this network: {error}; remove it") from None
     log_info(f"resumed after {epoch} epochs")
     return epoch
