@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,9 @@ from regard.lab.locality.filters import (
     Job,
     best_networks,
     best_settings,
-    list_jobs,
     network_accuracy,
     recovered_share,
+    search_jobs,
     study_locality,
 )
 from regard.lab.locality.images import ImageSets, draw_patterns, generated_images, read_images, vary_images
@@ -118,9 +119,9 @@ def test_no_pixel_of_a_generated_image_tells_its_label():
     assert ((means - pixels.double().mean(0)).abs() / spread).max() < 5
 
 
-def test_without_gradients_a_weight_of_the_first_layer_moves_by_the_shrinkage():
+def test_without_gradients_the_penalty_moves_weights_of_the_later_layers_less():
     method, sizes = LocalityMethod("S-FC", 0.0), replace(TINY, epochs=50, later_penalty=0.25)
-    run = training._Training(method, Rates(0.3, 0.08), generated_images(TINY, seed=0), sizes, seed=0)
+    run = training._Training(method, Rates(0.3, 0.002), generated_images(TINY, seed=0), sizes, seed=0)
     for each in run.exact:
         each.fill_(1.0)
     num_steps = sizes.epochs * run.steps_per_epoch
@@ -128,9 +129,11 @@ def test_without_gradients_a_weight_of_the_first_layer_moves_by_the_shrinkage():
         for _ in range(num_steps):
             run._update([torch.zeros_like(each) for each in run.parameters])
             run.num_done.add_(1)
-    moved = {each.ndim: 1 - each.unique().item() for each in run.exact}
-    assert 1 - run.exact[0].unique().item() == pytest.approx(0.08, rel=2 / num_steps)
-    assert moved == pytest.approx({2: 0.02, 1: 0.0}, rel=2 / num_steps)  # the later matrices, norms and biases
+    # The sum of a cosine that falls from 1 to 0 is half the number of its steps, and half a step.
+    expected = 0.002 * 0.3 * (num_steps + 1) / 2
+    moved = {number: 1 - each.unique().item() for number, each in enumerate(run.exact)}
+    later = {number: expected / 4 if each.ndim > 1 else 0.0 for number, each in enumerate(run.exact)}
+    assert moved == pytest.approx({**later, 0: expected}, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +141,7 @@ def test_without_gradients_a_weight_of_the_first_layer_moves_by_the_shrinkage():
 )
 def test_interrupted_training_resumes_to_the_same_network(method: LocalityMethod, tmp_path: Path):
     images, path = generated_images(TINY, seed=3), tmp_path / "network.safetensors"
-    rates = replace(TINY, shrinkages=(0.0005,)).rates(method)[0]
+    rates = TINY.rates(method)[0]
     whole = train_network(method, rates, images, TINY, seed=5)
     with pytest.raises(OutOfTimeError, match="after 1 of 4 epochs"):
         train_network(method, rates, images, TINY, seed=5, checkpoint=path, deadline=0.0)
@@ -214,12 +217,24 @@ def test_settings_are_chosen_on_validation_images_not_on_test_images():
     assert [each.num_correct for each in best_networks(results)[method]] == [70]
 
 
-def test_the_first_settings_of_all_methods_come_before_the_second():
-    sizes = replace(TINY, valid_share=0.1, learning_rates=(0.1, 0.2), shrinkages=(0.1, 0.2, 0.3), num_seeds=1)
-    jobs = list_jobs(sizes, seed=4)
-    assert [job.method for job in jobs[:7]] == list(METHODS)
-    assert len(jobs) == len(set(jobs)) == 4 * 2 + 3 * 3
-    assert len(list_jobs(replace(sizes, valid_share=0.0), seed=4)) == 7  # nothing to choose on
+def searched(sizes: LocalitySizes, best: float) -> list[Job]:
+    """The jobs of a search where settings are better the nearer they are to `best`."""
+    results: dict[Job, TrainedNetwork] = {}
+    for job in search_jobs(sizes, results, seed=4):
+        value = job.rates.learning_rate if job.method.beta is None else job.rates.penalty
+        results[job] = trained(0, valid=round(1_000 - 100 * abs(math.log2(value / best))))
+    return list(results)
+
+
+def test_the_search_begins_in_the_middle_and_ends_at_settings_better_than_their_neighbors():
+    grid = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+    sizes = replace(TINY, valid_share=0.1, learning_rates=grid, penalties=grid, num_seeds=2)
+    jobs = searched(sizes, best=0.2501)
+    assert [(job.method, job.seed) for job in jobs[:14]] == [(method, seed) for method in METHODS for seed in (4, 5)]
+    own = [job.rates.penalty for job in jobs if job.method == METHODS[-1] and job.seed == 4]
+    assert own == [1.0, 2.0, 0.5, 0.25, 0.125]
+    assert [job.rates.penalty for job in searched(sizes, best=100.0) if job.method == METHODS[-1]][-2:] == [8.0, 8.0]
+    assert len(searched(replace(sizes, valid_share=0.0), best=1.0)) == 14  # nothing to choose on
 
 
 def write_folders(folder: Path, num_images: int) -> None:
@@ -239,13 +254,13 @@ def test_the_study_reads_a_folder_of_images(tmp_path: Path):
     assert all(isinstance(row[1], tuple) and row[1][1] <= row[1][0] <= row[1][2] for row in study.tables[0].rows)
 
 
-SMALL = replace(TINY, num_seeds=1, epochs=1, valid_share=0.2, learning_rates=(0.1, 0.05))
+SMALL = replace(TINY, num_seeds=1, epochs=1, valid_share=0.2, learning_rates=(0.05, 0.1))
 
 
 def test_a_study_continues_from_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_folders(tmp_path / "images", 12)
-    given = {"data": str(tmp_path / "images"), "results": str(tmp_path / "results")}
-    first = study_locality(sizes=SMALL, **given)
+    data, results = str(tmp_path / "images"), str(tmp_path / "results")
+    first = study_locality(sizes=SMALL, data=data, results=results)
     assert [row[-1] for row in first.tables[1].rows].count("yes") == len(METHODS)
     path = tmp_path / "results" / "networks.json"
     found = json.loads(path.read_text())
@@ -253,22 +268,22 @@ def test_a_study_continues_from_its_results(tmp_path: Path, monkeypatch: pytest.
     path.write_text(json.dumps(found))
     calls: list[LocalityMethod] = []
 
-    def counting(method: LocalityMethod, *rest: object, **more: object) -> TrainedNetwork:
+    def counting(method: LocalityMethod, *rest: Any, **more: Any) -> TrainedNetwork:
         calls.append(method)
         return train_network(method, *rest, **more)
 
     monkeypatch.setattr(filters, "train_network", counting)
-    second = study_locality(sizes=SMALL, **given)
+    second = study_locality(sizes=SMALL, data=data, results=results)
     assert calls == [LocalityMethod(*removed["method"])]
     assert second.to_json()["tables"] == first.to_json()["tables"]
     calls.clear()
-    partial = study_locality(sizes=SMALL, minutes="1e-9", **given)
+    partial = study_locality(sizes=SMALL, minutes="1e-9", data=data, results=results)
     assert not calls
     assert partial.findings == second.findings
     with pytest.raises(ConfigError, match="networks of another study: epochs was 1 and is 2"):
-        study_locality(sizes=SMALL, epochs="2", **given)
+        study_locality(sizes=SMALL, epochs="2", data=data, results=results)
     with pytest.raises(ConfigError, match="networks of another study: base_channels was 2 and is 3"):
-        study_locality(sizes=SMALL, channels="3", **given)
+        study_locality(sizes=SMALL, channels="3", data=data, results=results)
 
 
 def test_a_study_without_time_says_what_to_change(tmp_path: Path):
@@ -286,7 +301,7 @@ def test_epochs_are_planned_by_the_time(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(filters, "train_network", lambda *given, **_: seen.append(given[3].epochs) or trained(1, 1))
     study_locality(data=str(tmp_path / "images"), sizes=SMALL, minutes="60")
     assert len(seen) == 4 * 2 + 3
-    assert set(seen) <= set(range(130, 140))  # 85 % of an hour by 11 networks of 2 seconds in each epoch
+    assert set(seen) <= set(range(70, 73))  # 85 % of an hour by 3 * 7 networks of 2 seconds in each epoch
 
 
 def test_what_is_no_folder_of_images_is_an_error_that_names_the_package(tmp_path: Path):

@@ -25,7 +25,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -51,6 +51,7 @@ from regard.lab.locality.sizes import (
     LocalityMethod,
     LocalitySizes,
     Rates,
+    middle,
 )
 from regard.lab.locality.training import OutOfTimeError, TrainedNetwork, seconds_per_epoch, train_network
 from regard.lab.study import Study, StudySection, StudyTable
@@ -59,6 +60,8 @@ from regard.training.precision import find_device
 
 _RESERVE = 0.85
 """The share of the time that is planned for training; the rest is for what takes longer than planned."""
+_ROUNDS = 3
+"""Settings of each method for which time is planned."""
 _DRAWN = 12
 """Filters that are drawn of each network."""
 _SMALLEST, _LARGEST = 20, 2_000
@@ -116,6 +119,8 @@ def study_locality(
         sizes = replace(sizes, epochs=_planned_epochs(images, sizes, seconds - (time.perf_counter() - started)))
     store.begin(sizes.epochs)
     trained = _train_all(store, images, sizes, seed, None if seconds is None else started + seconds)
+    if not trained:
+        raise DataError("no network was trained to the end in this time; allow more --minutes or fewer --epochs")
     chosen = best_networks(trained)
     figure, axes = make_panels(2, 3, height=3.6)
     _plot_scores(axes[0], axes[1], chosen)
@@ -139,17 +144,13 @@ def _positive(text: str, name: str) -> float:
     return value
 
 
-def list_jobs(sizes: LocalitySizes, *, seed: int) -> list[Job]:
-    """Returns the networks to train: those with the first settings of every method, then those with the second."""
-    listed = [(method, sizes.rates(method)) for method in METHODS]
-    most = max(len(rates) for _, rates in listed)
-    return [
-        Job(method, rates[number], each)
-        for number in range(most if sizes.valid_share else 1)
-        for method, rates in listed
-        if number < len(rates)
-        for each in range(seed, seed + sizes.num_seeds)
-    ]
+def next_settings(settings: Sequence[Rates], scores: Mapping[Rates, float]) -> Rates | None:
+    """Returns what to try after those with a score: the middle, then a neighbor of the best; None at the end."""
+    if not scores:
+        return middle(settings)
+    best = max(range(len(settings)), key=lambda number: scores.get(settings[number], -math.inf))
+    neighbors = [settings[number] for number in (best + 1, best - 1) if 0 <= number < len(settings)]
+    return next((each for each in neighbors if each not in scores), None)
 
 
 def _planned_epochs(images: ImageSets, sizes: LocalitySizes, seconds: float) -> int:
@@ -159,12 +160,28 @@ def _planned_epochs(images: ImageSets, sizes: LocalitySizes, seconds: float) -> 
     # The value of beta does not matter.
     kinds = {(method.network, method.beta is None): method for method in METHODS}
     times = {kind: seconds_per_epoch(method, training, sizes) for kind, method in kinds.items()}
-    all_networks = sum(times[job.method.network, job.method.beta is None] for job in list_jobs(sizes, seed=0))
+    once = sizes.num_seeds * sum(times[method.network, method.beta is None] for method in METHODS)
+    rounds = _ROUNDS if sizes.valid_share else 1
     left = _RESERVE * (seconds - (time.perf_counter() - start))
-    epochs = min(_LARGEST, max(_SMALLEST, int(left / all_networks)))
+    epochs = min(_LARGEST, max(_SMALLEST, int(left / (rounds * once))))
     listed = ", ".join(f"{kinds[kind].label} {1_000 * each:.0f} ms" for kind, each in times.items())
     log_info(f"an epoch takes {listed}; {epochs} epochs are planned")
     return epochs
+
+
+def search_jobs(sizes: LocalitySizes, trained: Mapping[Job, TrainedNetwork], *, seed: int) -> Iterator[Job]:
+    """Yield the networks to train, in rounds with one more setting of each method; each is then in `trained`."""
+    scores: dict[LocalityMethod, dict[Rates, float]] = {method: {} for method in METHODS}
+    seeds = range(seed, seed + sizes.num_seeds)
+    is_over = False
+    while not is_over:
+        is_over = True
+        for method in METHODS:
+            rates = next_settings(sizes.rates(method), scores[method])
+            if rates is not None:
+                yield from (Job(method, rates, each) for each in seeds)
+                scores[method][rates] = sum(trained[Job(method, rates, each)].num_valid_correct for each in seeds)
+                is_over = not sizes.valid_share
 
 
 def _train_all(
@@ -172,34 +189,45 @@ def _train_all(
 ) -> dict[Job, TrainedNetwork]:
     """Train what the store does not have, until the deadline."""
     valid = images.hold_out(sizes.valid_share) if sizes.valid_share else None
-    jobs = list_jobs(sizes, seed=seed)
     trained: dict[Job, TrainedNetwork] = {}
-    for job in progress_bar(jobs, "networks", total=len(jobs)):
-        found = store.networks.get(job)
+    most = sizes.num_seeds * sum(len(sizes.rates(method)) if valid else 1 for method in METHODS)
+    for job in progress_bar(search_jobs(sizes, trained, seed=seed), "networks", total=most):
+        found = store.networks.get(job) or _train_one(store, job, images, valid, sizes, deadline)
         if found is None:
-            start = time.perf_counter()
-            if deadline is not None and start > deadline:
-                break
-            try:
-                found = train_network(
-                    job.method, job.rates, images, sizes, seed=job.seed, valid=valid, deadline=deadline,
-                    checkpoint=store.folder / f"{store.name(job)}.safetensors",
-                )  # fmt: skip
-            except OutOfTimeError as error:
-                log_info(f"the time is over: {error}")
-                break
-            log_info(_describe(job, found, valid, time.perf_counter() - start))
-            store.add(job, found)
+            break
         trained[job] = found
-    if not trained:
-        raise DataError("no network was trained to the end in this time; allow more --minutes or fewer --epochs")
     return trained
+
+
+def _train_one(
+    store: "_Store",
+    job: Job,
+    images: ImageSets,
+    valid: ImageSets | None,
+    sizes: LocalitySizes,
+    deadline: float | None,
+) -> TrainedNetwork | None:
+    """Train and store a network; None where the time is over."""
+    start = time.perf_counter()
+    if deadline is not None and start > deadline:
+        return None
+    try:
+        network = train_network(
+            job.method, job.rates, images, sizes, seed=job.seed, valid=valid, deadline=deadline,
+            checkpoint=store.folder / f"{store.name(job)}.safetensors",
+        )  # fmt: skip
+    except OutOfTimeError as error:
+        log_info(f"the time is over: {error}")
+        return None
+    log_info(_describe(job, network, valid, time.perf_counter() - start))
+    store.add(job, network)
+    return network
 
 
 def _describe(job: Job, network: TrainedNetwork, valid: ImageSets | None, seconds: float) -> str:
     held = "" if valid is None else f" validation {network.num_valid_correct / len(valid.test):.4f}"
     return (
-        f"{job.method.label}, rate {job.rates.learning_rate:g}, shrinkage {job.rates.shrinkage:g}:{held} "
+        f"{job.method.label}, rate {job.rates.learning_rate:g}, penalty {job.rates.penalty:g}:{held} "
         f"test {network.accuracy:.4f} training loss {network.train_loss:.3f} weights {network.surviving:.3f} "
         f"locality {network.locality:.3f} shuffled {network.shuffled_locality:.3f} in {seconds:.0f} s"
     )
@@ -353,7 +381,7 @@ def _settings_table(trained: Mapping[Job, TrainedNetwork], num_valid: int) -> St
     best = best_settings(trained)
     rows = [
         [
-            job.method.label, job.rates.learning_rate, job.rates.shrinkage if job.method.beta is not None else None,
+            job.method.label, job.rates.learning_rate, job.rates.penalty if job.method.beta is not None else None,
             network.num_valid_correct / num_valid, network.train_loss, network.surviving, network.locality,
             "yes" if best[job.method] == job.rates else "no",
         ]
@@ -361,11 +389,11 @@ def _settings_table(trained: Mapping[Job, TrainedNetwork], num_valid: int) -> St
     ]  # fmt: skip
     return StudyTable(
         "Settings",
-        ["network and method", "learning rate", "shrinkage", "validation accuracy", "training loss",
+        ["network and method", "learning rate", "penalty", "validation accuracy", "training loss",
          "surviving weights", "locality", "taken"],
         rows,
-        f"Accuracies are those of {num_valid:,} training images that are left out. The shrinkage is how far the "
-        "L1 penalty alone moves a weight of the first layer. The training loss is the mean of the last epoch.",
+        f"Accuracies are those of {num_valid:,} training images that are left out. The search begins in the "
+        "middle of a list of settings and tries neighbors of the best. The training loss is that of the last epoch.",
     )  # fmt: skip
 
 

@@ -1,8 +1,15 @@
 """Which networks are trained by which method, at which sizes, and with which settings to choose from."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+Value = TypeVar("Value")
+
+
+def middle(values: Sequence[Value]) -> Value:
+    """Returns the value in the middle, with which a search begins."""
+    return values[len(values) // 2]
 
 
 class LocalityMethod(NamedTuple):
@@ -20,9 +27,8 @@ class Rates(NamedTuple):
     """The settings of one training run."""
 
     learning_rate: float
-    shrinkage: float = 0.0
-    """How far the L1 penalty alone moves a weight of the first layer during training: the penalty times the sum of the
-    learning rates of all steps."""
+    penalty: float = 0.0
+    """The weight of the L1 penalty in the first layer."""
 
 
 METHODS = (
@@ -54,10 +60,11 @@ class LocalitySizes:
     epochs: int = 40
     batch_size: int = 50
     learning_rates: tuple[float, ...] = (0.05,)
-    """The learning rates of SGD to choose from; its momentum is 0.9."""
-    lasso_rates: tuple[float, ...] = (0.2,)
-    """The learning rates of beta-lasso, which has no momentum."""
-    shrinkages: tuple[float, ...] = (0.048,)
+    """The learning rates of SGD to choose from, in order; its momentum is 0.9."""
+    lasso_rate: float = 0.2
+    """The learning rate of beta-lasso, which has no momentum."""
+    penalties: tuple[float, ...] = (3e-4,)
+    """The penalties of beta-lasso to choose from, in order."""
     later_penalty: float = 1.0
     """The penalty of the layers after the first one, as a share of the penalty of the first."""
     shift: int = 0
@@ -67,22 +74,22 @@ class LocalitySizes:
     num_seeds: int = 3
 
     def rates(self, method: LocalityMethod) -> list[Rates]:
-        """Returns the settings to choose from, the most promising first."""
+        """Returns the settings to choose from, in order."""
         if method.beta is None:
             return [Rates(rate) for rate in self.learning_rates]
-        return [Rates(rate, shrinkage) for shrinkage, rate in product(self.shrinkages, self.lasso_rates)]
+        return [Rates(self.lasso_rate, penalty) for penalty in self.penalties]
 
 
-FULL = LocalitySizes(num_train=4_000, num_test=4_000, base_channels=16, epochs=150, shrinkages=(0.36,), num_seeds=5)
+FULL = LocalitySizes(num_train=4_000, num_test=4_000, base_channels=16, epochs=150, num_seeds=5)
 IMAGES = LocalitySizes(
     valid_share=0.1,
     kernel=9,
     base_channels=32,
     epochs=400,
     batch_size=512,
-    learning_rates=(0.1, 0.03),
-    lasso_rates=(1.0,),
-    shrinkages=(0.04, 0.08, 0.16),
+    learning_rates=(0.01, 0.03, 0.1, 0.3, 1.0),
+    lasso_rate=1.0,
+    penalties=(1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3),
     later_penalty=0.25,
     shift=4,
     distortion=0.5,

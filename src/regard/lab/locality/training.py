@@ -9,8 +9,7 @@ $$\theta \leftarrow \theta - \eta (\nabla L(\theta) + \lambda \operatorname{sign
 
 With $\beta = 0$ it is plain subgradient descent on the L1 penalty, which leaves weights near 0 but not at it.
 
-Learning rates fall as a cosine to 0. The penalty follows from the `shrinkage` $\lambda \sum_t \eta_t$, so that it does
-not depend on the number of steps.
+Learning rates fall as a cosine to 0. A weight of 0 returns only if a single step moves it beyond the threshold.
 """
 
 import math
@@ -31,7 +30,7 @@ from regard.files import partial_path
 from regard.generation.cuda_graphs import capture_cuda_graph
 from regard.lab.locality.images import ImageSets, vary_images
 from regard.lab.locality.networks import dense_filters, make_network, shuffle_pixels, window_shares
-from regard.lab.locality.sizes import LocalityMethod, LocalitySizes, Rates
+from regard.lab.locality.sizes import LocalityMethod, LocalitySizes, Rates, middle
 from regard.logging import log_info, log_warning
 
 _KEPT = 24
@@ -146,14 +145,11 @@ class _Training:
         self.within = torch.arange(self.batch_size, device=self.device)
         self.num_done = torch.zeros((), dtype=torch.long, device=self.device)
         self.loss = torch.zeros((), **number)
-        num_steps = sizes.epochs * self.steps_per_epoch
-        self.total = torch.tensor(float(num_steps), **number)
+        self.total = torch.tensor(float(sizes.epochs * self.steps_per_epoch), **number)
         self.rate = torch.tensor(rates.learning_rate, **number)
-        self.other_rate = torch.tensor(sizes.learning_rates[0], **number)
-        # The sum of a cosine that falls from 1 to 0 is half the number of its steps.
-        penalty = 2 * rates.shrinkage / (rates.learning_rate * num_steps)
+        self.other_rate = torch.tensor(middle(sizes.learning_rates), **number)
         shares = [1.0 if number == 0 else sizes.later_penalty for number in range(len(self.parameters))]
-        self.penalties = [torch.tensor(penalty * share, **number) for share in shares]
+        self.penalties = [torch.tensor(rates.penalty * share, **number) for share in shares]
         self.thresholds = [each * (method.beta or 0.0) for each in self.penalties]
         sample = images.train[:5_000].to(torch.get_default_dtype())
         self.mean, self.std = sample.mean((0, 2, 3), keepdim=True), sample.std((0, 2, 3), keepdim=True)
@@ -220,7 +216,7 @@ class _Training:
 
 def seconds_per_epoch(method: LocalityMethod, images: ImageSets, sizes: LocalitySizes) -> float:
     """Returns how long an epoch takes here, from a few steps."""
-    training = _Training(method, sizes.rates(method)[0], images, sizes, seed=0)
+    training = _Training(method, middle(sizes.rates(method)), images, sizes, seed=0)
     step = training.captured()
     synchronize = torch.cuda.synchronize if training.device.type == "cuda" else lambda: None
     step()
