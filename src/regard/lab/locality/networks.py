@@ -23,8 +23,10 @@ class LocallyConnected(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_places, fan_in, num_channels).uniform_(-1, 1) / math.sqrt(fan_in))
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch unit"]:
-        patches = F.unfold(images, self.kernel, padding=self.kernel // 2, stride=2)
-        return (patches.permute(2, 0, 1) @ self.weight).permute(1, 2, 0).flatten(1)
+        kernel = self.kernel
+        windows = F.pad(images, [kernel // 2] * 4).unfold(2, kernel, 2).unfold(3, kernel, 2)
+        patches = windows.permute(2, 3, 0, 1, 4, 5).reshape(len(self.weight), len(images), -1)
+        return (patches @ self.weight).permute(1, 2, 0).flatten(1)
 
 
 def make_network(
