@@ -21,6 +21,7 @@ from regard.lab.locality.filters import (
     best_networks,
     best_settings,
     network_accuracy,
+    next_settings,
     recovered_share,
     search_jobs,
     study_locality,
@@ -141,7 +142,7 @@ def test_without_gradients_the_penalty_moves_weights_of_the_later_layers_less():
 )
 def test_interrupted_training_resumes_to_the_same_network(method: LocalityMethod, tmp_path: Path):
     images, path = generated_images(TINY, seed=3), tmp_path / "network.safetensors"
-    rates = TINY.rates(method)[0]
+    rates = TINY.rates(method)[0][0]
     whole = train_network(method, rates, images, TINY, seed=5)
     with pytest.raises(OutOfTimeError, match="after 1 of 4 epochs"):
         train_network(method, rates, images, TINY, seed=5, checkpoint=path, deadline=0.0)
@@ -215,6 +216,15 @@ def test_settings_are_chosen_on_validation_images_not_on_test_images():
     }
     assert best_settings(results) == {method: Rates(0.2), other: Rates(0.1)}
     assert [each.num_correct for each in best_networks(results)[method]] == [70]
+
+
+def test_learning_rates_are_searched_after_penalties():
+    settings = [[Rates(rate, penalty) for penalty in (1.0, 2.0, 3.0)] for rate in (0.1, 0.2, 0.3)]
+    scores: dict[Rates, float] = {}
+    while (found := next_settings(settings, scores)) is not None:
+        scores[found] = -abs(found.learning_rate - 0.3) - abs(found.penalty - 2.0)
+    assert list(scores)[:4] == [Rates(0.2, 2.0), Rates(0.2, 3.0), Rates(0.2, 1.0), Rates(0.3, 2.0)]
+    assert list(scores)[4:] == [Rates(0.3, 3.0), Rates(0.3, 1.0)]
 
 
 def searched(sizes: LocalitySizes, best: float) -> list[Job]:

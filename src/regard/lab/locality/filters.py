@@ -144,12 +144,14 @@ def _positive(text: str, name: str) -> float:
     return value
 
 
-def next_settings(settings: Sequence[Rates], scores: Mapping[Rates, float]) -> Rates | None:
+def next_settings(settings: Sequence[Sequence[Rates]], scores: Mapping[Rates, float]) -> Rates | None:
     """Returns what to try after those with a score: the middle, then a neighbor of the best; None at the end."""
     if not scores:
-        return middle(settings)
-    best = max(range(len(settings)), key=lambda number: scores.get(settings[number], -math.inf))
-    neighbors = [settings[number] for number in (best + 1, best - 1) if 0 <= number < len(settings)]
+        return middle(middle(settings))
+    best = max(scores, key=lambda rates: scores[rates])
+    row, column = next((row, each.index(best)) for row, each in enumerate(settings) if best in each)
+    places = [(row, column + 1), (row, column - 1), (row + 1, column), (row - 1, column)]
+    neighbors = [settings[r][c] for r, c in places if 0 <= r < len(settings) and 0 <= c < len(settings[r])]
     return next((each for each in neighbors if each not in scores), None)
 
 
@@ -190,7 +192,7 @@ def _train_all(
     """Train what the store does not have, until the deadline."""
     valid = images.hold_out(sizes.valid_share) if sizes.valid_share else None
     trained: dict[Job, TrainedNetwork] = {}
-    most = sizes.num_seeds * sum(len(sizes.rates(method)) if valid else 1 for method in METHODS)
+    most = sizes.num_seeds * sum(sum(map(len, sizes.rates(method))) if valid else 1 for method in METHODS)
     for job in progress_bar(search_jobs(sizes, trained, seed=seed), "networks", total=most):
         found = store.networks.get(job) or _train_one(store, job, images, valid, sizes, deadline)
         if found is None:

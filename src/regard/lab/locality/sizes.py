@@ -61,8 +61,8 @@ class LocalitySizes:
     batch_size: int = 50
     learning_rates: tuple[float, ...] = (0.05,)
     """The learning rates of SGD to choose from, in order; its momentum is 0.9."""
-    lasso_rate: float = 0.2
-    """The learning rate of beta-lasso, which has no momentum."""
+    lasso_rates: tuple[float, ...] = (0.2,)
+    """The learning rates of beta-lasso to choose from, in order; it has no momentum."""
     penalties: tuple[float, ...] = (3e-4,)
     """The penalties of beta-lasso to choose from, in order."""
     later_penalty: float = 1.0
@@ -73,11 +73,11 @@ class LocalitySizes:
     """How strongly training images are rotated, scaled, recolored and partly covered, from 0 to 1."""
     num_seeds: int = 3
 
-    def rates(self, method: LocalityMethod) -> list[Rates]:
-        """Returns the settings to choose from, in order."""
+    def rates(self, method: LocalityMethod) -> list[list[Rates]]:
+        """Returns the settings to choose from in order: learning rates, each with all penalties."""
         if method.beta is None:
-            return [Rates(rate) for rate in self.learning_rates]
-        return [Rates(self.lasso_rate, penalty) for penalty in self.penalties]
+            return [[Rates(rate)] for rate in self.learning_rates]
+        return [[Rates(rate, penalty) for penalty in self.penalties] for rate in self.lasso_rates]
 
 
 FULL = LocalitySizes(num_train=4_000, num_test=4_000, base_channels=16, epochs=150, num_seeds=5)
@@ -88,7 +88,7 @@ IMAGES = LocalitySizes(
     epochs=400,
     batch_size=512,
     learning_rates=(0.01, 0.03, 0.1, 0.3, 1.0),
-    lasso_rate=1.0,
+    lasso_rates=(0.3, 1.0, 3.0),
     penalties=(1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3),
     later_penalty=0.25,
     shift=4,

@@ -216,7 +216,7 @@ class _Training:
 
 def seconds_per_epoch(method: LocalityMethod, images: ImageSets, sizes: LocalitySizes) -> float:
     """Returns how long an epoch takes here, from a few steps."""
-    training = _Training(method, middle(sizes.rates(method)), images, sizes, seed=0)
+    training = _Training(method, middle(middle(sizes.rates(method))), images, sizes, seed=0)
     step = training.captured()
     synchronize = torch.cuda.synchronize if training.device.type == "cuda" else lambda: None
     step()
