@@ -240,7 +240,9 @@ def test_the_search_begins_in_the_middle_and_ends_at_settings_better_than_their_
     grid = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
     sizes = replace(TINY, valid_share=0.1, learning_rates=grid, penalties=grid, num_seeds=2)
     jobs = searched(sizes, best=0.2501)
-    assert [(job.method, job.seed) for job in jobs[:14]] == [(method, seed) for method in METHODS for seed in (4, 5)]
+    assert [(job.method, job.seed) for job in jobs[:14]] == [
+        (method, seed) for method in METHODS[::-1] for seed in (4, 5)
+    ]
     own = [job.rates.penalty for job in jobs if job.method == METHODS[-1] and job.seed == 4]
     assert own == [1.0, 2.0, 0.5, 0.25, 0.125]
     assert [job.rates.penalty for job in searched(sizes, best=100.0) if job.method == METHODS[-1]][-2:] == [8.0, 8.0]

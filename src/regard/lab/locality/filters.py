@@ -7,17 +7,11 @@ layer but the last is followed by batch normalization and ReLU. S-LOCAL has the 
 weights, and S-FC all connections: each contains the one before it. 3-FC has two hidden layers of equal width and the
 number of parameters of S-FC. The fewer the assumptions, the lower the accuracy by SGD.
 
-beta-lasso takes steps on the loss with an L1 penalty, and then removes weights below a threshold:
-
-$$\theta \leftarrow \theta - \eta (\nabla L(\theta) + \lambda \operatorname{sign} \theta), \qquad
-  \theta \leftarrow \theta \cdot 1[|\theta| \ge \beta \lambda].$$
-
-With $\beta = 0$ it is plain subgradient descent on the L1 penalty, which leaves weights near 0 but not at it.
+The settings of each method are those with the best accuracy on validation images: a search begins in the middle of a
+grid, and tries neighbors of the best. Each round tries one more setting of every method.
 
 The locality of a unit is the largest share of its squared first-layer weights within one window of the kernel's size.
 It is compared with that of the same weights at shuffled pixels.
-
-Dimensions: `batch` images, `channels`, `height`, `width`; `unit` of the first layer, `place` of a kernel.
 """
 
 import base64
@@ -172,13 +166,16 @@ def _planned_epochs(images: ImageSets, sizes: LocalitySizes, seconds: float) -> 
 
 
 def search_jobs(sizes: LocalitySizes, trained: Mapping[Job, TrainedNetwork], *, seed: int) -> Iterator[Job]:
-    """Yield the networks to train, in rounds with one more setting of each method; each is then in `trained`."""
+    """Yield the networks to train, in rounds with one more setting of each method; each is then in `trained`.
+
+    beta-lasso comes first: where the time ends within a round, it is SGD that has one setting less.
+    """
     scores: dict[LocalityMethod, dict[Rates, float]] = {method: {} for method in METHODS}
     seeds = range(seed, seed + sizes.num_seeds)
     is_over = False
     while not is_over:
         is_over = True
-        for method in METHODS:
+        for method in reversed(METHODS):
             rates = next_settings(sizes.rates(method), scores[method])
             if rates is not None:
                 yield from (Job(method, rates, each) for each in seeds)
