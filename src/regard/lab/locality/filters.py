@@ -424,11 +424,14 @@ def _findings(results: Results, sizes: LocalitySizes) -> list[str]:
             f"and S-LOCAL by SGD; it has {others or 'not been trained with other values of beta'}."
         )
     kept, local, shuffled = (_mean(results[best], name) for name in ("surviving", "locality", "shuffled_locality"))
-    findings.append(
-        f"Of the first layer's weights {kept:.1%} survive it. Half of the units have more than {local:.0%} of their "
-        f"squared weights within {sizes.kernel} x {sizes.kernel} pixels, against {shuffled:.0%} with shuffled pixels; "
-        f"by SGD {_mean(results[LocalityMethod('S-FC')], 'locality'):.0%}."
-    )
+    if math.isnan(local):
+        findings.append(f"No unit of its first layer has weights left ({kept:.1%} survive).")
+    else:
+        findings.append(
+            f"Of the first layer's weights {kept:.1%} survive it. Half of the units have more than {local:.0%} of "
+            f"their squared weights within {sizes.kernel} x {sizes.kernel} pixels, against {shuffled:.0%} with "
+            f"shuffled pixels; by SGD {_mean(results[LocalityMethod('S-FC')], 'locality'):.0%}."
+        )
     return findings
 
 
