@@ -17,7 +17,7 @@ from regard.errors import CheckpointError, ConfigError, DataError
 from regard.lab import run_study
 from regard.lab.locality import filters, training
 from regard.lab.locality.filters import (
-    Job,
+    LocalityJob,
     best_networks,
     best_settings,
     network_accuracy,
@@ -210,26 +210,26 @@ def test_the_recovered_share_is_that_of_the_gap_between_dense_and_local():
 def test_settings_are_chosen_on_validation_images_not_on_test_images():
     method, other = METHODS[0], METHODS[1]
     results = {
-        Job(method, Rates(0.1), 0): trained(90, valid=40),
-        Job(method, Rates(0.2), 0): trained(70, valid=50),
-        Job(other, Rates(0.1), 0): trained(60, valid=1),
+        LocalityJob(method, Rates(0.1), 0): trained(90, valid=40),
+        LocalityJob(method, Rates(0.2), 0): trained(70, valid=50),
+        LocalityJob(other, Rates(0.1), 0): trained(60, valid=1),
     }
     assert best_settings(results) == {method: Rates(0.2), other: Rates(0.1)}
     assert [each.num_correct for each in best_networks(results)[method]] == [70]
 
 
-def test_learning_rates_are_searched_after_penalties():
+def test_settings_are_searched_in_both_directions():
     settings = [[Rates(rate, penalty) for penalty in (1.0, 2.0, 3.0)] for rate in (0.1, 0.2, 0.3)]
     scores: dict[Rates, float] = {}
     while (found := next_settings(settings, scores)) is not None:
-        scores[found] = -abs(found.learning_rate - 0.3) - abs(found.penalty - 2.0)
-    assert list(scores)[:4] == [Rates(0.2, 2.0), Rates(0.2, 3.0), Rates(0.2, 1.0), Rates(0.3, 2.0)]
-    assert list(scores)[4:] == [Rates(0.3, 3.0), Rates(0.3, 1.0)]
+        scores[found] = -abs(found.learning_rate - 0.1) - abs(found.penalty - 2.0)
+    assert list(scores)[:3] == [Rates(0.2, 2.0), Rates(0.2, 3.0), Rates(0.1, 2.0)]
+    assert list(scores)[3:] == [Rates(0.1, 3.0), Rates(0.1, 1.0)]
 
 
-def searched(sizes: LocalitySizes, best: float) -> list[Job]:
+def searched(sizes: LocalitySizes, best: float) -> list[LocalityJob]:
     """The jobs of a search where settings are better the nearer they are to `best`."""
-    results: dict[Job, TrainedNetwork] = {}
+    results: dict[LocalityJob, TrainedNetwork] = {}
     for job in search_jobs(sizes, results, seed=4):
         value = job.rates.learning_rate if job.method.beta is None else job.rates.penalty
         results[job] = trained(0, valid=round(1_000 - 100 * abs(math.log2(value / best))))

@@ -63,7 +63,7 @@ _SMALLEST, _LARGEST = 20, 2_000
 
 
 @dataclass(frozen=True)
-class Job:
+class LocalityJob:
     """One network to train: a method, one of its settings, and a seed."""
 
     method: LocalityMethod
@@ -144,7 +144,7 @@ def next_settings(settings: Sequence[Sequence[Rates]], scores: Mapping[Rates, fl
         return middle(middle(settings))
     best = max(scores, key=lambda rates: scores[rates])
     row, column = next((row, each.index(best)) for row, each in enumerate(settings) if best in each)
-    places = [(row, column + 1), (row, column - 1), (row + 1, column), (row - 1, column)]
+    places = [(row, column + 1), (row - 1, column), (row, column - 1), (row + 1, column)]
     neighbors = [settings[r][c] for r, c in places if 0 <= r < len(settings) and 0 <= c < len(settings[r])]
     return next((each for each in neighbors if each not in scores), None)
 
@@ -165,7 +165,9 @@ def _planned_epochs(images: ImageSets, sizes: LocalitySizes, seconds: float) -> 
     return epochs
 
 
-def search_jobs(sizes: LocalitySizes, trained: Mapping[Job, TrainedNetwork], *, seed: int) -> Iterator[Job]:
+def search_jobs(
+    sizes: LocalitySizes, trained: Mapping[LocalityJob, TrainedNetwork], *, seed: int
+) -> Iterator[LocalityJob]:
     """Yield the networks to train, in rounds with one more setting of each method; each is then in `trained`.
 
     beta-lasso comes first: where the time ends within a round, it is SGD that has one setting less.
@@ -178,17 +180,19 @@ def search_jobs(sizes: LocalitySizes, trained: Mapping[Job, TrainedNetwork], *, 
         for method in reversed(METHODS):
             rates = next_settings(sizes.rates(method), scores[method])
             if rates is not None:
-                yield from (Job(method, rates, each) for each in seeds)
-                scores[method][rates] = sum(trained[Job(method, rates, each)].num_valid_correct for each in seeds)
+                yield from (LocalityJob(method, rates, each) for each in seeds)
+                scores[method][rates] = sum(
+                    trained[LocalityJob(method, rates, each)].num_valid_correct for each in seeds
+                )
                 is_over = not sizes.valid_share
 
 
 def _train_all(
     store: "_Store", images: ImageSets, sizes: LocalitySizes, seed: int, deadline: float | None
-) -> dict[Job, TrainedNetwork]:
+) -> dict[LocalityJob, TrainedNetwork]:
     """Train what the store does not have, until the deadline."""
     valid = images.hold_out(sizes.valid_share) if sizes.valid_share else None
-    trained: dict[Job, TrainedNetwork] = {}
+    trained: dict[LocalityJob, TrainedNetwork] = {}
     most = sizes.num_seeds * sum(sum(map(len, sizes.rates(method))) if valid else 1 for method in METHODS)
     for job in progress_bar(search_jobs(sizes, trained, seed=seed), "networks", total=most):
         found = store.networks.get(job) or _train_one(store, job, images, valid, sizes, deadline)
@@ -200,7 +204,7 @@ def _train_all(
 
 def _train_one(
     store: "_Store",
-    job: Job,
+    job: LocalityJob,
     images: ImageSets,
     valid: ImageSets | None,
     sizes: LocalitySizes,
@@ -223,7 +227,7 @@ def _train_one(
     return network
 
 
-def _describe(job: Job, network: TrainedNetwork, valid: ImageSets | None, seconds: float) -> str:
+def _describe(job: LocalityJob, network: TrainedNetwork, valid: ImageSets | None, seconds: float) -> str:
     held = "" if valid is None else f" validation {network.num_valid_correct / len(valid.test):.4f}"
     return (
         f"{job.method.label}, rate {job.rates.learning_rate:g}, penalty {job.rates.penalty:g}:{held} "
@@ -239,7 +243,7 @@ class _Store:
         self.folder, self._path = folder, folder / "networks.json"
         self._key = json.loads(json.dumps(key))
         self.epochs: int | None = None
-        self.networks: dict[Job, TrainedNetwork] = {}
+        self.networks: dict[LocalityJob, TrainedNetwork] = {}
         if self._path.is_file():
             self._read()
 
@@ -248,7 +252,7 @@ class _Store:
             found = json.loads(self._path.read_text(encoding="utf-8"))
             key, self.epochs = found["settings"], found["epochs"]
             for row in found["networks"]:
-                job = Job(LocalityMethod(*row["method"]), Rates(*row["rates"]), row["seed"])
+                job = LocalityJob(LocalityMethod(*row["method"]), Rates(*row["rates"]), row["seed"])
                 self.networks[job] = _network_from_json(row["network"])
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{self._path} does not have the networks of a study: {error}") from None
@@ -273,13 +277,13 @@ class _Store:
         self.epochs = epochs
         self._write()
 
-    def add(self, job: Job, network: TrainedNetwork) -> None:
+    def add(self, job: LocalityJob, network: TrainedNetwork) -> None:
         """Store a finished network; its checkpoint is removed."""
         self.networks[job] = network
         self._write()
         (self.folder / f"{self.name(job)}.safetensors").unlink(missing_ok=True)
 
-    def name(self, job: Job) -> str:
+    def name(self, job: LocalityJob) -> str:
         """Returns the name of a network's checkpoint."""
         return hashlib.sha256(repr((job, self.epochs)).encode()).hexdigest()[:16]
 
@@ -312,7 +316,7 @@ def _network_from_json(values: Mapping[str, Any]) -> TrainedNetwork:
     return TrainedNetwork(**{**values, "filters": torch.from_numpy(numbers.astype(np.float32))})
 
 
-def best_settings(trained: Mapping[Job, TrainedNetwork]) -> dict[LocalityMethod, Rates]:
+def best_settings(trained: Mapping[LocalityJob, TrainedNetwork]) -> dict[LocalityMethod, Rates]:
     """Returns the settings of each method with the best mean accuracy on the validation images."""
     scores: dict[tuple[LocalityMethod, Rates], list[int]] = {}
     for job, network in trained.items():
@@ -324,7 +328,7 @@ def best_settings(trained: Mapping[Job, TrainedNetwork]) -> dict[LocalityMethod,
     return best
 
 
-def best_networks(trained: Mapping[Job, TrainedNetwork]) -> Results:
+def best_networks(trained: Mapping[LocalityJob, TrainedNetwork]) -> Results:
     """Returns the networks of each method with its best settings."""
     best = best_settings(trained)
     results: Results = {}
@@ -356,7 +360,7 @@ def recovered_share(results: Mapping[LocalityMethod, Sequence[TrainedNetwork]], 
 
 
 def _report(
-    trained: Mapping[Job, TrainedNetwork], sizes: LocalitySizes, images: ImageSets, *, is_cifar: bool
+    trained: Mapping[LocalityJob, TrainedNetwork], sizes: LocalitySizes, images: ImageSets, *, is_cifar: bool
 ) -> StudySection:
     results = best_networks(trained)
     columns = ["network and method", "test accuracy", "surviving weights", "locality", "locality, shuffled pixels"]
@@ -376,7 +380,7 @@ def _report(
     return _findings(results, sizes), tables
 
 
-def _settings_table(trained: Mapping[Job, TrainedNetwork], num_valid: int) -> StudyTable:
+def _settings_table(trained: Mapping[LocalityJob, TrainedNetwork], num_valid: int) -> StudyTable:
     best = best_settings(trained)
     rows = [
         [

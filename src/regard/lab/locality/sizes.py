@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-Value = TypeVar("Value")
+_Value = TypeVar("_Value")
 
 
-def middle(values: Sequence[Value]) -> Value:
+def middle(values: Sequence[_Value]) -> _Value:
     """Returns the value in the middle, with which a search begins."""
     return values[len(values) // 2]
 
@@ -88,7 +88,7 @@ IMAGES = LocalitySizes(
     epochs=400,
     batch_size=512,
     learning_rates=(0.01, 0.03, 0.1, 0.3, 1.0),
-    lasso_rates=(0.3, 1.0, 3.0),
+    lasso_rates=(0.1, 0.3, 1.0, 3.0),
     penalties=(1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3),
     later_penalty=0.25,
     shift=4,
