@@ -48,9 +48,9 @@ class LocalitySizes:
 
     side: int = 16
     """Side of the generated images."""
-    num_train: int = 2_000
-    num_test: int = 1_000
-    noise: float = 0.3
+    num_train: int = 4_000
+    num_test: int = 2_000
+    noise: float = 0.6
     """Standard deviation of the noise in generated images, whose patterns have an amplitude of 1."""
     valid_share: float = 0.0
     """The share of training images that are left out: the settings that are best on these are taken."""
@@ -58,16 +58,16 @@ class LocalitySizes:
     base_channels: int = 8
     """Channels of the convolution; the second layer has 24 times as many units."""
     epochs: int = 40
-    batch_size: int = 50
+    batch_size: int = 100
     learning_rates: tuple[float, ...] = (0.05,)
     """The learning rates of SGD to choose from, in order; its momentum is 0.9."""
-    lasso_rates: tuple[float, ...] = (0.2,)
+    lasso_rates: tuple[float, ...] = (0.3,)
     """The learning rates of beta-lasso to choose from, in order; it has no momentum."""
-    penalties: tuple[float, ...] = (3e-4,)
+    penalties: tuple[float, ...] = (1e-4,)
     """The penalties of beta-lasso to choose from, in order."""
-    later_penalty: float = 1.0
+    later_penalty: float = 0.25
     """The penalty of the layers after the first one, as a share of the penalty of the first."""
-    shift: int = 0
+    shift: int = 2
     """Random shifts of training images, in pixels of each direction."""
     distortion: float = 0.0
     """How strongly training images are rotated, scaled, recolored and partly covered, from 0 to 1."""
@@ -80,7 +80,7 @@ class LocalitySizes:
         return [[Rates(rate, penalty) for penalty in self.penalties] for rate in self.lasso_rates]
 
 
-FULL = LocalitySizes(num_train=4_000, num_test=4_000, base_channels=16, epochs=150, num_seeds=5)
+FULL = LocalitySizes(num_test=4_000, base_channels=16, epochs=120, num_seeds=5)
 IMAGES = LocalitySizes(
     valid_share=0.1,
     kernel=9,
@@ -90,10 +90,9 @@ IMAGES = LocalitySizes(
     learning_rates=(0.01, 0.03, 0.1, 0.3, 1.0),
     lasso_rates=(0.1, 0.3, 1.0, 3.0),
     penalties=(1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3),
-    later_penalty=0.25,
     shift=4,
     distortion=0.5,
     num_seeds=1,
 )
 """For CIFAR-10 and other images of a user, on a GPU."""
-QUICK_IMAGES = LocalitySizes(kernel=9, base_channels=4, epochs=2, batch_size=128, shift=2, num_seeds=1)
+QUICK_IMAGES = LocalitySizes(kernel=9, base_channels=4, epochs=2, batch_size=128, num_seeds=1)
