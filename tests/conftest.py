@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.browser import Browser, find_chromium, start_browser
 from tests.command_line import same_logger
+from tests.shape_checks import forget_checked_calls
 
 collect_ignore_glob = ["*/remake*.py"]  # scripts that need other libraries than the tests
 torch.set_num_threads(1)
@@ -25,6 +26,12 @@ def exact_and_repeatable() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(autouse=True)
+def checked_shapes() -> None:
+    """Check the shapes of each test's calls whatever ran before."""
+    forget_checked_calls()
 
 
 @pytest.fixture(autouse=True)
