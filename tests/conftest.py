@@ -1,7 +1,8 @@
 """Every test runs in float64, from one seed, on one thread."""
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 import torch
@@ -13,6 +14,17 @@ collect_ignore_glob = ["*/remake*.py"]  # scripts that need other libraries than
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # the kernels are read by an interpreter, which needs no GPU
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the modules and thousands of tests, which live to the end, out of each garbage collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)
