@@ -6,11 +6,13 @@ checks took about half of its time. A call whose shapes and types were found rig
 layer, is therefore not checked again.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
 from beartype import beartype
+from jaxtyping import config
 from numpy import ndarray
 from torch import Tensor, nn
 
@@ -20,6 +22,16 @@ _checked: set[Hashable] = set()
 def forget_checked_calls() -> None:
     """Check every call again, so that a test does not depend on those before it."""
     _checked.clear()
+
+
+@contextmanager
+def unchecked_shapes() -> Iterator[None]:
+    """Check nothing: sizes are symbols while a graph is traced for ONNX, and no annotation knows of such."""
+    config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        config.update("jaxtyping_disable", False)
 
 
 def check_new_shapes(function: Callable[..., Any]) -> Callable[..., Any]:
