@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from regard.explanation.pages import page_data
 from regard.runs.folder import RunFolder
 from regard.training.defaults import draft
 
@@ -48,8 +49,17 @@ def test_train_prints_the_run_and_talks_on_stderr(regard, tiny, dates: Path, tmp
     assert answer.out == f"{tmp_path / 'run'}\n"
     assert "270 for training" in answer.err
     assert "report:" in answer.err
-    assert f"next: regard predict {tmp_path / 'run'} TEXT" in answer.err
-    assert f"regard test {tmp_path / 'run'}\n" in answer.err
+    assert f"next:\n  regard predict {tmp_path / 'run'} TEXT" in answer.err
+    assert f"regard test {tmp_path / 'run'} " in answer.err
+
+
+def test_the_report_has_the_choices_with_their_reasons_and_the_commands_that_come_next(trained: Path):
+    page = page_data(trained / "report.html")
+    assert page["notes"][0].startswith("task seq2seq, by the data: ")
+    for part in ("270 for training", "learning rate", "parameters on CPU"):
+        assert sum(part in note for note in page["notes"]) == 1
+    assert [command for command, _ in page["commands"]] == [
+        f"regard predict {trained} TEXT", f"regard evaluate {trained} FILE", f"regard test {trained}"]  # fmt: skip
 
 
 def test_train_with_json_prints_one_object_and_quiet_says_nothing(regard, tiny, dates: Path, tmp_path: Path):

@@ -154,6 +154,26 @@ def test_advice_follows_from_the_settings(trained):
     assert advise(minutes, run.task, data, used=1.0)[0] == "a larger train.minutes than 2"
 
 
+def test_no_setting_is_advised_where_both_are_right_everywhere():
+    values = {"name": "rule", "seconds": 1.0, "headline": "accuracy", "difference": 0.0, "verdict": "not significant"}
+    perfect, other = (
+        BaselineResult(**values, model_score=score, scores={"accuracy": {"value": score}}) for score in (1.0, 0.5)
+    )
+    assert perfect.is_perfect
+    assert not other.is_perfect
+
+
+def test_where_the_baseline_is_right_everywhere_other_rows_are_advised(tmp_path: Path, caplog):
+    settings = {**TINY, "task": {"name": "text-classification", "tokenizer": "words", "ngrams": 2}}
+    with caplog.at_level(logging.INFO):
+        run = train(ROWS, out=tmp_path / "run", settings=settings, show_progress=False)
+    assert run.baseline is not None
+    assert run.baseline.is_perfect
+    (warning,) = [record.message for record in caplog.records if "not significantly better" in record.message]
+    assert warning.endswith("most likely to help: validation rows on which the baseline is wrong")
+    assert any("no step has improved on the first weights, which are kept" in each.message for each in caplog.records)
+
+
 def test_a_damaged_file_is_named(tmp_path: Path):
     (tmp_path / "baseline.json").write_text('{"name": "x"}')
     with pytest.raises(RunError, match=r"baseline\.json is damaged"):

@@ -56,6 +56,12 @@ class BaselineResult:
         return self.verdict == "better"
 
     @property
+    def is_perfect(self) -> bool:
+        """Whether both are right everywhere, so that no model can be better."""
+        best = (1.0, 100.0) if find_metric(self.headline).higher_is_better else (0.0,)
+        return self.score == self.model_score and self.score in best
+
+    @property
     def sentence(self) -> str:
         """How the model compares with the baseline, in one sentence."""
         verdicts = {"better": "significantly better than", "worse": "significantly worse than",
