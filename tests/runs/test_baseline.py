@@ -171,7 +171,6 @@ def test_where_the_baseline_is_right_everywhere_other_rows_are_advised(tmp_path:
     assert run.baseline.is_perfect
     (warning,) = [record.message for record in caplog.records if "not significantly better" in record.message]
     assert warning.endswith("most likely to help: validation rows on which the baseline is wrong")
-    assert any("no step has improved on the first weights, which are kept" in each.message for each in caplog.records)
 
 
 def test_a_damaged_file_is_named(tmp_path: Path):

@@ -162,7 +162,7 @@ def test_nodes_with_unknown_labels_are_neither_trained_nor_scored(tmp_path: Path
 
 
 def test_a_label_of_a_node_that_training_has_not_is_reported_and_known_ones_are_not(tmp_path: Path):
-    records = [{**record, "labels": ["end"] * len(record["nodes"])} for record in paths(60)]
+    records = [{**each, "labels": ["end", *["inside"] * (len(each["nodes"]) - 1)]} for each in paths(60)]
     for record in records:
         del record["label"]
     options = {"model": "message-passing-tiny", "steps": 1, "device": "cpu", "show_progress": False}

@@ -39,7 +39,7 @@ def test_the_tokenizer_reads_long_conversations_as_a_whole():
     rows = [{"messages": [{"role": "user", "content": f"{row} " + 600 * "ab "}, {"role": "assistant", "content": "ab"},
                           {"role": "user", "content": "ab"}, {"role": "assistant", "content": "ab"}]}
             for row in range(30)]  # fmt: skip
-    made = tiny("instruction-tuning", NamedRows(rows), preset="gpt-tiny", model=SMALL)
+    made = tiny("instruction-tuning", NamedRows(rows), preset="gpt-tiny", max_length=3000, model=SMALL)
     assert made.task.tokenizer.count_unknown(made.task.tokenizer.encode(["ab"])) == 0
     assert "role" not in json.dumps(json.loads(made.task.tokenizer.to_json())["model"]["vocab"])
 

@@ -481,6 +481,12 @@ def _fit(
 
 
 def _describe_kept(step: int) -> str:
+    """Which weights were kept.
+
+    Example:
+        >>> _describe_kept(1_200), _describe_kept(0)
+        ('weights of step 1,200', 'no step has improved on the first weights, which are')
+    """
     return f"weights of step {step:,}" if step else "no step has improved on the first weights, which are"
 
 
