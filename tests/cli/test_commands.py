@@ -128,7 +128,9 @@ def test_beam_search_scores_its_answer_and_sampling_repeats_itself(regard, train
 
 @pytest.mark.parametrize("command", ["evaluate", "test"])
 def test_scores_come_with_interval_and_signature(regard, run: Path, command: str):
-    header, *lines, rows = regard(command, run).succeeds().out.splitlines()
+    answer = regard(command, run).succeeds()
+    assert ("the scores are those of the run's validation rows" in answer.err) is (command == "evaluate")
+    header, *lines, rows = answer.out.splitlines()
     assert header.split() == ["metric", "value", "95", "%", "interval"]
     lines = [line for line in lines if not line.startswith("-: no interval")]
     assert [line.split()[0] for line in lines] == list(SCORES)
@@ -144,7 +146,7 @@ def test_scores_come_with_interval_and_signature(regard, run: Path, command: str
 
 def test_the_second_look_at_the_test_rows_is_remarked_on(regard, run: Path):
     assert regard("test", run).succeeds().err == ""
-    assert "opened 1 time(s) before" in regard("test", run, "--quiet").succeeds().err
+    assert "opened 1 time before" in regard("test", run, "--quiet").succeeds().err
 
 
 def test_evaluate_reads_a_file_or_two_aligned_ones(regard, trained: Path, dates: Path, tmp_path: Path):
