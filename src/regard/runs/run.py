@@ -413,8 +413,9 @@ class Run:
                 )
             rows, name = self.folder.read_held_out("valid"), "valid" if log else None
             self._warn_of_unknown(rows, "the validation set")
+            evaluation = self._evaluate(rows, name, stride=stride, num_paths=num_paths, **options)
             log_info("no file is named: the scores are those of the run's validation rows")
-            return self._evaluate(rows, name, stride=stride, num_paths=num_paths, **options)
+            return evaluation
         paths, rows = split_paths_and_rows(data)
         found, note = self._read(paths, rows, columns=columns, encoding=encoding, skip_bad=skip_bad)
         found = self._without_released(found)

@@ -499,11 +499,11 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     baseline = _baseline(run, trainer, data, evaluation)
     folder.write_baseline(baseline)
     path = write_run_report(run, evaluation, training=data)
-    if failure := describe_failure(run, evaluation):
-        log_warning(failure)
     if baseline is not None and not baseline.is_beaten:
         advice = f"; most likely to help: {', '.join(baseline.advice)}" if baseline.advice else ""
         log_warning(f"{baseline.sentence}{advice}")
+    if failure := describe_failure(run, evaluation):
+        log_warning(failure)
     headline = evaluation.scores[evaluation.headline]
     rows = f" ({len(evaluation.rows):,} rows)" if run.task.has_targets else ""
     log_info(f"validation {score_label(headline.name)}{rows}: {headline.format_value()}")
