@@ -154,26 +154,32 @@ def test_advice_follows_from_the_settings(trained):
     assert advise(minutes, run.task, data, used=1.0)[0] == "a larger train.minutes than 2"
 
 
-def test_no_setting_is_advised_where_both_are_right_everywhere():
-    values = {"name": "rule", "seconds": 1.0, "headline": "accuracy", "difference": 0.0, "verdict": "not significant"}
-    perfect, other = (
-        BaselineResult(**values, model_score=score, scores={"accuracy": {"value": score}}) for score in (1.0, 0.5)
-    )
-    assert perfect.is_perfect
-    assert not other.is_perfect
-
-
-def test_where_the_baseline_is_right_everywhere_other_rows_are_advised(tmp_path: Path, caplog):
-    settings = {**TINY, "task": {"name": "text-classification", "tokenizer": "words", "ngrams": 2}}
-    with caplog.at_level(logging.INFO):
-        run = train(ROWS, out=tmp_path / "run", settings=settings, show_progress=False)
-    assert run.baseline is not None
-    assert run.baseline.is_perfect
-    (warning,) = [record.message for record in caplog.records if "not significantly better" in record.message]
-    assert warning.endswith("most likely to help: validation rows on which the baseline is wrong")
-
-
 def test_a_damaged_file_is_named(tmp_path: Path):
     (tmp_path / "baseline.json").write_text('{"name": "x"}')
     with pytest.raises(RunError, match=r"baseline\.json is damaged"):
         RunFolder(tmp_path).read_baseline()
+
+
+def test_a_perfect_model_is_not_advised_to_train_for_longer(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    def know(inputs: Sequence[str]) -> BaselinePredictions:
+        found = ["+" if "good" in text or "great" in text else "-" for text in inputs]
+        return BaselinePredictions(found, [{label: 1.0} for label in found])
+
+    settings = {**TINY, "train": {**TINY["train"], "max_steps": 60, "learning_rate": 0.02}}
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(TextClassification, "baseline", lambda self, data: Baseline("rule", know))
+        run = train(ROWS, out=tmp_path / "run", settings=settings, show_progress=False)
+    assert run.baseline is not None
+    assert run.baseline.is_perfect
+    rows = run.last_report()["scores"]["rows"]
+    assert run.baseline.advice == (f"more validation rows than {rows} (--valid, or data.splits)",)
+    assert f"most likely to help: {run.baseline.advice[0]}" in caplog.text
+
+
+@pytest.mark.parametrize(("num_scored", "is_first"), [(99, True), (100, False), (None, False)])
+def test_few_validation_rows_come_first_in_the_advice(trained, num_scored: int | None, is_first: bool):
+    run, _ = trained
+    data = run.task.prepare(run.settings.data, ROWS)
+    found = advise(run.settings, run.task, data, used=1.0, num_scored=num_scored)
+    assert found[0].startswith("more validation rows than 99" if is_first else "a larger train.max_steps")
+    assert len(found) == 3

@@ -535,9 +535,11 @@ def _baseline(run: Run, trainer: Trainer, data: Prepared, evaluation: Evaluation
     found = compare_with_baseline(run.task, data, evaluation.rows, [evaluation.examples], evaluation.headline)
     if found is None or found.is_beaten:
         return found
-    if found.is_perfect:
-        return replace(found, advice=("validation rows on which the baseline is wrong",))
-    return replace(found, advice=advise(run.settings, run.task, data, used=trainer.used()))
+    num_scored = len(evaluation.rows) if run.task.has_targets and found.verdict == "not significant" else None
+    advice = advise(
+        run.settings, run.task, data, used=trainer.used(), num_scored=num_scored, is_perfect=found.is_perfect
+    )
+    return replace(found, advice=advice)
 
 
 def _require_same_run(before: ResolvedSettings, after: ResolvedSettings) -> None:
