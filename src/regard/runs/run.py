@@ -440,8 +440,8 @@ class Run:
         rows = self.folder.open_test(reason, self.candidate(**options))
         if before:
             log_warning(
-                f"the test set has been opened {format_count(before, 'time')} before: if anything was selected by its score "
-                "since, the score is too high on average, and the certificate states that"
+                f"the test set has been opened {format_count(before, 'time')} before: if anything was selected by its "
+                "score since, the score is too high on average, and the certificate states that"
             )
         elif others:
             log_warning(
