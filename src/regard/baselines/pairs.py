@@ -36,7 +36,7 @@ class NearestTarget:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         sources, self._targets = zip(*pairs, strict=True)
-        self._features = TfidfVectorizer(**_FEATURES)
+        self._features: Any = TfidfVectorizer(**_FEATURES)
         self._sources = self._features.fit_transform(sources).T.tocsr()
 
     def __call__(self, inputs: Sequence[str]) -> list[str]:
@@ -64,7 +64,7 @@ def fit_similarity(pairs: Sequence[Pair]) -> TextSimilarity:
 
     most = max(2, len(pairs) * _MOST_CHARACTERS // max(_MOST_CHARACTERS, sum(len(a) + len(b) for a, b in pairs)))
     used = limit_rows(pairs, min(_MOST_SOURCES, most))
-    features = TfidfVectorizer(**_FEATURES).fit([text for pair in used for text in pair])
+    features: Any = TfidfVectorizer(**_FEATURES).fit([text for pair in used for text in pair])
 
     def compare(texts: Sequence[str], others: Sequence[str]) -> Float[np.ndarray, "texts others"]:
         return (features.transform(texts) @ features.transform(others).T).toarray()
