@@ -52,9 +52,11 @@ def test_a_file_of_the_sealed_rows_is_known_under_any_name(regard, brought: tupl
 
 def test_the_report_says_that_the_test_set_was_opened(regard, run: Path):
     assert "still sealed" in " ".join(page_data(run / "report.html")["certificate"]["findings"])
+    assert page_data(run / "report.html")["commands"][-1][0].startswith("regard test ")
     regard("test", run, "--quiet").succeeds()
     findings = " ".join(page_data(run / "report.html")["certificate"]["findings"])
     assert "sealed" not in findings
+    assert [command.split()[1] for command, _ in page_data(run / "report.html")["commands"]] == ["predict", "evaluate"]
     assert "was opened once" in findings
     assert "Measured on 15 test rows" in findings
 

@@ -1,9 +1,12 @@
 """What a Python program is told: reports reach it without any configuration of logging."""
 
+import logging
 import subprocess
 import sys
 
 import pytest
+
+from regard.logging import log_info, log_warning, quiet_logs, recorded_messages
 
 CODE = """
 import sys
@@ -40,3 +43,16 @@ def test_reports_reach_a_program_that_has_not_configured_logging(tmp_path):
 def test_a_program_that_has_configured_logging_decides_itself(tmp_path):
     done = run_python(tmp_path, setup="import logging; logging.basicConfig(level=logging.WARNING)")
     assert "task text-classification" not in done.stderr
+
+
+def test_messages_are_recorded_once_whether_or_not_they_are_printed(caplog):
+    with caplog.at_level(logging.WARNING, logger="regard"), recorded_messages() as found:
+        log_info("chosen")
+        log_info("chosen")
+        log_warning("odd")
+        with quiet_logs():
+            log_info("a trial")
+        with recorded_messages() as inner:
+            log_info("inside")
+    log_info("after")
+    assert (found, inner) == (["chosen", "odd"], ["inside"])

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.data.formats.messages import format_count
 from regard.data.permutation import mix
 from regard.data.prepare import Prepared
 from regard.errors import CheckpointError, ConfigError, RunError
@@ -572,7 +573,7 @@ class Trainer:
         config, progress = self.config, self.progress
         if config.minutes and progress.seconds >= 60 * config.minutes:
             return "time limit reached"
-        return f"{progress.step:,} steps completed"
+        return f"{format_count(progress.step, 'step')} completed"
 
 
 class BatchPrefetcher:
