@@ -25,7 +25,7 @@ from typing import Any
 
 from regard.data.codecs.codec import Codec, read_codecs, write_codecs
 from regard.data.formats.messages import format_names
-from regard.errors import ConfigError, DeviceError, RegardError, RunError, RunExistsError
+from regard.errors import ConfigError, RegardError, RunError, RunExistsError, WriteError
 from regard.files import partial_path, require_writable, write_atomically
 from regard.runs.baseline import BaselineResult
 from regard.selection.bounds import DELTA
@@ -314,13 +314,27 @@ class RunFolder:
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self.baseline_path} is damaged: {error}") from None
 
-    def rewind(self, step: int) -> None:
-        """Remove the figures after a checkpoint, which will be written again, and partial files."""
+    def rewind(self, step: int, rollbacks: int = 0, *, kept: tuple[int, int] | None = None) -> None:
+        """Remove the figures after a checkpoint, which will be written again, and partial files.
+
+        Args:
+            step: The step of the checkpoint.
+            rollbacks: How often training has returned to an earlier one before it.
+            kept: The step of the kept weights, and that number then: their evaluation stays, also if it is later.
+        """
         self._record_sets()
         for path in (self.model_path, self.metrics_path, self.settings_path):
             partial_path(path).unlink(missing_ok=True)
-        kept = [line for line in self.read_metrics() if line["step"] <= step]
-        write_atomically(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        for path in self.checkpoints.glob("*.part"):
+            path.unlink(missing_ok=True)
+
+        def is_kept(line: Mapping[str, Any]) -> bool:
+            before = line.get("rollbacks", 0)
+            is_of_kept = ("valid_loss" in line or "valid_score" in line) and (line["step"], before) == kept
+            return before <= rollbacks and (line["step"] <= step or is_of_kept)
+
+        lines = [json.dumps(line) + "\n" for line in self.read_metrics() if is_kept(line)]
+        write_atomically(self.metrics_path, "".join(lines).encode())
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
         _append(self.metrics_path, line)
@@ -389,7 +403,7 @@ def _append(path: Path, line: Mapping[str, Any]) -> None:
             drop_partial_line(file)
             file.write(json.dumps(line).encode() + b"\n")
     except OSError as error:
-        raise DeviceError(f"cannot write {path}: {error.strerror or error}; the existing file is unchanged") from None
+        raise WriteError(f"cannot write {path}: {error.strerror or error}; the existing file is unchanged") from None
 
 
 def imported_runs() -> Iterator[RunFolder]:

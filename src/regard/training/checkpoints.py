@@ -155,9 +155,7 @@ def save_checkpoint(
         path.unlink()
 
 
-def load_checkpoint(
-    folder: Path, *, at_most: int | None = None
-) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def load_checkpoint(folder: Path, *, at_most: int | None = None) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """The newest checkpoint, of the step `at_most` or an earlier one; damaged ones are skipped with a warning."""
     paths = checkpoint_paths(folder)
     if at_most is not None:

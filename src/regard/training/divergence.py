@@ -29,8 +29,8 @@ RATE_FACTOR = 0.5
 """Of the learning rate, each time that training returns to a checkpoint."""
 _HIGH = 2.0
 """How far a loss is above the usual one, in units of the largest of: the usual loss, that of the first steps, and 1.
-Twice the loss of the first steps is worse than the untrained model by its whole loss: a run that merely learns badly, or
-whose loss is near 0, is not affected, nor are rows that are harder than others."""
+Twice the loss of the first steps is worse than the untrained model by its whole loss: a run that merely learns badly,
+or whose loss is near 0, is not affected, nor are rows that are harder than others."""
 _FEWEST, RECENT_LINES = 5, 20
 """Lines of figures, ten steps each, from which the usual loss is computed: their median."""
 HIGH_LINES = 3

@@ -265,10 +265,11 @@ class Trainer:
             is_due = self._is_checkpoint_due(progress.seconds - last_save, save_seconds) or reason or is_stopped
             if is_due and not self._has_diverged:  # of a run that diverged, the checkpoint before is kept
                 before = time.perf_counter()
-                self._require_finite_weights()
-                if progress.step % self._checkpoint_steps == 0 and not progress.num_high:
-                    progress.last_good = progress.step
-                save(self)
+                is_scheduled = progress.step % self._checkpoint_steps == 0
+                if self._has_finite_weights(is_required=is_scheduled or reason is not None):
+                    if is_scheduled and not progress.num_high:
+                        progress.last_good = progress.step
+                    save(self)
                 last_save, save_seconds = progress.seconds, time.perf_counter() - before
             if is_stopped:
                 return Outcome(progress, "interrupted", is_finished=False)
@@ -613,10 +614,17 @@ class Trainer:
     def _advice(self) -> str:
         return f"a lower train.learning_rate than {self.config.learning_rate:.1e} may help"
 
-    def _require_finite_weights(self) -> None:
-        """The loss is of the weights before a step; a checkpoint has those after it."""
+    def _has_finite_weights(self, *, is_required: bool) -> bool:
+        """Whether the weights may be saved: the loss is of those before a step, and a checkpoint has those after it.
+
+        Required where that does not depend on the clock or on a signal, so that a run that is interrupted diverges
+        at the same step as one that is not. Elsewhere the checkpoint before is kept.
+        """
         sums = torch.stack([weight.detach().sum().float() for weight in self.model.parameters()])
-        self._finite(float(sums[~sums.isfinite()][:1].sum()), "sum of some weights")
+        total = float(sums[~sums.isfinite()][:1].sum())
+        if is_required:
+            self._finite(total, "sum of some weights")
+        return math.isfinite(total)
 
     @property
     def _has_diverged(self) -> bool:
