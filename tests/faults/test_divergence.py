@@ -189,7 +189,7 @@ def test_a_loss_that_explodes_is_a_divergence(tmp_path: Path, damage):
 def test_an_explosion_that_cannot_be_undone_is_only_a_warning(tmp_path: Path, damage, caplog):
     damage(with_huge_weights, lambda batch: batch in (61, 95))
     with caplog.at_level(logging.WARNING):
-        settings = change(max_steps=130, evaluate_every=200, max_rollbacks=1)
+        settings = change(max_steps=130, evaluate_every=40, max_rollbacks=1)
         train(ROWS, out=tmp_path / "run", settings=settings, show_progress=False)
     assert len([record for record in caplog.records if "returns to step 60" in record.message]) == 1
     (warning,) = [

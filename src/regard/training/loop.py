@@ -265,9 +265,9 @@ class Trainer:
             is_due = self._is_checkpoint_due(progress.seconds - last_save, save_seconds) or reason or is_stopped
             if is_due and not self._has_diverged:  # of a run that diverged, the checkpoint before is kept
                 before = time.perf_counter()
-                is_scheduled = progress.step % self._checkpoint_steps == 0
-                if self._has_finite_weights(is_required=is_scheduled or reason is not None):
-                    if is_scheduled and not progress.num_high:
+                is_fixed = progress.step % self._checkpoint_steps == 0 or reason is not None
+                if self._has_finite_weights(is_required=is_fixed):
+                    if is_fixed and not progress.num_high:
                         progress.last_good = progress.step
                     save(self)
                 last_save, save_seconds = progress.seconds, time.perf_counter() - before
