@@ -1,11 +1,13 @@
 """Kill training at random moments, resume it each time, and compare it with training that was left alone.
 
-    python tests/faults/kill_at_random.py --kills 10 --seed 0
+    python tests/faults/kill_at_random.py --kills 50 --seed 0
 
 A third of the kills come a little after a line of figures, a third at the sight
 of a file that is being written, a third after some time, whatever the process is
-doing then; if it has ended by then, there are no more kills. In the end the
-weights, the checkpoint and the figures must be the same.
+doing then; if it has ended by then, there are no more kills. The moment of each
+kill is drawn from the seed and its number, which are printed. After each, every
+file that was there before must be there and complete; in the end the weights,
+the checkpoint and the figures must be the same.
 """
 
 import argparse
@@ -121,6 +123,28 @@ def kill_sometime(
     return process.returncode == -signal.SIGKILL
 
 
+def complete_files(run: Path) -> set[str]:
+    """The files of a run that are never removed while it trains, each of which can be read as a whole."""
+    from regard.runs.folder import RunFolder
+    from regard.training.checkpoints import load_checkpoint, read_tensors
+
+    folder, found = RunFolder(run), set()
+    if folder.exists:
+        folder.read_settings()
+        found = {path.relative_to(run).as_posix() for part in ("codecs", "held_out") for path in (run / part).iterdir()}
+        found |= {"run.toml"}
+    if folder.read_ledger():
+        found |= {"ledger.jsonl"}
+    if folder.read_metrics():
+        found |= {"metrics.jsonl"}
+    if folder.model_path.exists():
+        read_tensors(folder.model_path)
+        found |= {"model.safetensors"}
+    if load_checkpoint(folder.checkpoints) is not None:
+        found |= {"checkpoints"}
+    return {name for name in found if not name.endswith(".part")}
+
+
 def differences(one: Path, two: Path) -> list[str]:
     """What is not the same in two runs that should not differ."""
     from regard.training.checkpoints import read_tensors
@@ -165,7 +189,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=120)
     options = parser.parse_args()
-    rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data = write_data(folder)
@@ -173,14 +196,17 @@ def main() -> None:
         finish(start(data, folder / "undisturbed", options.steps))
         seconds = (time.monotonic() - begun) / 2
         killed = folder / "killed"
-        num_kills = 0
+        num_kills, complete = 0, set()
         while num_kills < options.kills:
             kind = ("figures", "writing", "sometime")[num_kills % 3]
-            goal = options.steps * num_kills // options.kills
+            goal, rng = options.steps * num_kills // options.kills, random.Random(f"{options.seed}-{num_kills}")
             if not kill_sometime(start(data, killed, options.steps), killed, kind, goal, seconds, rng):
                 break
-            num_kills += 1
-            print(f"kill {num_kills} ({kind}): {describe(killed)}", flush=True)
+            print(f"kill {num_kills + 1} ({kind}, seed {options.seed}-{num_kills}): {describe(killed)}", flush=True)
+            num_kills, before = num_kills + 1, complete
+            complete = complete_files(killed)
+            if lost := before - complete:
+                sys.exit(f"lost: {', '.join(sorted(lost))}")
         finish(start(data, killed, options.steps))
         found = differences(folder / "undisturbed", killed)
     print(f"{num_kills} kills; {'; '.join(found) or 'everything is the same'}")

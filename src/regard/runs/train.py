@@ -380,7 +380,10 @@ def _resume(
     task = make_task(settings.task)
     data = task.prepare(settings.data, rows)
     if data.content_hash != folder.read_provenance().data_hash:
-        raise RunError(f"the data is not what {folder.path} was trained on: its content has changed")
+        raise RunError(
+            f"the data is not what {folder.path} was trained on: its content has changed; restore it, or name another "
+            "folder for a new run"
+        )
     stored = folder.read_codecs(settings)
     if {name: codec.to_json() for name, codec in data.codecs.items()} != {
         name: codec.to_json() for name, codec in stored.items()

@@ -5,8 +5,8 @@ checkpoint from before. Training then continues from there at half the learning 
 those that it has seen: a batch with damaged rows, and the noise that has made it diverge, are not repeated.
 
 Checkpoints at multiples of `train.checkpoint_every`, and that of the end of a budget, are those that a run returns to,
-since they do not depend on when it was interrupted; which is the last of them, and how often the run has returned, is part of each checkpoint.
-A run that is interrupted and resumed thus ends with the weights of one that was not.
+since they do not depend on when it was interrupted. Which is the last of them, and how often the run has returned, is
+part of each checkpoint. A run that is interrupted and resumed thus ends with the weights of one that was not.
 """
 
 import statistics
