@@ -4,10 +4,10 @@
 
 A third of the kills come a little after a line of figures, a third at the sight
 of a file that is being written, a third after some time, whatever the process is
-doing then; if it has ended by then, there are no more kills. The moment of each
+doing then; if it has ended by then, another run begins. The moment of each
 kill is drawn from the seed and its number, which are printed. After each, every
-file that was there before must be there and complete; in the end the weights,
-the checkpoint and the figures must be the same.
+file that was there before must be there and complete; in the end of each run the
+weights, the checkpoint and the figures must be those of a run that was left alone.
 """
 
 import argparse
@@ -25,8 +25,10 @@ from pathlib import Path
 
 from regard.data.builtin import find_builtin
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds after which a process that shows no progress is taken for hung."""
+KILLS_OF_A_RUN = 25
+"""About as many, if there are as many: then another run begins."""
 SETTINGS = {
     "model.model_dim": 22, "model.num_heads": 1, "model.feedforward_dim": 31, "model.num_layers": 1,
     "model.dropout": 0.1, "task.tokenizer": "bytes", "train.batch_tokens": 512, "train.accumulate": 2,
@@ -191,26 +193,35 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        data = write_data(folder)
+        data, undisturbed = write_data(folder), folder / "undisturbed"
         begun = time.monotonic()
-        finish(start(data, folder / "undisturbed", options.steps))
+        finish(start(data, undisturbed, options.steps))
         seconds = (time.monotonic() - begun) / 2
-        killed = folder / "killed"
-        num_kills, complete = 0, set()
-        while num_kills < options.kills:
-            kind = ("figures", "writing", "sometime")[num_kills % 3]
-            goal, rng = options.steps * num_kills // options.kills, random.Random(f"{options.seed}-{num_kills}")
-            if not kill_sometime(start(data, killed, options.steps), killed, kind, goal, seconds, rng):
-                break
-            print(f"kill {num_kills + 1} ({kind}, seed {options.seed}-{num_kills}): {describe(killed)}", flush=True)
-            num_kills, before = num_kills + 1, complete
-            complete = complete_files(killed)
-            if lost := before - complete:
-                sys.exit(f"lost: {', '.join(sorted(lost))}")
-        finish(start(data, killed, options.steps))
-        found = differences(folder / "undisturbed", killed)
-    print(f"{num_kills} kills; {'; '.join(found) or 'everything is the same'}")
-    sys.exit(bool(found) or num_kills < min(2, options.kills))
+        num_kills = num_runs = 0
+        found: list[str] = []
+        while num_kills < options.kills and not found:
+            num_runs, killed = num_runs + 1, folder / f"killed-{num_runs}"
+            num_kills = kill_run(data, killed, num_kills, options, seconds)
+            finish(start(data, killed, options.steps))
+            found = differences(undisturbed, killed)
+    print(f"{num_kills} kills of {num_runs} runs, seed {options.seed}; {'; '.join(found) or 'everything is the same'}")
+    sys.exit(bool(found))
+
+
+def kill_run(data: Path, run: Path, num_kills: int, options: argparse.Namespace, seconds: float) -> int:
+    """Kill a new run again and again, until it has ended or there were enough kills; returns their number."""
+    first, complete = num_kills, set()
+    while num_kills < options.kills:
+        kind, seed = ("figures", "writing", "sometime")[num_kills % 3], f"{options.seed}-{num_kills}"
+        goal = options.steps * (num_kills - first) // min(options.kills, KILLS_OF_A_RUN)
+        if not kill_sometime(start(data, run, options.steps), run, kind, goal, seconds, random.Random(seed)):
+            break
+        num_kills += 1
+        print(f"kill {num_kills} ({kind}, seed {seed}): {describe(run)}", flush=True)
+        before, complete = complete, complete_files(run)
+        if lost := before - complete:
+            sys.exit(f"lost: {', '.join(sorted(lost))}")
+    return num_kills
 
 
 if __name__ == "__main__":
