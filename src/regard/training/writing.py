@@ -76,7 +76,7 @@ class BackgroundWriter:
             if own is None or own.shape != tensor.shape or own.dtype != tensor.dtype:
                 own = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
             copies[name] = own.copy_(tensor, non_blocking=True)
-        if any(tensor.is_cuda for tensor in tensors.values()):
-            torch.cuda.synchronize()
+        for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+            torch.cuda.synchronize(device)
         self._copies[kind] = copies
         return copies
