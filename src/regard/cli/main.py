@@ -26,6 +26,7 @@ from regard.cli import (
     importing,
     lab,
     merge,
+    plan,
     predict,
     rollout,
     serve,
@@ -60,6 +61,7 @@ app.command("compare", short_help="Train several models and test their differenc
 app.command("sweep", short_help="Search settings, with bounds on the selected score.", cls=StepsAreOptional)(
     sweep.sweep_command
 )
+app.command("plan", short_help="Compute the memory and time of training on many devices.")(plan.plan_command)
 app.command("predict", short_help="Print the output for each input.")(predict.predict_command)
 app.command("forecast", short_help="Forecast the next steps of series.")(forecast.forecast_command)
 app.command("rollout", short_help="Let a model act in an environment.")(rollout.rollout_command)
