@@ -168,7 +168,8 @@ def _size(num_bytes: float) -> str:
 
 def _duration(seconds: float) -> str:
     for unit, size, most in (("us", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 120.0), ("min", 60.0, 7200.0),
-                             ("h", 3600.0, 172_800.0), ("days", 86_400.0, float("inf"))):  # fmt: skip
+                             ("h", 3600.0, 172_800.0)):  # fmt: skip
         if seconds < most:
             return f"{seconds / size:.3g} {unit}"
-    return ""
+    days = seconds / 86_400
+    return f"{days:,.0f} days" if days >= 100 else f"{days:.3g} days"

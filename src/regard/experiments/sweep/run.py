@@ -40,6 +40,7 @@ from regard.experiments.sweep.study import (
     open_storage,
     open_study,
     record_heartbeats,
+    reported_errors,
     retry_lost,
     retry_stale,
     trials_of,
@@ -167,7 +168,7 @@ def sweep(
 
 
 def _run(plan: SweepPlan, *, num_workers: int, show_progress: bool) -> Sweep:
-    with folder_lock(plan.path) as lock:
+    with reported_errors(plan.storage), folder_lock(plan.path) as lock:
         storage = open_storage(plan.storage)
         study = open_study(plan, storage)
         log_info(f"{plan.num_trials} trials of {plan.budget}, {num_workers} at a time, in {plan.path}")

@@ -24,6 +24,7 @@ from regard.experiments.sweep.study import (
     open_storage,
     open_study,
     record_heartbeats,
+    reported_errors,
     retry_stale,
     take_trial,
 )
@@ -41,6 +42,11 @@ class PrunedError(Exception):
 def work(plan: SweepPlan) -> None:
     """Train trials of a plan until there are enough."""
     torch.set_num_threads(1)
+    with reported_errors(plan.storage):
+        _train_trials(plan)
+
+
+def _train_trials(plan: SweepPlan) -> None:
     storage = open_storage(plan.storage)
     study = open_study(plan, storage)
     while True:

@@ -158,7 +158,7 @@ def plan(
         gpus: Numbers of devices: GPUs, or processes of a CPU.
         hardware: An entry of `ACCELERATORS`.
         settings: Settings over those of the preset: `{"model": {"num_layers": 48}}`.
-        batch_tokens: Tokens of a batch on each device; images count their patches.
+        batch_tokens: Tokens of a batch on each device; images count their positions.
         context: Tokens of a row, and of a text in generation.
         vocab_size: Tokens of the vocabulary.
         sharding: none: each device has all weights; full: weights, gradients and optimizer state are divided.
@@ -228,7 +228,7 @@ def plan(
         flops_per_token=model_flops / trace.tokens,
         kv_cache=kv_cache_bytes(config, length, precision=product),
         inference_weights=trace.weights.total * _width(product),
-        unit="patches" if is_image else "tokens",
+        unit="positions" if is_image else "tokens",
         rows=tuple(_row(trace, work, number, model_flops, tokens) for number in numbers),
         notes=tuple(_notes(config, trace)),
     )
@@ -269,8 +269,6 @@ def _check(
     numbers: Sequence[int], work: _Work, config: ModelConfig, *, vocab_size: int, tokens: float | None
 ) -> None:
     shared, node = work.tensor_parallel, work.accelerator.node_size
-    if not numbers or min(numbers) < 1:
-        raise ConfigError(f"a plan needs at least one device, got {', '.join(map(str, numbers)) or 'none'}")
     if vocab_size < 1:
         raise ConfigError(f"vocab_size must be at least 1, got {vocab_size}")
     if tokens is not None and not (tokens > 0 and math.isfinite(tokens)):
@@ -284,6 +282,8 @@ def _check(
         shared_heads = getattr(config, "num_key_value_heads", None) or heads
         if shared_heads % shared:
             raise ConfigError(f"tensor_parallel must divide the {shared_heads} key/value heads, got {shared}")
+    if not numbers or min(numbers) < 1:
+        raise ConfigError(f"a plan needs at least one device, got {', '.join(map(str, numbers)) or 'none'}")
     for number in numbers:
         if number % shared:
             raise ConfigError(f"the number of devices must be a multiple of tensor_parallel={shared}, got {number}")
@@ -295,7 +295,7 @@ def _length(config: ModelConfig, context: int | None) -> int:
     if config.input_kind == "pixels":
         positions = find_family(config.family).default_shape.num_positions
         if context not in (None, positions):
-            raise ConfigError(f"an image has {positions} patches here: context must be left out, got {context}")
+            raise ConfigError(f"an image has {positions} positions here: context must be left out, got {context}")
         return positions
     longest = 1024 if config.max_positions is None else min(1024, config.max_positions)
     if config.is_step_by_step:
@@ -360,7 +360,7 @@ def device_memory(trace: StepTrace, work: _Work, devices: int) -> DeviceMemory:
     wide = trace.wide_activations
     activations = trace.activations - wide + wide / work.tensor_parallel
     loss = _loss_bytes(trace, work)
-    gradients = _FLOAT32 * trainable
+    gradients, hidden_states = _FLOAT32 * trainable, trace.targets * trace.model_dim * width
     copies = share * trace.weight_copies
     scratch = max(0, trace.peak - max(trace.activations + trace.weight_copies, _FLOAT32 * trace.weights.trainable))
     stored = (_FLOAT32 * weights + optimizer + ema) / parts
@@ -371,10 +371,11 @@ def device_memory(trace: StepTrace, work: _Work, devices: int) -> DeviceMemory:
         unit = max(blocks, default=0.0)
         copies = width * (share * trace.weights.outside + 2 * unit)
         gradients = gradients / parts
-        held = gradients + _FLOAT32 * (share * trace.weights.outside + unit)
-        peak = stored + max(copies + activations + loss + held + scratch, gradients + update / parts)
+        whole = _FLOAT32 * (share * trace.weights.outside + unit)  # gradients that are not divided yet
+        backward = copies + max(activations, gradients) + whole + scratch + hidden_states
+        peak = stored + max(copies + activations + loss, backward, gradients + update / parts)
     else:
-        backward = max(activations + copies, gradients) + scratch + _output_gradients(trace, work)
+        backward = max(activations + copies, gradients) + scratch + _output_gradients(trace) + hidden_states
         peak = stored + max(activations + copies + loss, backward, gradients + update)
     return DeviceMemory(
         weights=round(_FLOAT32 * weights / parts),
@@ -414,15 +415,13 @@ def _loss_bytes(trace: StepTrace, work: _Work) -> float:
     chunk = min(trace.targets, logits_chunk(trace.vocab_size, trace.targets, gpu_memory=memory))
     # Without the kernel of a GPU, the log-probabilities are stored beside the logits.
     per_logit = width if accelerator.is_gpu else width + _FLOAT32 + (_FLOAT32 if width < _FLOAT32 else 0)
-    return chunk * trace.vocab_size * per_logit + _output_gradients(trace, work)
+    hidden_states = trace.targets * trace.model_dim * width
+    return chunk * trace.vocab_size * per_logit + _output_gradients(trace) + hidden_states
 
 
-def _output_gradients(trace: StepTrace, work: _Work) -> float:
-    """Bytes of the gradients of the output projection and of the hidden states, which the loss computes at once."""
-    if not trace.targets:
-        return 0.0
-    hidden_states = trace.targets * trace.model_dim * _width(work.precision)
-    return 2 * _FLOAT32 * trace.weights.output + hidden_states
+def _output_gradients(trace: StepTrace) -> float:
+    """Bytes of the gradient of the output projection, which the loss computes at once, and of its multiple."""
+    return 2.0 * _FLOAT32 * trace.weights.output
 
 
 def step_time(trace: StepTrace, work: _Work, devices: int) -> StepTime:

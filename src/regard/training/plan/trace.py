@@ -128,7 +128,7 @@ def trace_step(
 ) -> StepTrace:
     """Trace one step on `rows` rows of `length` positions; of images, the length follows from their size."""
     shape = _shape_of(config)
-    with FakeTensorMode():
+    with _without_data():
         model = find_family(config.family).build(config, vocab_size=vocab_size, shape=shape).train()
         weights = count_weights(model)
         _compute_as_kernels(model, is_gpu=is_gpu)
@@ -192,7 +192,7 @@ def kv_cache_bytes(config: ModelConfig, length: int, *, precision: Product) -> i
     """
     if not config.decoder_depth or config.input_kind != "tokens":
         return None
-    with FakeTensorMode():
+    with _without_data():
         model: Any = find_family(config.family).build(config, vocab_size=2)
         state = model.static_state(1, length, source_length=length if config.encoder_depth else 0)
         width = getattr(torch, precision).itemsize
@@ -231,6 +231,18 @@ def _forward_of(
     if not config.encoder_depth:
         return lambda: model.hidden_states(tokens)
     return lambda: model.hidden_states(tokens, model.encode(tokens))
+
+
+@contextmanager
+def _without_data() -> Iterator[None]:
+    """Tensors have no data inside the context, and weights are those of training: float32."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with FakeTensorMode():
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @contextmanager
