@@ -142,6 +142,12 @@ def test_context(run: Run, tmp_path: Path):
     assert (tmp_path / "context.png").stat().st_size > 10_000
 
 
+def test_plan(run: Run):
+    rows = run("plan")
+    assert len(rows) == 2
+    require_times(rows, "ms", "planned_ms", "time_ratio", "planned_gib", "tokens_per_s")
+
+
 def test_load_gives_the_same_outputs_as_its_peer(run: Run):
     rows = run("load")
     assert [row["library"] for row in rows] == ["regard", "transformers"] * 2

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import optuna
 import pytest
+from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 from tests.postgresql import TIMEOUT_SECONDS, Machine, Server, running_server, two_machines, why_not
 
 from regard.errors import RunError
-from regard.experiments.sweep.study import TrialKey, open_storage, trials_of, with_driver, without_password
+from regard.experiments.sweep.study import TrialKey, close_storage, open_storage, trials_of, with_driver, without_password
 
 REASON = why_not()
 needs_postgresql = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -70,9 +71,16 @@ def wait_until(is_true: Callable[[], bool], *processes: subprocess.Popen[str]) -
         time.sleep(0.1)
 
 
-def study_of(url: str) -> optuna.Study | None:
-    names = optuna.get_all_study_names(with_driver(url))
-    return optuna.load_study(study_name=names[0], storage=with_driver(url)) if names else None
+@pytest.fixture
+def database(network: tuple[Server, tuple[Machine, Machine]]) -> Iterator[RDBStorage]:
+    storage = open_storage(network[0].url())
+    yield storage
+    close_storage(storage)
+
+
+def study_in(database: RDBStorage) -> optuna.Study | None:
+    names = optuna.get_all_study_names(database)
+    return optuna.load_study(study_name=names[0], storage=database) if names else None
 
 
 def owner_of(out: Path) -> str | None:
@@ -91,7 +99,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 @needs_postgresql
 @pytest.mark.slow
 def test_two_machines_share_a_sweep_and_one_of_them_is_lost(
-    network: tuple[Server, tuple[Machine, Machine]], files: tuple[Path, Path], tmp_path: Path
+    network: tuple[Server, tuple[Machine, Machine]], database: RDBStorage, files: tuple[Path, Path], tmp_path: Path
 ):
     server, machines = network
     first, second = tmp_path / "a", tmp_path / "b"
@@ -101,7 +109,7 @@ def test_two_machines_share_a_sweep_and_one_of_them_is_lost(
 
         def is_training() -> bool:
             """Whether the first machine has begun a trial that it has not ended."""
-            study, owner = study_of(server.url()), owner_of(first)
+            study, owner = study_in(database), owner_of(first)
             running = [
                 trial.user_attrs[TrialKey.INDEX]
                 for trial in ([] if study is None or owner is None else study.trials)
@@ -125,7 +133,7 @@ def test_two_machines_share_a_sweep_and_one_of_them_is_lost(
     assert {trial["evaluations"] for trial in table["trials"]} == {3}
     assert table["hypotheses"] == 3 * TRIALS
 
-    study = study_of(server.url())
+    study = study_in(database)
     assert study is not None
     ended = trials_of(study)
     assert sorted(ended) == list(range(TRIALS))

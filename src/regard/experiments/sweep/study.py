@@ -80,6 +80,12 @@ def open_storage(url: str) -> RDBStorage:
             return make()
 
 
+def close_storage(storage: RDBStorage) -> None:
+    """Close the connections to the database."""
+    storage.remove_session()
+    storage.engine.dispose()
+
+
 def with_driver(url: str) -> str:
     """The URL with the driver of the extra `regard[postgresql]`, where it names PostgreSQL and no driver."""
     found = make_url(url)

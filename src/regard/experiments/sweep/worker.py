@@ -21,6 +21,7 @@ from regard.experiments.sweep.objectives import evaluations_of, measure_run, obj
 from regard.experiments.sweep.plan import SweepPlan
 from regard.experiments.sweep.study import (
     TrialKey,
+    close_storage,
     open_storage,
     open_study,
     record_heartbeats,
@@ -53,6 +54,7 @@ def _train_trials(plan: SweepPlan) -> None:
         retry_stale(study, storage, plan.owner)
         trial = take_trial(study, plan.ranges, num_trials=plan.num_trials, owner=plan.owner)
         if trial is None:
+            close_storage(storage)
             return
         record_heartbeats(study, storage, plan.owner)
         try:
