@@ -131,9 +131,7 @@ def two_machines() -> Iterator[tuple[Machine, Machine]]:
             ):
                 break
         else:
-            machines = [
-                Machine(("ip", "netns", "exec", name), host) for name, host in zip(names, hosts, strict=True)
-            ]
+            machines = [Machine(("ip", "netns", "exec", name), host) for name, host in zip(names, hosts, strict=True)]
             yield machines[0], machines[1]
             return
         yield Machine((), "127.0.0.1"), Machine((), "127.0.0.1")

@@ -185,23 +185,29 @@ def test_shared_key_value_heads_need_less_cache():
     assert own == pytest.approx(4 * shared, rel=0.01)
 
 
-@pytest.mark.parametrize("preset", ["gpt", "gpt-small", "transformer", "lstm", "vit", "bag", "cnn"])
+@pytest.mark.parametrize("preset", ["gpt", "gpt-small", "transformer", "vit"])
 @pytest.mark.parametrize("options", [{}, {"optimizer": "muon"}, {"optimizer": "momentum", "ema": False},
                                      {"precision": "float32"}, {"activation_checkpointing": True},
                                      {"tensor_parallel": 2}])  # fmt: skip
 def test_with_full_sharding_more_devices_never_need_more_memory(preset: str, options: dict[str, Any]):
-    context = None if preset in ("vit", "cnn") else 64
-    try:
-        gpus = [number for number in NUM_DEVICES if number % options.get("tensor_parallel", 1) == 0]
-        if preset == "cnn":  # most of its weights are in one block, which is gathered: two devices may need more than one
-            gpus = gpus[1:]
-        rows = plan(preset, gpus=gpus, sharding="full", context=context, **options).rows
-    except ConfigError as error:
-        assert "tensor parallelism divides" in str(error) or "has none" in str(error)
-        return
-    peaks = [row.memory.peak for row in rows]
+    context = None if preset == "vit" else 64
+    gpus = [number for number in NUM_DEVICES if number % options.get("tensor_parallel", 1) == 0]
+    peaks = [row.memory.peak for row in plan(preset, gpus=gpus, sharding="full", context=context, **options).rows]
     assert all(later <= earlier for earlier, later in itertools.pairwise(peaks))
     assert peaks[-1] < peaks[0]
+
+
+def test_sharded_weights_are_whole_in_evaluation():
+    one, many = plan("gpt", gpus=[1, 8], sharding="full", context=64).rows
+    assert one.memory.evaluation == 0
+    assert many.memory.evaluation == one.memory.weights == 8 * many.memory.weights
+
+
+@pytest.mark.parametrize("options", [{"sharding": "full"}, {"activation_checkpointing": True}])
+@pytest.mark.parametrize("preset", ["lstm", "cnn", "bag"])
+def test_what_needs_blocks_is_an_error_for_models_without_them(preset: str, options: dict[str, Any]):
+    with pytest.raises(ConfigError, match=rf"^{next(iter(options))} is for models with the blocks of a Transformer"):
+        plan(preset, gpus=8, **options)
 
 
 def test_without_sharding_every_device_has_everything():

@@ -29,7 +29,8 @@ def plan_command(
     optimizer: Annotated[str, typer.Option(help="adamw, muon or another of train.optimizer.")] = "adamw",
     precision: Annotated[str | None, option("bfloat16 or float32. Unset: bfloat16, on a CPU float32.")] = None,
     activation_checkpointing: Annotated[
-        bool, typer.Option("--activation-checkpointing", help="Compute the inside of blocks again in the backward pass.")
+        bool,
+        typer.Option("--activation-checkpointing", help="Compute the inside of blocks again in the backward pass."),
     ] = False,
     no_ema: Annotated[bool, typer.Option("--no-ema", help="Keep no average of the weights.")] = False,
     compile: Annotated[bool, typer.Option("--compile", help="With torch.compile.")] = False,
@@ -109,7 +110,9 @@ def _summary(found: "Plan") -> list[str]:
 
 
 def _memory_table(found: "Plan") -> Any:
-    names = ("weights", "gradients", "optimizer", "ema", "copies", "activations", "loss", "peak")
+    names = ["weights", "gradients", "optimizer", "ema", "copies", "activations", "loss"]
+    names += ["evaluation"] if any(row.memory.evaluation for row in found.rows) else []
+    names.append("peak")
     table = _table("memory of each device", ["devices", *names, "fits"])
     for row in found.rows:
         sizes = [_size(getattr(row.memory, name)) for name in names]
@@ -144,7 +147,7 @@ def _remarks(found: "Plan") -> list[str]:
     lines = []
     fitting = [row.devices for row in found.rows if row.fits]
     if len(fitting) < len(found.rows):
-        biggest = max(("weights", "gradients", "optimizer", "ema", "activations", "loss"),
+        biggest = max(("weights", "gradients", "optimizer", "ema", "activations", "loss", "evaluation"),
                       key=lambda name: getattr(found.rows[-1].memory, name))  # fmt: skip
         least = f"from {fitting[0]:,} devices on it fits" if fitting else "it fits on none of these"
         lines.append(f"{least}; the largest part on the most devices: {biggest}")

@@ -22,7 +22,7 @@ from regard.nn.losses import logits_chunk
 from regard.settings import merge_tables, nearest, require_table
 from regard.training.optimizers import OPTIMIZER_TRAITS, OptimizerName
 from regard.training.plan.accelerators import Accelerator, Product, find_accelerator
-from regard.training.plan.trace import StepTrace, Weights, Work, kv_cache_bytes, trace_step
+from regard.training.plan.trace import StepTrace, Weights, Work, has_blocks, kv_cache_bytes, trace_step
 
 Sharding = Literal["none", "full"]
 
@@ -60,6 +60,8 @@ class DeviceMemory:
     """Logits of a part of the batch, and the gradients of the hidden states and of the output projection."""
     copies: int
     """Weights in the precision of products, and, where weights are sharded, those that are gathered."""
+    evaluation: int
+    """The whole copy of sharded weights that evaluates; 0 where each device has them in any case."""
     peak: int
     """At the moment at which most is stored: not everything is stored at once."""
 
@@ -193,6 +195,7 @@ def plan(
         has_graphs=accelerator.is_gpu and config.can_use_cuda_graphs and OPTIMIZER_TRAITS[optimizer].is_capturable,  # pyright: ignore[reportArgumentType]  checked above
     )
     _check(numbers, work, config, vocab_size=vocab_size, tokens=tokens)
+    _check_blocks(config, {"sharding": sharding == "full", "activation_checkpointing": activation_checkpointing})
     length = _length(config, context)
     rows = _num_rows(batch_tokens, length, is_gpu=accelerator.is_gpu)
     trace = trace_step(
@@ -265,9 +268,7 @@ def _read_model(name: str, settings: Mapping[str, Any]) -> tuple[str, ModelConfi
     return full_name, read_model_config(merge_tables(values, own))
 
 
-def _check(
-    numbers: Sequence[int], work: _Work, config: ModelConfig, *, vocab_size: int, tokens: float | None
-) -> None:
+def _check(numbers: Sequence[int], work: _Work, config: ModelConfig, *, vocab_size: int, tokens: float | None) -> None:
     shared, node = work.tensor_parallel, work.accelerator.node_size
     if vocab_size < 1:
         raise ConfigError(f"vocab_size must be at least 1, got {vocab_size}")
@@ -278,7 +279,9 @@ def _check(
     if shared > 1:
         heads = getattr(config, "num_heads", None)
         if heads is None:
-            raise ConfigError(f"tensor parallelism divides attention and feed-forward networks: {config.family} has none")
+            raise ConfigError(
+                f"tensor parallelism divides attention and feed-forward networks: {config.family} has none"
+            )
         shared_heads = getattr(config, "num_key_value_heads", None) or heads
         if shared_heads % shared:
             raise ConfigError(f"tensor_parallel must divide the {shared_heads} key/value heads, got {shared}")
@@ -287,6 +290,14 @@ def _check(
     for number in numbers:
         if number % shared:
             raise ConfigError(f"the number of devices must be a multiple of tensor_parallel={shared}, got {number}")
+
+
+def _check_blocks(config: ModelConfig, options: Mapping[str, bool]) -> None:
+    for name, is_set in options.items():
+        if is_set and not has_blocks(config):
+            raise ConfigError(
+                f"{name} is for models with the blocks of a Transformer, which {config.family} does not have"
+            )
 
 
 def _length(config: ModelConfig, context: int | None) -> int:
@@ -365,6 +376,7 @@ def device_memory(trace: StepTrace, work: _Work, devices: int) -> DeviceMemory:
     scratch = max(0, trace.peak - max(trace.activations + trace.weight_copies, _FLOAT32 * trace.weights.trainable))
     stored = (_FLOAT32 * weights + optimizer + ema) / parts
     update = _update_bytes(trace.weights, work) * share
+    evaluation = 0.0
     if is_sharded:
         blocks = [share * block for block in trace.weights.blocks]
         # The block that is computed and the next one are gathered, and so is what is outside of blocks.
@@ -373,7 +385,8 @@ def device_memory(trace: StepTrace, work: _Work, devices: int) -> DeviceMemory:
         gradients = gradients / parts
         whole = _FLOAT32 * (share * trace.weights.outside + unit)  # gradients that are not divided yet
         backward = copies + max(activations, gradients) + whole + scratch + hidden_states
-        peak = stored + max(copies + activations + loss, backward, gradients + update / parts)
+        evaluation = _FLOAT32 * weights
+        peak = stored + max(copies + activations + loss, backward, gradients + update, evaluation)
     else:
         backward = max(activations + copies, gradients) + scratch + _output_gradients(trace) + hidden_states
         peak = stored + max(activations + copies + loss, backward, gradients + update)
@@ -385,6 +398,7 @@ def device_memory(trace: StepTrace, work: _Work, devices: int) -> DeviceMemory:
         activations=round(activations),
         loss=round(loss),
         copies=round(copies),
+        evaluation=round(evaluation),
         peak=round(peak),
     )
 
@@ -506,22 +520,21 @@ def _update_time(weights: Weights, work: _Work, replicas: int) -> tuple[float, f
     accelerator, parts = work.accelerator, replicas if work.sharding == "full" else 1
     states = optimizer_bytes(weights, work.optimizer) / _FLOAT32
     # Clipping reads the gradients twice and writes them; the optimizer reads all and writes all but the gradients.
-    numbers = 3 * weights.trainable + 3 * weights.trainable + 2 * states + (3 * weights.trainable if work.has_ema else 0)
+    numbers = (
+        3 * weights.trainable + 3 * weights.trainable + 2 * states + (3 * weights.trainable if work.has_ema else 0)
+    )
     flops = 0.0
     if work.optimizer == "muon":
         for shape in weights.matrix_shapes:
             small, large = min(shape), max(shape)
             flops += _NEWTON_SCHULZ_STEPS * (4 * small * small * large + 2 * small**3)
-    divided = parts * work.tensor_parallel
-    rate = accelerator.flops[work.precision] * accelerator.product_share
-    return flops / rate / divided, (
-        _FLOAT32 * numbers / (accelerator.bandwidth * accelerator.bandwidth_share) / divided
-    )
+    # Each device orthogonalizes whole matrices, also where they are sharded.
+    products = flops / (accelerator.flops[work.precision] * accelerator.product_share)
+    traffic = _FLOAT32 * numbers / (accelerator.bandwidth * accelerator.bandwidth_share)
+    return products / work.tensor_parallel, traffic / (parts * work.tensor_parallel)
 
 
-def _communication(
-    trace: StepTrace, work: _Work, devices: int, forward: float, backward: float
-) -> tuple[float, float]:
+def _communication(trace: StepTrace, work: _Work, devices: int, forward: float, backward: float) -> tuple[float, float]:
     """Seconds of communication that is hidden behind computation, and of that which is waited for."""
     shared, accelerator = work.tensor_parallel, work.accelerator
     replicas, width = devices // shared, _width(work.precision)
@@ -540,6 +553,9 @@ def _communication(
     once = _ring_seconds(weights, replicas, shared, accelerator)  # for each byte of a weight, one way
     if work.sharding == "none":  # after the backward pass: a reduce-scatter and an all-gather of float32
         return hidden, waited + 2 * _FLOAT32 * once + latency
+    if work.optimizer == "muon":  # gathers each matrix to orthogonalize it
+        matrices = trace.weights.matrices / trace.weights.total * weights
+        waited += _FLOAT32 * _ring_seconds(matrices, replicas, shared, accelerator) + units * latency
     gather, reduce = width * once + units * latency, _FLOAT32 * once + units * latency
     for seconds, available in ((gather, forward), (gather + reduce, backward)):
         # The first block, or the last, has nothing to be hidden behind.

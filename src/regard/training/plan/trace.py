@@ -34,6 +34,7 @@ from torch.utils.flop_counter import flop_registry
 from regard.errors import ConfigError
 from regard.models.family import ModelConfig, find_family
 from regard.nn.attention import MultiHeadAttention
+from regard.nn.blocks import Block
 from regard.nn.dropout import Dropout
 from regard.nn.feedforward import FeedForward
 from regard.nn.norms import RMSNorm
@@ -133,7 +134,7 @@ def trace_step(
         weights = count_weights(model)
         _compute_as_kernels(model, is_gpu=is_gpu)
         if is_checkpointed:
-            _checkpoint(model, config)
+            _checkpoint(model)
         meter = _Meter(model)
         run = _forward_of(model, config, shape, rows, length, vocab_size)
         with meter, _products_in(precision):
@@ -177,12 +178,15 @@ def count_weights(model: nn.Module) -> Weights:
     )
 
 
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The repeated parts of a model: what its outermost module lists contain."""
-    found: list[nn.Module] = []
-    for child in model.children():
-        found += list(child) if isinstance(child, nn.ModuleList) else blocks_of(child)
-    return found
+def blocks_of(model: nn.Module) -> list[Block]:
+    """The blocks of a Transformer, which sharding gathers and activation checkpointing computes again, one by one."""
+    return [module for module in model.modules() if isinstance(module, Block)]
+
+
+def has_blocks(config: ModelConfig) -> bool:
+    """Whether a model with these settings has the blocks of a Transformer."""
+    with _without_data():
+        return bool(blocks_of(find_family(config.family).build(config, vocab_size=2, shape=_shape_of(config))))
 
 
 def kv_cache_bytes(config: ModelConfig, length: int, *, precision: Product) -> int | None:
@@ -259,15 +263,9 @@ def _wide_modules(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, MultiHeadAttention | FeedForward)]
 
 
-def _checkpoint(model: nn.Module, config: ModelConfig) -> None:
+def _checkpoint(model: nn.Module) -> None:
     """Keep only the inputs of blocks, and compute the rest again in the backward pass."""
-    blocks = blocks_of(model)
-    if not blocks:
-        raise ConfigError(
-            f"activation checkpointing computes blocks again, and a model of family {config.family} with these "
-            "settings has none"
-        )
-    for block in blocks:
+    for block in blocks_of(model):
         block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
 
 
