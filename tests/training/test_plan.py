@@ -21,7 +21,7 @@ KINDS = {kind: find_family(family.name).Config.input_kind for family in FAMILIES
 PLANNED = [kind for kind, reads in KINDS.items() if reads in ("tokens", "pixels")]
 TOKENS = [kind for kind, reads in KINDS.items() if reads == "tokens"]
 RECURRENT = ["rnn", "gru", "lstm", "gru-attention", "lstm-attention"]
-VOCAB, ROWS, LENGTH = 97, 3, 29
+VOCAB, ROWS, LENGTH = 97, 3, 17
 
 
 def config_of(preset: str, **values: Any) -> Any:

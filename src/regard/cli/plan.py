@@ -154,8 +154,8 @@ def _remarks(found: "Plan") -> list[str]:
     if found.kv_cache is not None:
         number = max(0, (found.usable - found.inference_weights) // max(1, found.kv_cache))
         lines.append(
-            f"generation: {_size(found.inference_weights)} of weights, and {_size(found.kv_cache)} of cache for each text "
-            f"of {found.context:,} tokens: {number:,} at a time on one device"
+            f"generation: {_size(found.inference_weights)} of weights, and {_size(found.kv_cache)} of cache for each "
+            f"text of {found.context:,} tokens: {number:,} at a time on one device"
         )
     lines.append(f"model FLOPs: {found.flops_per_token / 1e9:.3g} G for each of the {found.unit}, as a share of the "
                  f"data sheet's rate; {found.measured}")  # fmt: skip

@@ -1,7 +1,8 @@
 """Devices to plan for: what their data sheets state, and which share of it training reaches.
 
 NVIDIA, "H200 Tensor Core GPU" data sheet (2024); "H100 Tensor Core GPU" data sheet (2023), the SXM form of both.
-NVIDIA, "A100 Tensor Core GPU" data sheet (2021), 80 GB, SXM. NVIDIA, "Ada GPU Architecture" (2023), appendix A: RTX 4090.
+NVIDIA, "A100 Tensor Core GPU" data sheet (2021), 80 GB, SXM.
+NVIDIA, "Ada GPU Architecture" (2023), appendix A: RTX 4090.
 
 Rates are those of dense matrices, with sums in float32. The memory is what PyTorch
 reports, which is a little less than the name says. The shares are from kernels that

@@ -217,7 +217,8 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 def _shape_of(config: ModelConfig) -> Any:
     if config.input_kind not in _READ:
         raise ConfigError(
-            f"a plan is made for models of tokens or of images, and the family {config.family} reads {config.input_kind}"
+            "a plan is made for models of tokens or of images, "
+            f"and the family {config.family} reads {config.input_kind}"
         )
     return find_family(config.family).default_shape
 
