@@ -54,7 +54,8 @@ class TrialKey(StrEnum):
 
 HEARTBEAT_SECONDS, GRACE_SECONDS = 20, 300
 """A trial without a heartbeat for the second is lost."""
-_CREATION_SECONDS = 2.0
+_CREATION_SECONDS, _CREATION_PAUSE = 60.0, 0.5
+_SIGNS_OF_CREATION = ("already exists", "is locked")
 _MIN_TRIALS_FOR_IMPORTANCE = 5
 _TARGET_QUANTILE = 0.25
 """A setting is important if the best quarter of the trials lies in a small part of its range."""
@@ -71,13 +72,16 @@ def open_storage(url: str) -> RDBStorage:
             grace_period=GRACE_SECONDS,
             heartbeat_stale_trial_callback=_retry,
         )
-        try:
-            return make()
-        except (IntegrityError, OperationalError, ProgrammingError) as error:
-            if not isinstance(error, IntegrityError) and "already exists" not in str(error):
-                raise
-            time.sleep(_CREATION_SECONDS)  # another process creates the tables at the same time
-            return make()
+        deadline = time.monotonic() + _CREATION_SECONDS
+        while True:
+            try:
+                return make()
+            except (IntegrityError, OperationalError, ProgrammingError) as error:
+                # Another process creates the tables at the same time.
+                is_early = isinstance(error, IntegrityError) or any(sign in str(error) for sign in _SIGNS_OF_CREATION)
+                if not is_early or time.monotonic() > deadline:
+                    raise
+            time.sleep(_CREATION_PAUSE)
 
 
 def close_storage(storage: RDBStorage) -> None:
