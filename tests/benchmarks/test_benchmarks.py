@@ -270,7 +270,7 @@ def test_gpu_runs_its_scripts_with_options_that_they_have(capsys: pytest.Capture
     quick = [name for name in gpu.ROWS if name not in ("shakespeare", "quality")]
     gpu.main(["--tiny", "--json", *(part for name in quick for part in ("--script", name))])
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(printed) == len(quick) == 7
+    assert len(printed) == len(quick) == 8
     assert all(each["results"] for each in printed)
 
 
