@@ -9,8 +9,9 @@ CODE := src tests $(wildcard benchmarks)
 BENCHMARKS := $(sort $(filter-out benchmarks/gpu.py benchmarks/quality.py benchmarks/finetune.py benchmarks/defaults.py benchmarks/instructions.py,$(wildcard benchmarks/*.py)))
 
 # One thread in each of two workers: more of them wait for one another. The user's own cache stays untouched.
+# Byte code is kept where the environment forbids it too: the workers and each process of a test compile the sources else.
 PYTEST = cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
-	REGARD_CACHE="$$cache" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	REGARD_CACHE="$$cache" PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: demo test test-fast lint bench venv browser postgresql
 

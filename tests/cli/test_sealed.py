@@ -119,6 +119,7 @@ def beside(regard, dates: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
+@pytest.mark.slow
 def test_runs_on_the_same_file_are_siblings(regard, beside: Path):
     found = json.loads(regard("certificate", beside / "second", "--json").succeeds().out)
     assert found["siblings"]["others"] == found["siblings"]["opened_by"] == ["first"]
@@ -144,6 +145,7 @@ def test_evaluations_on_a_file_of_ones_own_are_counted_too(regard, beside: Path,
     assert (found["name"], found["num_candidates"], found["num_examples"]) == ("mine.tsv", 2, 30)
 
 
+@pytest.mark.slow
 def test_overwriting_a_run_does_not_undo_its_evaluations(regard, beside: Path, dates: Path):
     before = json.loads(regard("certificate", beside / "first", "--json").succeeds().out)
     for seed, more in ((0, 0), (7, 1)):  # the same training again, and another one

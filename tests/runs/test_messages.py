@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import sys
 {setup}
@@ -22,6 +24,8 @@ def run_python(folder, setup: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_reports_reach_a_program_that_has_not_configured_logging(tmp_path):
     done = run_python(tmp_path)
     for part in ("task text-classification, by the data", "54 for training"):
@@ -31,6 +35,8 @@ def test_reports_reach_a_program_that_has_not_configured_logging(tmp_path):
         assert shown.startswith(f"Run('{name}', task='text-classification'")
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_a_program_that_has_configured_logging_decides_itself(tmp_path):
     done = run_python(tmp_path, setup="import logging; logging.basicConfig(level=logging.WARNING)")
     assert "task text-classification" not in done.stderr

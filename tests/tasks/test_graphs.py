@@ -100,6 +100,7 @@ def test_a_named_model_of_graphs_chooses_the_task_for_a_table_of_molecules(molec
     assert float(text) == pytest.approx(float(molecules.predict("OCC")), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_every_command_runs(
     run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
