@@ -49,6 +49,24 @@ def test_labels_have_a_table_of_precision_and_recall(regard, reviews):
     assert right / found["rows"] == pytest.approx(found["accuracy"]["value"])
 
 
+def test_training_rows_are_recognized_in_any_file_and_no_bound_holds_for_them(regard, reviews, files, tmp_path):
+    lines = (files / "train.csv").read_text().splitlines()
+    mixed = tmp_path / "mixed.csv"
+    mixed.write_text("\n".join([lines[0], *lines[5:15], "a film that is new,good", "a new dull film,bad"]) + "\n")
+    answer = regard("evaluate", reviews, mixed).succeeds()
+    assert "10 of 12 rows are training rows: the scores are too high on average, and no bound holds" in answer.err
+    said = regard("certificate", reviews).succeeds().out
+    assert "10 of them are training rows, so no bound holds for it" in " ".join(said.split())
+    (found,) = (
+        each for each in json.loads(regard("certificate", reviews, "--json").succeeds().out)["files"]
+        if each["name"] == "mixed.csv"
+    )  # fmt: skip
+    assert (found["num_training_rows"], found["bounds"], found["best"]) == (10, [], None)
+    new = tmp_path / "new.csv"
+    new.write_text("text,label\na film that is new,good\na new dull film,bad\n")
+    assert "training row" not in regard("evaluate", reviews, new).succeeds().err
+
+
 def test_columns_and_bad_rows(regard, reviews, tmp_path):
     other = tmp_path / "other.csv"
     other.write_text("n,kind,what\n1,good,a great film of 1990\n2,bad,an awful film of 1991\n3,good\n")

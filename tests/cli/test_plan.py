@@ -13,7 +13,7 @@ def test_tables_of_memory_and_time_for_each_number_of_devices(regard):
         "memory of each device",
         "time of a step",
         "model FLOPs",
-        "measured on an H200",
+        "fitted to training steps",
         "all tokens",
         "cache",
     ):

@@ -7,7 +7,7 @@ checkpoints/         the newest states of training, to resume from
 metrics.jsonl        the figures of training, a line each
 releases.jsonl       what a mechanism has released of validation scores; for trials it is in the folder of their sweep
 ledger.jsonl         each evaluation on held-out data, a line each; ledger.head: their number and last hash
-held_out/            the validation rows
+held_out/            the validation rows, and hashes by which training rows are recognized
 sealed/              the test rows, until they are opened, and hashes by which they are recognized
 baseline.json        the scores of a baseline on the validation rows, and the test of the difference
 report.html          the report
@@ -82,6 +82,7 @@ class RunFolder:
         self._held_out = self.path / "held_out"
         self._sealed = self.path / "sealed"
         self._rows_path, self._fingerprints_path = self._sealed / "test.rows", self._sealed / "test.fingerprints"
+        self._training_path = self._held_out / "train.fingerprints"
 
     @property
     def exists(self) -> bool:
@@ -124,8 +125,9 @@ class RunFolder:
         provenance: Provenance,
         codecs: Mapping[str, Codec],
         held_out: Mapping[str, Sequence[Sequence[str]]],
+        training: Sequence[Sequence[str]] = (),
     ) -> None:
-        """Start a new run here; an old one in its place is removed."""
+        """Start a new run here; an old one in its place is removed. Of the training rows only hashes are stored."""
         is_new = not self.path.exists()
         before = self._ledger_before()
         try:
@@ -136,6 +138,8 @@ class RunFolder:
         try:
             write_codecs(self.codecs_path, codecs)
             self._write_held_out(held_out)
+            if training:
+                write_atomically(self._training_path, Fingerprints.of(training).to_bytes())
             # From here on the folder is a run.
             self.write_settings(settings, provenance)
             self._record_sets()
@@ -219,17 +223,20 @@ class RunFolder:
         return self._unsealed()
 
     def test_fingerprints(self) -> Fingerprints:
-        """Hashes by which test rows are recognized in other files."""
-        return (
-            Fingerprints.from_bytes(self._fingerprints_path.read_bytes())
-            if self._fingerprints_path.is_file()
-            else Fingerprints(frozenset())
-        )
+        """Hashes of the sealed rows."""
+        return _read_fingerprints(self._fingerprints_path)
+
+    def training_fingerprints(self) -> Fingerprints:
+        """Hashes of the training rows; none for running text, and where the run was not trained on rows."""
+        return _read_fingerprints(self._training_path)
 
     def copy_sealed_to(self, other: "RunFolder") -> None:
-        """Copy the sealed test set and the ledger."""
+        """Copy the sealed test set, the hashes of the training rows and the ledger."""
         if self._sealed.is_dir():
             shutil.copytree(self._sealed, other._sealed, dirs_exist_ok=True)
+        if self._training_path.is_file():
+            other._held_out.mkdir(exist_ok=True)
+            shutil.copy(self._training_path, other._training_path)
         self.ledger.copy_to(other.ledger)
 
     def _write_held_out(self, held_out: Mapping[str, Sequence[Sequence[str]]]) -> None:
@@ -429,6 +436,10 @@ def imported_runs() -> Iterator[RunFolder]:
                 if IMPORTED in folder.settings_path.read_text(encoding="utf-8", errors="replace"):
                     folder.read_settings()
                     yield folder
+
+
+def _read_fingerprints(path: Path) -> Fingerprints:
+    return Fingerprints.from_bytes(path.read_bytes()) if path.is_file() else Fingerprints(frozenset())
 
 
 def _json_lines(path: Path) -> list[Any]:

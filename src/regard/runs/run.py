@@ -423,9 +423,11 @@ class Run:
         if note:
             log_warning(note)
         self._warn_of_unknown(found, _names_of(paths) or "the table in memory")
+        num_training = self._count_training(found, is_known=bool(note))
         evaluation = self._evaluate(found, None, stride=stride, num_paths=num_paths, **options)
         if log:
-            self._log_file(paths, evaluation, **options, **({} if stride is None else {"stride": stride}))
+            more = {} if stride is None else {"stride": stride}
+            self._log_file(paths, evaluation, num_training, **options, **more)
         if all_rows:
             self._update_report()
         return evaluation
@@ -470,11 +472,12 @@ class Run:
         found, more = evaluation.to_json(), {"rows": len(evaluation.rows), "headline": evaluation.headline}
         self.folder.ledger.add(role, event, self.candidate(**options), found, **more, **(about or {}))
 
-    def _log_file(self, paths: Sequence[str], evaluation: Evaluation, **options: Any) -> None:
+    def _log_file(self, paths: Sequence[str], evaluation: Evaluation, num_training: int, **options: Any) -> None:
         """Record an evaluation on other rows, and report how many candidates these rows have evaluated."""
         name, digest = _names_of(paths) or "memory", rows_digest(evaluation.rows)
+        about = {"name": name, "hash": digest, **({"training_rows": num_training} if num_training else {})}
         try:
-            self.record(FILE, "evaluation", evaluation, about={"name": name, "hash": digest}, **options)
+            self.record(FILE, "evaluation", evaluation, about=about, **options)
         except DeviceError as error:
             log_warning(f"the evaluation is not recorded in the ledger: {error}")
             return
@@ -863,6 +866,17 @@ class Run:
                 "set was opened"
             )
         return kept
+
+    def _count_training(self, rows: list[tuple[str, ...]], *, is_known: bool) -> int:
+        """The number of rows that are training rows, which is reported unless it `is_known` that they are not new."""
+        number = sum(self.folder.training_fingerprints().match(rows))
+        if number and not is_known:
+            are = "is a training row" if number == 1 else "are training rows"
+            log_warning(
+                f"{number:,} of {len(rows):,} rows {are}: the scores are too high on average, and no bound holds for "
+                "them"
+            )
+        return number
 
     def _open_sealed(self, rows: list[tuple[str, ...]], **options: Any) -> list[tuple[str, ...]]:
         """All rows; that some of them are of the sealed test set is recorded before they are scored."""

@@ -354,7 +354,7 @@ def start(
     _released_scores(folder, trainer)
     with folder.lock():
         folder.require_vacant(overwrite=overwrite)  # another process may have trained here since the first check
-        folder.create(settings, provenance, data.codecs, data.held_out)
+        folder.create(settings, provenance, data.codecs, data.held_out, data.train_rows())
         if settings.train.release is not None and (names := read_ledgers(folder.path).unreleased):
             log_warning(
                 f"{names[0]} has shown scores on the same validation rows as measured: if they influence what is "

@@ -60,6 +60,8 @@ class CertifiedScore:
     """The name of the file, for rows of another file."""
     release: Release | None = None
     """The answer of the mechanism that released the score; None where it was shown as measured."""
+    num_training_rows: int = 0
+    """Rows of another file that are training rows: no bound holds for a score on them."""
 
     @property
     def rows_label(self) -> str:
@@ -84,6 +86,9 @@ class CertifiedScore:
         if self.release is not None and self.best is not None:
             return self._describe_release(self.release, self.best)
         measured = f"Measured on {self.num_examples:,} {self.rows_label}: {score_label(self.metric)} {self.value:.3f}."
+        if self.num_training_rows:
+            are = "is a training row" if self.num_training_rows == 1 else "are training rows"
+            return f"{measured} {self.num_training_rows:,} of them {are}, so no bound holds for it."
         if self.best is None:
             estimate = ""
             if self.interval is not None and not any(map(math.isnan, self.interval)):
@@ -342,7 +347,8 @@ def _certified(
         raise RunError(f"the ledger has no score called {metric!r}, it has {known}")
     if line.get("release") is not None:
         return _certified_release(line, metric, delta, others)
-    summary = _summary(metric, score, int(line["rows"]))
+    num_training = int(line.get("training_rows", 0))
+    summary = None if num_training else _summary(metric, score, int(line["rows"]))
     interval = score.get("interval")
     options: dict[str, Any] = {"num_candidates": num_candidates, "delta": delta}
     return CertifiedScore(
@@ -355,6 +361,7 @@ def _certified(
         bounds=[] if summary is None else applicable_bounds(summary, **options),
         best=None if summary is None else tightest_bound(summary, **options),
         name=line.get("name", ""),
+        num_training_rows=num_training,
     )
 
 

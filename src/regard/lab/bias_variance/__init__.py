@@ -11,4 +11,5 @@ BIAS_VARIANCE = StudyEntry(
     function="regard.lab.bias_variance.risks:study_bias_variance",
     reads="a table of texts or numbers with labels or numbers",
     lectures=("L35",),
+    minutes=(0.48, None),
 )

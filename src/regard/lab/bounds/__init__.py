@@ -10,4 +10,5 @@ BOUNDS_STUDY = StudyEntry(
     question="How often do bounds on the score of a selected candidate fail, and how loose are they?",
     function="regard.lab.bounds.selections:study_bounds",
     lectures=("L34",),
+    minutes=(0.19, 2.0),
 )

@@ -11,4 +11,5 @@ CONTEXT = StudyEntry(
     function="regard.lab.context.kinds:study_context",
     reads="a text file",
     lectures=("L23",),
+    minutes=(0.41, None),
 )

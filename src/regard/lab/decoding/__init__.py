@@ -11,4 +11,5 @@ DECODING = StudyEntry(
     function="regard.lab.decoding.strategies:study_decoding",
     reads="a text file",
     lectures=("L04",),
+    minutes=(0.28, None),
 )

@@ -10,4 +10,5 @@ DESCENT = StudyEntry(
     question="How large may a learning rate be, what slows gradient descent down, and what does gradient noise add?",
     function="regard.lab.descent.report:study_descent",
     lectures=("L29", "L30"),
+    minutes=(0.39, 2.5),
 )

@@ -10,4 +10,5 @@ DIRECTION = StudyEntry(
     question="When does an encoder have to read a text in both directions?",
     function="regard.lab.direction.encoders:study_direction",
     lectures=("L03", "L19"),
+    minutes=(0.4, None),
 )

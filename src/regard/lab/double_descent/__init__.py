@@ -11,4 +11,5 @@ DOUBLE_DESCENT = StudyEntry(
     function="regard.lab.double_descent.risks:study_double_descent",
     reads="a table of texts or numbers with labels or numbers",
     lectures=("L36",),
+    minutes=(1.9, 93),
 )

@@ -10,4 +10,5 @@ GRADIENTS = StudyEntry(
     question="How much of the gradient reaches the start of a sequence, and what does clipping change?",
     function="regard.lab.gradients.through_time:study_gradients",
     lectures=("L01",),
+    minutes=(0.32, None),
 )

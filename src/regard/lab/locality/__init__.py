@@ -12,7 +12,7 @@ LOCALITY = StudyEntry(
     reads="a folder of images, or cifar-10",
     runs_on_gpu=True,
     lectures=("L40",),
-    minutes=(1.2, None),
+    minutes=(1.4, None),
     options={
         "minutes": "stop after so many minutes; without --epochs, as many epochs are planned as fit",
         "epochs": "train every network for so many epochs",

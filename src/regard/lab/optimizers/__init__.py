@@ -10,4 +10,5 @@ OPTIMIZERS_STUDY = StudyEntry(
     question="What do momentum, adaptive rates and orthogonalized updates gain, each at its best learning rate?",
     function="regard.lab.optimizers.comparison:study_optimizers",
     lectures=("L31",),
+    minutes=(0.45, 16),
 )

@@ -10,4 +10,5 @@ POSITIONS = StudyEntry(
     question="Which position encodings extrapolate to sequences longer than those in training?",
     function="regard.lab.positions.extrapolation:study_positions",
     lectures=("L15",),
+    minutes=(0.78, None),
 )

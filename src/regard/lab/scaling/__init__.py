@@ -11,4 +11,5 @@ SCALING = StudyEntry(
     function="regard.lab.scaling.laws:study_scaling",
     reads="a text file",
     lectures=("L35",),
+    minutes=(2.1, 26),
 )

@@ -13,4 +13,5 @@ SCALING_FACTOR = StudyEntry(
     question="Why are attention scores divided by the square root of the key width?",
     function="regard.lab.scaling_factor.attention_scores:study_scaling_factor",
     lectures=("L12",),
+    minutes=(0.2, None),
 )

@@ -10,4 +10,5 @@ SOFTMAX = StudyEntry(
     question="How does the temperature move softmax between argmax and the uniform distribution?",
     function="regard.lab.softmax.temperature:study_softmax",
     lectures=("L22",),
+    minutes=(0.07, None),
 )

@@ -11,4 +11,5 @@ STABILITY = StudyEntry(
     function="regard.lab.stability.pairs:study_stability",
     reads="a table of texts or numbers with labels or numbers",
     lectures=("L37",),
+    minutes=(0.33, 7.9),
 )
