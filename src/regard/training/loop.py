@@ -28,7 +28,8 @@ from regard.logging import log_info
 from regard.selection.releases import Release, Thresholdout
 from regard.tasks.capabilities import PartSolver, RolloutTask, StatefulTask, capability
 from regard.tasks.task import Batch, Batches, Likelihoods, SelectionScore, Task
-from regard.training.checkpoints import copy_weights, resize_buffers, trained_weights, weights_digest
+from regard.training.checkpoints import copy_weights, resize_buffers, trained_weights, weights_digest, weights_of
+from regard.training.distributed import processes
 from regard.training.ema import WeightAverage
 from regard.training.finetuning import lr_multipliers
 from regard.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
@@ -147,6 +148,8 @@ class Trainer:
         self.model, self.task, self.data, self.hardware = model, task, data, hardware
         self.settings, self.config = settings, settings.train
         config = self.config
+        self.processes = processes()
+        self._require_sums()
         self.batches = self._batches()
         self.optimizer = make_optimizer(
             config.optimizer,
@@ -161,6 +164,8 @@ class Trainer:
             model, task, self.optimizer, self.ema, settings, hardware, is_compiled=config.compile == "always"
         )
         self.progress = Progress()
+        self._splits_validation = True
+        """Whether the likelihoods of validation batches can be computed by different processes."""
         self._release: Releaser | None = None
         self._ahead = BatchPrefetcher(self.batches, is_threaded=hardware.device.type == "cuda")
 
@@ -198,36 +203,36 @@ class Trainer:
         elif self._solve() or (self._is_new() and isinstance(self.task, RolloutTask)):
             before = time.perf_counter()
             observe({**self._evaluate(save_best), "seconds": time.perf_counter() - clock})
-            progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
+            progress.seconds = progress.seconds_at_line = self._seconds_since(clock)
             if isinstance(self.task, RolloutTask):  # it samples answers: the time of a pass over the rows says nothing
-                progress.evaluation_seconds = time.perf_counter() - before
+                progress.evaluation_seconds = self._seconds_since(before)
         reason = self._reason_to_stop()
         chooser = self._thread_chooser()
         while reason is None:
             before = time.perf_counter()
             self.advance()
-            progress.seconds = time.perf_counter() - clock
+            progress.seconds = self._seconds_since(clock)
             if chooser is not None:
                 chooser.note(progress.window[-1][2], time.perf_counter() - before)
             is_evaluation = self._is_evaluation_due()
             reason = self._reason_to_stop()
             if progress.step % _LOG_EVERY == 0 or is_evaluation or reason:
                 observe(self._line(clock))
-                progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
+                progress.seconds = progress.seconds_at_line = self._seconds_since(clock)
             if (is_evaluation or reason) and not self._has_diverged:
                 observe(self._evaluate(save_best))
-                before, progress.seconds = progress.seconds, time.perf_counter() - clock
+                before, progress.seconds = progress.seconds, self._seconds_since(clock)
                 progress.seconds_at_line = progress.evaluated_at = progress.seconds
                 progress.evaluation_seconds = progress.seconds - before
                 self._begin_cooldown()
                 reason = reason or self._reason_to_stop()
-            is_stopped = reason is None and should_stop()
+            is_stopped = reason is None and self.processes.any(should_stop())
             is_due = self._is_checkpoint_due(progress.seconds - last_save, save_seconds) or reason or is_stopped
             if is_due and not self._has_diverged:  # of a run that diverged, the checkpoint before is kept
                 before = time.perf_counter()
                 self._require_finite_weights()
                 save(self)
-                last_save, save_seconds = progress.seconds, time.perf_counter() - before
+                last_save, save_seconds = progress.seconds, self._seconds_since(before)
             if is_stopped:
                 return Outcome(progress, "interrupted", is_finished=False)
         return Outcome(progress, reason, is_finished=True)
@@ -241,8 +246,7 @@ class Trainer:
         """The likelihoods of the validation data under the averaged weights."""
         self.model.eval()
         with self.ema.applied(), self.hardware.autocast():
-            batches = self.task.validation_batches(self.data)
-            return self.task.likelihoods(self.model, batches, self.hardware.device)
+            return self._likelihoods()
 
     def score(self) -> SelectionScore | None:
         """The headline score of the averaged weights on validation rows; None where weights are selected by loss."""
@@ -274,6 +278,8 @@ class Trainer:
             metric = find_metric(headline).certified_by or headline
             num_rows = num_rows or num_released_rows(self.task, len(rows))
         score = partial(self.task.selection_score, self.model, rows, num_rows=num_rows, metric=metric)
+        if self.processes.size > 1:
+            score = partial(score, spread=self.processes.map)
         self.model.eval()
         if self.task.architecture == "encoder-decoder":
             # A step of generation is too little work to be shared by threads, and has a cache in the weights' dtype.
@@ -300,6 +306,12 @@ class Trainer:
             "task": self.task.state_tensors() if isinstance(self.task, RolloutTask) else {},
         }
         return {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+
+    def kept_tensors(self) -> dict[str, Tensor]:
+        """The averaged weights as a run keeps them: all, or those of an adapter."""
+        tuned = self.settings.finetune
+        own = trained_weights(self.model) if tuned and tuned.is_adapter else weights_of(self.model)
+        return {**own, **self.ema.tensors()}
 
     def progress_note(self) -> dict[str, Any]:
         """The progress as JSON."""
@@ -339,6 +351,41 @@ class Trainer:
             shares.append(seconds / (60 * config.minutes))
         return min(1.0, max(shares))
 
+    def _require_sums(self) -> None:
+        """Raise where several processes cannot compute what one would: each computes the loss of some rows."""
+        task = self.task
+        if self.processes.size == 1:
+            return
+        if isinstance(task, RolloutTask):
+            reason = "answers are sampled from the whole batch"
+        elif task.carries_state:
+            reason = "each batch continues the state of the one before"
+        elif task.uses_whole_batch:
+            reason = "the rows of a batch are examples for each other"
+        else:
+            return
+        raise ConfigError(f"{task.description} is trained by one process, got {self.processes.size}: {reason}")
+
+    def _seconds_since(self, start: float) -> float:
+        """The seconds since `start` by the clock of rank 0, on which all processes decide."""
+        return self.processes.agree(time.perf_counter() - start)
+
+    def _likelihoods(self) -> Likelihoods:
+        """Those of the validation batches, each computed by one process."""
+        task, device = self.task, self.hardware.device
+        batches = task.validation_batches(self.data)
+        if self.processes.size == 1 or not self._splits_validation:
+            return task.likelihoods(self.model, batches, device)
+        found = list(batches)
+        self._splits_validation = is_sum_over_batches(task.likelihoods(self.model, iter(found[:1]), device))
+        if not self._splits_validation:
+            return task.likelihoods(self.model, iter(found), device)
+        return join_likelihoods(
+            self.processes.map(
+                lambda own: [task.likelihoods(self.model, iter([batch]), device) for batch in own], found
+            )
+        )
+
     def _batches(self) -> Batches:
         config, task = self.config, self.task
         if task.carries_state:
@@ -367,8 +414,21 @@ class Trainer:
         """Whether a new model has parts that were solved; not where no validation rows may weight them."""
         if not self._is_new() or self.settings.data.shots is not None or self.config.release is not None:
             return False
-        seconds = None if self.config.minutes is None else _SOLVING_SHARE * 60 * self.config.minutes
-        return isinstance(self.task, PartSolver) and self.task.solve(self.model, self.data, seconds=seconds)
+        if not isinstance(self.task, PartSolver):
+            return False
+        task, seconds = self.task, None if self.config.minutes is None else _SOLVING_SHARE * 60 * self.config.minutes
+        if self.processes.size == 1:
+            return task.solve(self.model, self.data, seconds=seconds)
+
+        def solve() -> dict[str, Tensor]:
+            is_solved = task.solve(self.model, self.data, seconds=seconds)
+            return {name: tensor.detach().cpu() for name, tensor in weights_of(self.model).items()} if is_solved else {}
+
+        solved = self.processes.from_first(solve)
+        if solved:
+            resize_buffers(self.model, solved)
+            copy_weights(weights_of(self.model), solved)
+        return bool(solved)
 
     def _probe(
         self,
@@ -391,8 +451,9 @@ class Trainer:
             deadline=None if minutes is None else clock + share * 60 * minutes,
             should_stop=should_stop,
         )
-        if not is_solved:
+        if self.processes.any(not is_solved):
             return False
+        self.processes.share_weights(trained_weights(self.model))  # under a time limit they may differ
         self.ema.restore(trained_weights(self.model))
         # With few shots the validation rows select nothing, so the probe is a candidate only if nothing follows it.
         if is_alone or not is_few:
@@ -407,6 +468,8 @@ class Trainer:
         torch.manual_seed(mix(config.seed, step))
         first = (step - 1) * config.accumulate
         batches = [self.training_batch(first + index) for index in range(config.accumulate)]
+        if not self.processes.is_first:
+            torch.manual_seed(mix(config.seed, step, self.processes.rank))  # other rows, and other dropout
         decay, progress = self.ema.decay_at(step), self.used(step - 1)
         total = self.updater.update(batches, learning_rate=self._learning_rate(step), decay=decay, progress=progress)
         num_targets = sum(batch.num_targets for batch in batches)
@@ -414,7 +477,7 @@ class Trainer:
 
     def _thread_chooser(self) -> ThreadChooser | None:
         """On a CPU under a time limit, where runs are not reproducible anyway, the number of threads may change."""
-        if self.hardware.device.type != "cpu" or self.config.minutes is None:
+        if self.hardware.device.type != "cpu" or self.config.minutes is None or self.processes.size > 1:
             return None
         return ThreadChooser(torch.get_num_threads())
 
@@ -518,7 +581,8 @@ class Trainer:
         reference = self._score(rows[: score.num_rows]) if rows else None
         with self.ema.applied():
             digest = weights_digest(self.model, f"{self.settings.task!r} {self.settings.model!r}")
-        found = release(digest, score, None if reference is None else reference.value)
+        value = None if reference is None else reference.value
+        found = self.processes.from_first(lambda: release(digest, score, value))
         if self.progress.add_release(found.rank):
             save_best(self)
         line = {"step": self.progress.step, "valid_score": found.value, "valid_metric": score.metric}
@@ -573,6 +637,20 @@ class Trainer:
         if config.minutes and progress.seconds >= 60 * config.minutes:
             return "time limit reached"
         return f"{progress.step:,} steps completed"
+
+
+def is_sum_over_batches(found: Likelihoods) -> bool:
+    """Whether the likelihoods of batches can be computed one by one and joined."""
+    return type(found) is Likelihoods and not (found.carries_state or found.ranks or found.figures)
+
+
+def join_likelihoods(parts: Sequence[Likelihoods]) -> Likelihoods:
+    """Those of several batches, in order."""
+    return Likelihoods(
+        [loss for part in parts for loss in part.losses],
+        [count for part in parts for count in part.counts],
+        num_correct=tuple(number for part in parts for number in part.num_correct),
+    )
 
 
 class BatchPrefetcher:
