@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 import torch.distributed as dist
@@ -95,10 +95,18 @@ class _Child:
         for line in lines:
             print(line if self.rank == 0 or mark in line else f"{mark}{line}", end="", file=sys.stderr, flush=True)
 
-    def answer(self) -> dict[str, Any]:
-        """What it returned, or its error; only the reader knows whether it has answered."""
+    def close(self) -> None:
+        """Wait until it has ended, and all that it printed is read."""
+        self.process.wait()
         for reader in self._readers:
             reader.join()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+    def answer(self) -> dict[str, Any]:
+        """What it returned, or its error, once it is closed."""
         code = self.process.returncode
         if self._answer is not None:
             return self._answer
@@ -132,7 +140,7 @@ def _children(request: str, size: int, port: int, *, is_shared: bool) -> Iterato
         for child in children:
             if child.process.poll() is None:
                 child.process.kill()
-            child.process.wait()
+            child.close()
 
 
 def _environment(rank: int, size: int, port: int) -> dict[str, str]:

@@ -17,6 +17,7 @@ on the clock. The processes are those of `torchrun`, or those that `regard.runs.
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ Item = TypeVar("Item")
 
 _TIMEOUT = timedelta(hours=2)
 """How long a process waits for another one that is alive. The others notice at once when a process ends."""
+_LAST_WORD_SECONDS = 1.0
+"""torchrun stops the other processes when one ends: the one with the error has to print it first."""
 _BUCKET_BYTES = 25 * 2**20
 """Gradients are sent in parts of this size, the default of DistributedDataParallel."""
 _SIGNS_OF_A_LOST_PEER = ("gloo", "nccl", "connection", "peer", "timed out", "socket")
@@ -231,6 +234,9 @@ def joined(device: str = "auto") -> Iterator[Processes]:
     logger.addFilter(marker)
     try:
         yield started
+    except ProcessError:
+        time.sleep(_LAST_WORD_SECONDS)
+        raise
     finally:
         logger.removeFilter(marker)
         dist.destroy_process_group()

@@ -1,0 +1,71 @@
+"""Two processes that train together compute what one computes: the same weights, figures and rows."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.contracts.test_tasks import CASES
+from tests.training.distributed import jobs
+
+from regard.runs.launch import launch
+from regard.training.checkpoints import read_tensors
+
+JOBS = "tests.training.distributed.jobs:"
+ONE_PROCESS = {
+    "sentence-embedding": "the rows of a batch are examples for each other",
+    "preference-optimization": "answers are sampled from the whole batch",
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def both(names: list[str], folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The figures of one process and of two; the states are in the folders `one` and `two`."""
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+    one = jobs.train_all(names, str(folder / "one"), joins=False)
+    two = launch(f"{JOBS}train_all", {"names": names, "folder": str(folder / "two")}, 2)
+    return one, two
+
+
+def require_equal(name: str, folder: Path, *, atol: float = 1e-12) -> None:
+    one, two = (read_tensors(folder / each / f"{name}.safetensors")[0] for each in ("one", "two"))
+    assert one.keys() == two.keys()
+    for key, tensor in one.items():
+        torch.testing.assert_close(two[key], tensor, rtol=1e-9, atol=atol, msg=lambda text: f"{name}, {key}: {text}")
+
+
+def require_equal_figures(one: list[dict[str, Any]], two: list[dict[str, Any]], *, rel: float) -> None:
+    assert [line.keys() for line in one] == [line.keys() for line in two]
+    for expected, line in zip(one, two, strict=True):
+        for name, value in expected.items():
+            assert line[name] == (value if isinstance(value, str) else pytest.approx(value, rel=rel)), (name, line)
+
+
+def test_two_processes_compute_the_weights_and_figures_of_one(tmp_path: Path):
+    names = list(jobs.TRAININGS)
+    one, two = both(names, tmp_path)
+    for name in names:
+        require_equal(name, tmp_path)
+        require_equal_figures(one[name], two[name], rel=1e-9)
+        assert len(one[name]) > 2
+
+
+def test_two_processes_train_every_task_as_one_does_or_say_why_not(tmp_path: Path):
+    names = list(CASES)
+    one, two = both(names, tmp_path)
+    for name in names:
+        if isinstance(two[name], str):
+            reason = next(reason for task, reason in ONE_PROCESS.items() if name.startswith(task))
+            assert reason in two[name]
+            continue
+        require_equal(name, tmp_path)
+        require_equal_figures(one[name], two[name], rel=1e-6)
