@@ -76,6 +76,8 @@ _MAY_CHANGE = {
         "checkpoint_every",
         "keep_checkpoints",
         "device",
+        "sharding",
+        "activation_checkpointing",
         "tensorboard",
         "baseline",
     ),
@@ -190,7 +192,8 @@ def train(
     )
     if resume and out is None:
         raise RunError("to resume a run, name its folder")
-    with joined_for(values) as group:
+    before = RunFolder(out).read_settings().model_dump() if resume and out is not None else {}
+    with joined_for(merge_tables(before, values)) as group:
         if resume or (out is not None and is_continued(out, overwrite=overwrite)):
             return resume_run(
                 RunFolder(out or ""),
@@ -212,8 +215,8 @@ def train(
 @contextmanager
 def joined_for(values: Mapping[str, Any]) -> Iterator[Processes]:
     """The processes that train a run with these settings, where torchrun or `launch` has started several."""
-    device = str(require_table(values.get("train", {}), "train").get("device", "auto"))
-    with joined(device) as group:
+    train = require_table(values.get("train", {}), "train")
+    with joined(str(train.get("device", "auto")), is_group_of_one=train.get("sharding") == "full") as group:
         yield group
 
 

@@ -139,7 +139,8 @@ class Processes:
         total = total.clone()
         with _peers():
             works = [dist.all_reduce(total, async_op=True)]
-            dist.all_reduce(is_used, dist.ReduceOp.MAX)
+            if trained:
+                dist.all_reduce(is_used, dist.ReduceOp.MAX)
             used = [parameter for parameter, flag in zip(trained, is_used.tolist(), strict=True) if flag]
             for bucket in _buckets(used):
                 flat = torch.cat([_gradient(parameter).reshape(-1) for parameter in bucket])
@@ -214,14 +215,23 @@ def may_restart() -> bool:
 
 
 @contextmanager
-def joined(device: str = "auto") -> Iterator[Processes]:
+def joined(device: str = "auto", *, is_group_of_one: bool = False) -> Iterator[Processes]:
     """Join the processes that torchrun, or another launcher with the same environment, has started.
 
     Ranks above 0 show warnings only, with their rank. `device` is the setting: on GPUs, each process has its own.
+    Sharding needs a group also for one process: `is_group_of_one`.
     """
     started = started_processes()
-    if started.size == 1 or dist.is_initialized():
+    if dist.is_initialized() or (started.size == 1 and not is_group_of_one):
         yield processes()
+        return
+    if started.size == 1:
+        backend = "cpu:gloo,cuda:nccl" if device != "cpu" and torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            yield ALONE
+        finally:
+            dist.destroy_process_group()
         return
     local_rank = int(os.environ.get("LOCAL_RANK", str(started.rank)))
     backend = "gloo"

@@ -11,11 +11,12 @@ was interrupted anywhere continues as if it had not been.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,9 @@ from regard.training.probe import PROBE_SHARE, probe_head
 from regard.training.schedules import cooldown_progress, lr_multiplier
 from regard.training.settings import ResolvedSettings, num_released_rows
 from regard.training.update import Updater, can_use_cuda_graphs
+
+if TYPE_CHECKING:
+    from regard.training.sharding import ShardedModel
 
 Releaser = Callable[[str, SelectionScore, float | None], Release]
 """From a hash of the weights, their score on validation rows and that on training rows to what may be used of it."""
@@ -151,6 +155,7 @@ class Trainer:
         self.processes = processes()
         self._require_sums()
         self.batches = self._batches()
+        self.sharded = self._shard()
         self.optimizer = make_optimizer(
             config.optimizer,
             model,
@@ -159,10 +164,13 @@ class Trainer:
             weight_decay=config.weight_decay,
             lr_multipliers=lr_multipliers(model, settings.finetune),
         )
+        if self.sharded is not None:
+            self.sharded.adapt(self.optimizer)
         self.ema = WeightAverage(model, config.ema_decay)
         self.updater = Updater(
-            model, task, self.optimizer, self.ema, settings, hardware, is_compiled=config.compile == "always"
-        )
+            model, task, self.optimizer, self.ema, settings, hardware, is_compiled=config.compile == "always",
+            sharded_loss=self.sharded,
+        )  # fmt: skip
         self.progress = Progress()
         self._splits_validation = True
         """Whether the likelihoods of validation batches can be computed by different processes."""
@@ -244,9 +252,19 @@ class Trainer:
 
     def validate(self) -> Likelihoods:
         """The likelihoods of the validation data under the averaged weights."""
+        with self.averaged_model() as model, self.hardware.autocast():
+            return self._likelihoods(model)
+
+    @contextmanager
+    def averaged_model(self) -> Iterator[nn.Module]:
+        """The model in evaluation mode with the averaged weights; of a sharded one, a whole copy."""
+        if self.sharded is not None:
+            with self.sharded.whole({**weights_of(self.model), **self.ema.tensors()}) as model:
+                yield model
+            return
         self.model.eval()
-        with self.ema.applied(), self.hardware.autocast():
-            return self._likelihoods()
+        with self.ema.applied():
+            yield self.model
 
     def score(self) -> SelectionScore | None:
         """The headline score of the averaged weights on validation rows; None where weights are selected by loss."""
@@ -277,16 +295,15 @@ class Trainer:
             headline = self.task.headline(rows)
             metric = find_metric(headline).certified_by or headline
             num_rows = num_rows or num_released_rows(self.task, len(rows))
-        score = partial(self.task.selection_score, self.model, rows, num_rows=num_rows, metric=metric)
+        score = partial(self.task.selection_score, rows=rows, num_rows=num_rows, metric=metric)
         if self.processes.size > 1:
             score = partial(score, spread=self.processes.map)
-        self.model.eval()
         if self.task.architecture == "encoder-decoder":
             # A step of generation is too little work to be shared by threads, and has a cache in the weights' dtype.
-            with self.ema.applied(), threads(1):
-                return score()
-        with self.ema.applied(), self.hardware.autocast():
-            return score()
+            with self.averaged_model() as model, threads(1):
+                return score(model)
+        with self.averaged_model() as model, self.hardware.autocast():
+            return score(model)
 
     def training_batch(self, number: int) -> Batch:
         """Training batch `number`, with what the current model adds to it."""
@@ -305,13 +322,21 @@ class Trainer:
             "state": self._carried_state(),
             "task": self.task.state_tensors() if isinstance(self.task, RolloutTask) else {},
         }
-        return {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+        return self._whole(
+            {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+        )
 
     def kept_tensors(self) -> dict[str, Tensor]:
         """The averaged weights as a run keeps them: all, or those of an adapter."""
         tuned = self.settings.finetune
         own = trained_weights(self.model) if tuned and tuned.is_adapter else weights_of(self.model)
-        return {**own, **self.ema.tensors()}
+        return self._whole({**own, **self.ema.tensors()})
+
+    def _whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a sharded model as a whole, for rank 0 to write; all processes take part."""
+        if self.sharded is None:
+            return tensors
+        return self.sharded.gather(tensors, is_kept=self.processes.is_first)
 
     def progress_note(self) -> dict[str, Any]:
         """The progress as JSON."""
@@ -327,6 +352,8 @@ class Trainer:
                 raise CheckpointError(f"not a checkpoint of a training run: it has {name}")
             parts[part][rest] = tensor
         resize_buffers(self.model, parts["model"])
+        if self.sharded is not None:
+            parts = self.sharded.scatter_parts(parts)
         copy_weights(trained_weights(self.model), parts["model"])
         self.ema.restore(parts["ema"])
         restore_optimizer(self.optimizer, self.model, parts["optimizer"])
@@ -370,20 +397,36 @@ class Trainer:
         """The seconds since `start` by the clock of rank 0, on which all processes decide."""
         return self.processes.agree(time.perf_counter() - start)
 
-    def _likelihoods(self) -> Likelihoods:
+    def _shard(self) -> "ShardedModel | None":
+        """The sharded model, where the settings have one; activations that are kept are chosen, too."""
+        config, tuned = self.config, self.settings.finetune
+        is_sharded = config.sharding == "full"
+        if not (config.activation_checkpointing or is_sharded):
+            return None
+        from regard.training.sharding import ShardedModel, recompute_activations  # takes a second to import
+
+        if is_sharded and tuned is not None and tuned.probe:
+            raise ConfigError("finetune.probe solves the head of a whole model: with train.sharding it must be false")
+        if is_sharded and config.compile == "always":
+            raise ConfigError("a sharded model is not compiled: with train.sharding, train.compile must be never")
+        size = self.processes.size
+        sharded = ShardedModel(self.model, self.task.loss, self.hardware, size=size) if is_sharded else None
+        if config.activation_checkpointing:
+            recompute_activations(self.model)
+        return sharded
+
+    def _likelihoods(self, model: nn.Module) -> Likelihoods:
         """Those of the validation batches, each computed by one process."""
         task, device = self.task, self.hardware.device
         batches = task.validation_batches(self.data)
         if self.processes.size == 1 or not self._splits_validation:
-            return task.likelihoods(self.model, batches, device)
+            return task.likelihoods(model, batches, device)
         found = list(batches)
-        self._splits_validation = is_sum_over_batches(task.likelihoods(self.model, iter(found[:1]), device))
+        self._splits_validation = is_sum_over_batches(task.likelihoods(model, iter(found[:1]), device))
         if not self._splits_validation:
-            return task.likelihoods(self.model, iter(found), device)
+            return task.likelihoods(model, iter(found), device)
         return join_likelihoods(
-            self.processes.map(
-                lambda own: [task.likelihoods(self.model, iter([batch]), device) for batch in own], found
-            )
+            self.processes.map(lambda own: [task.likelihoods(model, iter([batch]), device) for batch in own], found)
         )
 
     def _batches(self) -> Batches:
@@ -579,8 +622,8 @@ class Trainer:
         assert score is not None, "weights are selected by score"
         rows = self.data.train_rows() if self.config.thresholdout is not None else []
         reference = self._score(rows[: score.num_rows]) if rows else None
-        with self.ema.applied():
-            digest = weights_digest(self.model, f"{self.settings.task!r} {self.settings.model!r}")
+        with self.averaged_model() as model:
+            digest = weights_digest(model, f"{self.settings.task!r} {self.settings.model!r}")
         value = None if reference is None else reference.value
         found = self.processes.from_first(lambda: release(digest, score, value))
         if self.progress.add_release(found.rank):
@@ -592,9 +635,11 @@ class Trainer:
     def _blend(self) -> None:
         if not isinstance(self.task, PartSolver):
             return
-        self.model.eval()
-        with self.ema.applied(), self.hardware.autocast():
-            self.task.blend(self.model, self.task.validation_batches(self.data), self.hardware.device)
+        with self.averaged_model() as model, self.hardware.autocast():
+            self.task.blend(model, self.task.validation_batches(self.data), self.hardware.device)
+            for own, fitted in zip(self.model.buffers(), model.buffers(), strict=True):
+                if own is not fitted:
+                    own.copy_(fitted)
 
     def _finite(self, value: float, what: str) -> float:
         if not math.isfinite(value):
@@ -607,7 +652,7 @@ class Trainer:
     def _require_finite_weights(self) -> None:
         """The loss is of the weights before a step; a checkpoint has those after it."""
         for weight in self.model.parameters():
-            self._finite(float(weight.detach().sum()), "sum of some weights")
+            self._finite(float(self._whole({"": weight.detach().sum()}).get("", 0.0)), "sum of some weights")
 
     @property
     def _has_diverged(self) -> bool:

@@ -6,7 +6,7 @@ replayed. What changes from step to step (the batch, the learning rate, the deca
 of the average, the seed) is in tensors that are filled before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,7 @@ class Updater:
         hardware: Hardware,
         *,
         is_compiled: bool = False,
+        sharded_loss: Callable[[nn.Module, Batch, Objective], Tensor] | None = None,
     ) -> None:
         self.model, self.task, self.optimizer, self.ema = model, task, optimizer, ema
         self.config, self.hardware = settings.train, hardware
@@ -63,7 +64,8 @@ class Updater:
         self._processes = processes()
         self._batch_norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
         self._objective = make_objective(settings.train, hardware)
-        self._loss = task.loss
+        self._is_sharded = sharded_loss is not None
+        self._loss = sharded_loss or task.loss
         if is_compiled:
             exclude_from_compile()
             self._loss = torch.compile(task.loss, dynamic=None)
@@ -106,14 +108,14 @@ class Updater:
             except (RuntimeError, torch.OutOfMemoryError) as error:
                 if not (is_out_of_memory(error) and self._may_split) or not self._halve(batches):
                     raise
-        total = self._processes.sum_gradients(list(self.model.parameters()), total)
+        total = self._sum_over_processes(total)
         self._apply(decay)
         return total
 
     @property
     def _may_split(self) -> bool:
-        """Whether batches may be split; not where processes compute statistics of a batch together."""
-        return self.config.auto_batch and not (self._processes.size > 1 and self._batch_norms)
+        """Whether batches may be split; not where processes communicate within a forward and backward pass."""
+        return self.config.auto_batch and not (self._is_sharded or (self._processes.size > 1 and self._batch_norms))
 
     def _halve(self, batches: Sequence[Batch]) -> bool:
         """Split each batch into twice as many parts from now on; False if its rows cannot be split further."""
@@ -133,7 +135,12 @@ class Updater:
 
     def gradients(self, batches: Sequence[Batch]) -> Tensor:
         """Add the gradients of `batches`, as if they were one, to those of the weights; returns the summed loss."""
-        return self._processes.sum_gradients(list(self.model.parameters()), self._local_gradients(batches))
+        return self._sum_over_processes(self._local_gradients(batches))
+
+    def _sum_over_processes(self, total: Tensor) -> Tensor:
+        """Sum the gradients, and return the sum of `total`; those of sharded weights are summed in backward."""
+        parameters = [] if self._is_sharded else list(self.model.parameters())
+        return self._processes.sum_gradients(parameters, total)
 
     def _local_gradients(self, batches: Sequence[Batch]) -> Tensor:
         """The gradients of this process's rows: the number of targets is that of all rows."""
@@ -245,6 +252,7 @@ def can_use_cuda_graphs(settings: ResolvedSettings, hardware: Hardware) -> bool:
     traits = OPTIMIZER_TRAITS.get(config.optimizer)
     is_possible = is_possible and (traits is None or traits.is_capturable)
     is_possible = is_possible and processes().size == 1  # gradients are summed between backward and optimizer
+    is_possible = is_possible and config.sharding == "none" and not config.activation_checkpointing
     return hardware.device.type == "cuda" and is_possible
 
 

@@ -55,13 +55,15 @@ TRAININGS: dict[str, Callable[[], Trainer]] = {
     "muon": lambda: make_trainer(pairs(optimizer="muon")),
     "fewer rows than processes": lambda: make_trainer(pairs(batch_tokens=1)),
     "split rows": _halved_on_one_process,
+    "sharded adamw": lambda: make_trainer(pairs(accumulate=2, sharding="full")),
+    "sharded muon": lambda: make_trainer(pairs(optimizer="muon", sharding="full", activation_checkpointing=True)),
 }
 
 
 def contract_case(name: str, folder: Path) -> Trainer:
     """The trainer of a registered task; where its predictions cannot be scored, weights are selected by loss."""
     case = CASES[name]
-    place = folder / str(processes().rank)
+    place = folder / name / str(processes().rank)
     place.mkdir(parents=True, exist_ok=True)
     data = case.rows(place)
     made = tiny(case.task, data, preset=case.preset, **case.settings)
@@ -82,7 +84,7 @@ def train_all(names: list[str], folder: str, *, joins: bool = True) -> dict[str,
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
-    with joined("cpu") if joins else nullcontext(), TemporaryDirectory() as made:
+    with joined("cpu", is_group_of_one=joins) if joins else nullcontext(), TemporaryDirectory() as made:
         for name in names:
             try:
                 trainer = TRAININGS[name]() if name in TRAININGS else contract_case(name, Path(made))
