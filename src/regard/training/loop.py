@@ -380,18 +380,9 @@ class Trainer:
 
     def _require_sums(self) -> None:
         """Raise where several processes cannot compute what one would: each computes the loss of some rows."""
-        task = self.task
-        if self.processes.size == 1:
-            return
-        if isinstance(task, RolloutTask):
-            reason = "answers are sampled from the whole batch"
-        elif task.carries_state:
-            reason = "each batch continues the state of the one before"
-        elif task.uses_whole_batch:
-            reason = "the rows of a batch are examples for each other"
-        else:
-            return
-        raise ConfigError(f"{task.description} is trained by one process, got {self.processes.size}: {reason}")
+        size, reason = self.processes.size, why_not_shared(self.task)
+        if size > 1 and reason is not None:
+            raise ConfigError(f"{self.task.description} is trained by one process, got {size}: {reason}")
 
     def _seconds_since(self, start: float) -> float:
         """The seconds since `start` by the clock of rank 0, on which all processes decide."""
@@ -682,6 +673,15 @@ class Trainer:
         if config.minutes and progress.seconds >= 60 * config.minutes:
             return "time limit reached"
         return f"{progress.step:,} steps completed"
+
+
+def why_not_shared(task: Task[Any]) -> str | None:
+    """Why the rows of a batch cannot be shared by several processes; None where they can."""
+    if isinstance(task, RolloutTask):
+        return "answers are sampled from the whole batch"
+    if task.carries_state:
+        return "each batch continues the state of the one before"
+    return "the rows of a batch are examples for each other" if task.uses_whole_batch else None
 
 
 def is_sum_over_batches(found: Likelihoods) -> bool:

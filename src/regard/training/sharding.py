@@ -11,6 +11,7 @@ are summed and scattered. Checkpoints have whole tensors, so that any number of 
 """
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
@@ -53,8 +54,8 @@ class ShardedModel:
 
     def __init__(self, model: nn.Module, loss: Callable[..., Tensor], hardware: Hardware, *, size: int) -> None:
         require_blocks(model, "train.sharding")
-        self._whole = copy.deepcopy(model).to("meta")
-        self._model, self._device = model, hardware.device
+        self._model, self._whole = model, copy.deepcopy(model)
+        self._free()
         mesh = init_device_mesh(hardware.device.type, (size,))
         # Autocast computes the products in bfloat16 in any case: sent in bfloat16, weights are half as large.
         narrow = torch.bfloat16 if hardware.precision == "bfloat16" else None
@@ -71,7 +72,10 @@ class ShardedModel:
                 module.set_gradient_divide_factor(1.0)  # losses are divided by the targets of all rows
 
     def __call__(self, model: nn.Module, batch: Any, objective: Any) -> Tensor:
-        return self.loss(batch, objective)
+        with warnings.catch_warnings():
+            # It advises against changing the output of a block in place, which no model here does.
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
+            return self.loss(batch, objective)
 
     def adapt(self, optimizer: AnyOptimizer) -> None:
         """Let Muon orthogonalize whole matrices."""
@@ -82,16 +86,23 @@ class ShardedModel:
     @contextmanager
     def whole(self, weights: Mapping[str, Tensor]) -> Iterator[nn.Module]:
         """A model with all of these weights, as long as the context lasts; every process has one."""
-        whole = self._whole
-        resize_buffers(whole, weights)
-        whole.to_empty(device=self._device)
+        resize_buffers(self._whole, weights)
         with torch.no_grad():
-            for name, tensor in weights_of(whole).items():
+            for name, tensor in weights_of(self._whole).items():
+                tensor.untyped_storage().resize_(self._sizes.get(name, tensor.untyped_storage().nbytes()))
                 tensor.copy_(whole_tensor(weights[name]))
         try:
-            yield whole.eval()
+            yield self._whole.eval()
         finally:
-            whole.to("meta")
+            self._free()
+
+    def _free(self) -> None:
+        """Keep the modules of the whole copy, whose tied weights stay tied, without their memory."""
+        self._sizes = {}
+        for name, tensor in weights_of(self._whole).items():
+            self._sizes[name] = tensor.untyped_storage().nbytes()
+        for tensor in weights_of(self._whole).values():
+            tensor.untyped_storage().resize_(0)
 
     def gather(self, tensors: Mapping[str, Tensor], *, is_kept: bool) -> dict[str, Tensor]:
         """Whole tensors, one by one, on the CPU of those processes that keep them."""

@@ -1,7 +1,6 @@
 """What the processes of a test compute: trainings in float64, each described by a name, with results in a file."""
 
 import json
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,13 +35,6 @@ def pairs(**train: Any) -> Tiny:
     return tiny("seq2seq", ROWS, tokenizer="bytes", train={**STEPS, **PLAIN, **train})
 
 
-def _halved_on_one_process() -> Trainer:
-    """As if the second process had run out of memory."""
-    trainer = make_trainer(pairs())
-    trainer.updater.num_pieces = 1 + processes().rank
-    return trainer
-
-
 def make_trainer(made: Tiny, **more: Any) -> Trainer:
     settings = made.settings.changed(train={**made.settings.train.model_dump(), **more})
     torch.manual_seed(0)
@@ -50,14 +42,21 @@ def make_trainer(made: Tiny, **more: Any) -> Trainer:
     return Trainer(model, made.task, made.data, settings, choose_hardware("cpu", "float32", 12))
 
 
-TRAININGS: dict[str, Callable[[], Trainer]] = {
-    "adamw": lambda: make_trainer(pairs(accumulate=2)),
-    "muon": lambda: make_trainer(pairs(optimizer="muon")),
-    "fewer rows than processes": lambda: make_trainer(pairs(batch_tokens=1)),
-    "split rows": _halved_on_one_process,
-    "sharded adamw": lambda: make_trainer(pairs(accumulate=2, sharding="full")),
-    "sharded muon": lambda: make_trainer(pairs(optimizer="muon", sharding="full", activation_checkpointing=True)),
+TRAININGS: dict[str, dict[str, Any]] = {
+    "adamw": {"accumulate": 2},
+    "muon": {"optimizer": "muon"},
+    "fewer rows than processes": {"batch_tokens": 1},
+    "split rows": {},
+    "sharded adamw": {"accumulate": 2, "sharding": "full"},
+    "sharded muon": {"optimizer": "muon", "sharding": "full", "activation_checkpointing": True},
 }
+
+
+def trainer_of(name: str, changes: dict[str, Any]) -> Trainer:
+    trainer = make_trainer(pairs(**{**TRAININGS[name], **changes}))
+    if name == "split rows":  # as if the second process had run out of memory
+        trainer.updater.num_pieces = 1 + processes().rank
+    return trainer
 
 
 def contract_case(name: str, folder: Path) -> Trainer:
@@ -79,7 +78,7 @@ def contract_case(name: str, folder: Path) -> Trainer:
     return make_trainer(made, **changes, select_by="score" if made.task.selects_by_score("cpu") else "loss")
 
 
-def train_all(names: list[str], folder: str, *, joins: bool = True) -> dict[str, Any]:
+def train_all(names: list[str], folder: str, *, joins: bool = True, changes: Any = None) -> dict[str, Any]:
     """Train each; writes the states of the trainings, and returns their figures, or why they cannot be trained."""
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
@@ -87,7 +86,7 @@ def train_all(names: list[str], folder: str, *, joins: bool = True) -> dict[str,
     with joined("cpu", is_group_of_one=joins) if joins else nullcontext(), TemporaryDirectory() as made:
         for name in names:
             try:
-                trainer = TRAININGS[name]() if name in TRAININGS else contract_case(name, Path(made))
+                trainer = trainer_of(name, changes or {}) if name in TRAININGS else contract_case(name, Path(made))
             except RegardError as error:
                 found[name] = str(error)
                 continue
