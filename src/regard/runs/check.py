@@ -123,7 +123,7 @@ def _check_training(run: Run) -> Iterator[Equality]:
         return
     yield _check_resuming(run, data)
     yield from _check_accumulation(run, data)
-    yield _check_processes(run, data)
+    yield from _check_processes(run, data)
 
 
 def _training_data(run: Run) -> Prepared:
@@ -240,10 +240,11 @@ def _num_rows(batch: Batch) -> int:
     return next(tensor.size(0) for tensor in batch.tensors() if tensor is not None)
 
 
-def _check_processes(run: Run, data: Prepared) -> Equality:
+def _check_processes(run: Run, data: Prepared) -> Iterator[Equality]:
     """The rows of a batch in one process, and spread over two."""
     if (reason := why_not_shared(run.task)) is not None:
-        return Equality(_PROCESSES, reason, "not applicable")
+        yield Equality(_PROCESSES, reason, "not applicable")
+        return
     one = _shared_gradients(_trainer(run, data))
     with TemporaryDirectory(prefix="regard-check-") as folder:
         path = Path(folder) / "gradients.safetensors"
@@ -251,10 +252,11 @@ def _check_processes(run: Run, data: Prepared) -> Equality:
             with quiet_logs():
                 launch(_SHARED_GRADIENTS, {"run": str(run.path), "path": str(path)}, 2)
         except (RunError, ProcessError, DeviceError) as error:
-            return Equality(_PROCESSES, "two processes compute the gradients together", "fails", where=str(error))
+            yield Equality(_PROCESSES, "two processes compute the gradients together", "fails", where=str(error))
+            return
         two, _ = read_tensors(path)
     compared = "the loss and all gradients of two batches, by one process and by two, in float64"
-    return _compare(_PROCESSES, compared, one, two, tolerance=_DOUBLE_TOLERANCE, is_joint=True)
+    yield _compare(_PROCESSES, compared, one, two, tolerance=_DOUBLE_TOLERANCE, is_joint=True)
 
 
 def write_shared_gradients(run: str, path: str) -> None:

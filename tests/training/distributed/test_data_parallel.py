@@ -83,3 +83,26 @@ def test_two_processes_train_every_task_as_one_does_or_say_why_not(tmp_path: Pat
             continue
         require_equal(name, tmp_path, atol=1e-7)  # some losses are computed in float32 from the logits on
         require_equal_figures(one[name], two[name], rel=1e-6)
+
+
+def test_a_checkpoint_of_two_processes_is_continued_by_one_and_the_other_way_round(tmp_path: Path):
+    """Each row is computed once in an epoch, whoever computes it, and the last checkpoint is that of one process."""
+    found = {}
+    for name, sizes in {"one": (1, 1), "two, one": (2, 1), "one, two": (1, 2)}.items():
+        steps: list[Any] = []
+        for size, stop_at in zip(sizes, (4, 9), strict=True):
+            arguments = {"folder": str(tmp_path / name), "size": size, "stop_at": stop_at}
+            (tmp_path / name).mkdir(exist_ok=True)
+            if size == 1:
+                steps += jobs.rows_of_each_step(**arguments)
+            else:
+                steps += launch(f"{JOBS}rows_of_each_step", arguments, size)
+        found[name] = [sorted(row for own in step for row in own) for step in steps]
+        assert all(len(own) > 0 for step in steps for own in step)
+        assert len(steps) == 9
+    assert found["two, one"] == found["one"] == found["one, two"]
+    expected, _ = read_tensors(tmp_path / "one" / "step-000000009.safetensors")
+    for name in ("two, one", "one, two"):
+        tensors, _ = read_tensors(tmp_path / name / "step-000000009.safetensors")
+        for key, tensor in expected.items():
+            assert float((tensors[key] - tensor).abs().max()) < 1e-12, key
