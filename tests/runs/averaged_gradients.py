@@ -1,4 +1,4 @@
-"""What a process of `regard check` computes where gradients of processes are averaged instead of summed: a seeded bug."""
+"""What a process of `regard check` computes where gradients are averaged instead of summed: a seeded bug."""
 
 from collections.abc import Sequence
 
