@@ -147,8 +147,8 @@ def finetune(
         ),
     )
     with joined_for(values) as group:
-        if out is not None and is_continued(out, overwrite=overwrite):
-            return resume_run(RunFolder(out), rows=rows, show_progress=show_progress)
+        if is_continued(out, overwrite=overwrite):
+            return resume_run(RunFolder(out or ""), rows=rows, show_progress=show_progress)
         folder = vacant_folder(group, out, paths, overwrite=overwrite)
         prepared, resolved, trainer = set_up_together(
             group, lambda: set_up_finetuning(Path(base), values, method=method, rows=rows), rows

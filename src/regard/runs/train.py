@@ -194,7 +194,7 @@ def train(
         raise RunError("to resume a run, name its folder")
     before = RunFolder(out).read_settings().model_dump() if resume and out is not None else {}
     with joined_for(merge_tables(before, values)) as group:
-        if resume or (out is not None and is_continued(out, overwrite=overwrite)):
+        if resume or is_continued(out, overwrite=overwrite):
             return resume_run(
                 RunFolder(out or ""),
                 values if resume else {},
@@ -233,11 +233,13 @@ def vacant_folder(
     return RunFolder(group.from_first(find))
 
 
-def is_continued(out: str | os.PathLike[str], *, overwrite: bool) -> bool:
+def is_continued(out: str | os.PathLike[str] | None, *, overwrite: bool) -> bool:
     """Whether torchrun has started a run again that a failed process began: it is resumed."""
     if may_restart() and overwrite:
         raise ConfigError("a run that torchrun may restart cannot replace another one: name another folder")
-    return is_restarted() and RunFolder(out).exists
+    if may_restart() and out is None:
+        raise ConfigError("a run that torchrun may restart needs a folder by which it is known: name the run folder")
+    return out is not None and is_restarted() and RunFolder(out).exists
 
 
 SetUp = tuple[Prepared, ResolvedSettings, Trainer]

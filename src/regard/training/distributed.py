@@ -32,7 +32,7 @@ from regard.errors import ConfigError, DeviceError, ProcessError
 from regard.logging import logger
 
 Result = TypeVar("Result")
-Item = TypeVar("Item")
+Input = TypeVar("Input")
 
 _TIMEOUT = timedelta(hours=2)
 """How long a process waits for another one that is alive. The others notice at once when a process ends."""
@@ -95,7 +95,7 @@ class Processes:
             dist.broadcast_object_list(values, src=0)
         return values
 
-    def gather(self, value: Item) -> list[Item]:
+    def gather(self, value: Input) -> list[Input]:
         """The values of all processes, by rank."""
         if self.size == 1:
             return [value]
@@ -104,7 +104,7 @@ class Processes:
             dist.all_gather_object(found, value)
         return found
 
-    def map(self, compute: Callable[[Sequence[Item]], Sequence[Result]], items: Sequence[Item]) -> list[Result]:
+    def map(self, compute: Callable[[Sequence[Input]], Sequence[Result]], items: Sequence[Input]) -> list[Result]:
         """`compute` of all items, each of which is computed by one process; the order is kept."""
         if self.size == 1:
             return list(compute(items))

@@ -70,6 +70,7 @@ class ShardedModel:
         for module in self.loss.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # losses are divided by the targets of all rows
+                module.set_force_sum_reduction_for_comms(True)  # gloo has no other
 
     def __call__(self, model: nn.Module, batch: Any, objective: Any) -> Tensor:
         with warnings.catch_warnings():

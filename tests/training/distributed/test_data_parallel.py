@@ -40,7 +40,7 @@ def require_equal(name: str, folder: Path, *, atol: float = 1e-12) -> None:
     assert one.keys() == two.keys()
     for key, tensor in one.items():
         if tensor.numel():
-            scale = max(1.0, float(tensor.abs().max()))
+            scale = max(1.0, float(tensor.double().abs().max()))
             difference = float((two[key].double() - tensor.double()).abs().max())
             assert difference <= atol * scale, (name, key, difference)
 
