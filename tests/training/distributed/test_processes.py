@@ -6,18 +6,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from tests.command_line import call
 
 import regard
-from regard.errors import ConfigError
+from regard.errors import ConfigError, RunError
 from regard.runs.folder import RunFolder
 from regard.runs.launch import launch
 from regard.training.checkpoints import checkpoint_paths, read_tensors
 
+NUM_STEPS = 40
 PATIENCE = 240.0
 """Seconds after which a process that shows no progress is taken for hung."""
 SETTINGS = {
@@ -31,13 +33,23 @@ SETTINGS = {
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    path = tmp_path / "pairs.tsv"
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("data")
+    path = folder / "pairs.tsv"
     path.write_text("".join(f"{'ab' * (row % 9)}{row}\t{row}{'x' * (row % 5)}\n" for row in range(60)))
-    return str(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_CACHE", str(folder / "cache"))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield str(path)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data: str) -> Path:
+    """The run of one process."""
+    torch.set_default_dtype(torch.float32)
+    return regard.train(data, out=Path(data).parent / "one", steps=NUM_STEPS, task="seq2seq", model="transformer-tiny",
+                        settings=SETTINGS, show_progress=False).path  # fmt: skip
 
 
 def options(steps: int) -> list[str]:
@@ -55,8 +67,20 @@ def wait_for(is_true: Callable[[], object], process: subprocess.Popen[str]) -> N
         time.sleep(0.1)
 
 
-def start(command: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.fixture
+def start() -> Iterator[Callable[[list[str]], subprocess.Popen[str]]]:
+    """Starts a command, which does not outlive the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(command: list[str]) -> subprocess.Popen[str]:
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate(timeout=PATIENCE)
 
 
 def regard_command(*arguments: object) -> list[str]:
@@ -81,11 +105,11 @@ def children_of(process: subprocess.Popen[str]) -> list[int]:
     return [int(number) for number in text.split()]
 
 
-def test_a_run_of_two_processes_is_stopped_resumed_by_one_and_equal_to_that_of_one(data: str, tmp_path: Path):
-    one, two = tmp_path / "one", tmp_path / "two"
-    regard.train(data, out=one, steps=40, task="seq2seq", model="transformer-tiny", settings=SETTINGS,
-                 show_progress=False)  # fmt: skip
-    process = start(regard_command("train", data, "--out", two, "--processes", 2, *options(40)))
+def test_a_run_of_two_processes_is_stopped_resumed_by_one_and_equal_to_that_of_one(
+    data: str, undisturbed: Path, tmp_path: Path, start
+):
+    one, two = undisturbed, tmp_path / "two"
+    process = start(regard_command("train", data, "--out", two, "--processes", 2, *options(NUM_STEPS)))
     wait_for(lambda: len(checkpoint_paths(two / "checkpoints")) > 1, process)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=PATIENCE)
@@ -94,6 +118,7 @@ def test_a_run_of_two_processes_is_stopped_resumed_by_one_and_equal_to_that_of_o
     assert "the state is saved" in err
     stopped = int(err.split("stopped at step ")[1].split(";")[0])
     assert checkpoint_paths(two / "checkpoints")[-1].stem == f"step-{stopped:09d}"
+    torch.set_default_dtype(torch.float32)
     answer = call("train", "--out", two, "--resume", "--quiet")
     assert answer.code == 0, answer.err
     require_same_weights(one, two)
@@ -104,13 +129,13 @@ def test_a_run_of_two_processes_is_stopped_resumed_by_one_and_equal_to_that_of_o
     assert not (two / "lock").exists()
 
 
-def test_a_killed_process_is_started_again_by_torchrun_and_the_weights_are_the_same(data: str, tmp_path: Path):
-    one, two = tmp_path / "one", tmp_path / "two"
-    regard.train(data, out=one, steps=40, task="seq2seq", model="transformer-tiny", settings=SETTINGS,
-                 show_progress=False)  # fmt: skip
+def test_a_killed_process_is_started_again_by_torchrun_and_the_weights_are_the_same(
+    data: str, undisturbed: Path, tmp_path: Path, start
+):
+    one, two = undisturbed, tmp_path / "two"
     elastic = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1",
                "--standalone", "-m", "regard"]  # fmt: skip
-    process = start([*elastic, "train", data, "--out", str(two), *options(40)])
+    process = start([*elastic, "train", data, "--out", str(two), *options(NUM_STEPS)])
     wait_for(lambda: len(checkpoint_paths(two / "checkpoints")) > 1, process)
     victim = children_of(process)[-1]
     os.kill(victim, signal.SIGKILL)
@@ -129,7 +154,7 @@ def test_the_error_of_one_process_is_the_one_line_and_ends_all(data: str, tmp_pa
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="the second process says no"):
         launch("tests.training.distributed.failures:fail_on_the_second", {}, 2)
-    with pytest.raises(regard.RunError, match="the process of rank 1 was killed by signal 9"):
+    with pytest.raises(RunError, match="the process of rank 1 was killed by signal 9"):
         launch("tests.training.distributed.failures:die_on_the_second", {}, 2)
 
 
