@@ -239,7 +239,10 @@ def joined(device: str = "auto", *, is_group_of_one: bool = False) -> Iterator[P
         _use_gpu(device, local_rank)
         backend = "cpu:gloo,cuda:nccl"
     with _peers():
-        dist.init_process_group(backend, timeout=_TIMEOUT)
+        store, rank, size = next(dist.rendezvous("env://", timeout=_TIMEOUT))
+        # Processes that torchrun starts again must not find each other by the addresses of those that have ended.
+        store = dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
     marker = _RankFilter(started.rank)
     logger.addFilter(marker)
     try:
