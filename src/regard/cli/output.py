@@ -57,7 +57,7 @@ def print_json(value: Any) -> None:
 
 def process_rank() -> int:
     """The rank of this process among those that torchrun has started; 0 for a process alone."""
-    rank = os.environ.get("RANK", "0")
+    rank = os.environ.get("RANK", "0") if os.environ.get("WORLD_SIZE", "1") != "1" else "0"
     return int(rank) if rank.isdecimal() else 0
 
 

@@ -56,7 +56,7 @@ def launch(function: str, arguments: Mapping[str, Any], size: int, *, show_progr
         raise ConfigError(
             f"what several processes are given must be files or rows of text and numbers: {error}"
         ) from None
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]  documented as public
     with listen() as interruption, _children(request, size, store.port, is_shared=show_progress) as children:
         _watch(children, interruption)
     answers = [child.answer() for child in children]

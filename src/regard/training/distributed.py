@@ -178,7 +178,7 @@ class _Sum(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  one gradient
         return _Sum.forward(ctx, gradient)
 
 
@@ -227,7 +227,7 @@ def joined(device: str = "auto", *, is_group_of_one: bool = False) -> Iterator[P
         return
     if started.size == 1:
         backend = "cpu:gloo,cuda:nccl" if device != "cpu" and torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]  documented as public
         try:
             yield ALONE
         finally:
@@ -239,9 +239,10 @@ def joined(device: str = "auto", *, is_group_of_one: bool = False) -> Iterator[P
         _use_gpu(device, local_rank)
         backend = "cpu:gloo,cuda:nccl"
     with _peers():
-        store, rank, size = next(dist.rendezvous("env://", timeout=_TIMEOUT))
+        store, rank, size = next(dist.rendezvous("env://", timeout=_TIMEOUT))  # pyright: ignore[reportPrivateImportUsage]  documented as public
         # Processes that torchrun starts again must not find each other by the addresses of those that have ended.
-        store = dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"start-{start}", store)  # pyright: ignore[reportPrivateImportUsage]  documented as public
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
     marker = _RankFilter(started.rank)
     logger.addFilter(marker)

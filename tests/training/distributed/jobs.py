@@ -39,7 +39,7 @@ def make_trainer(made: Tiny, **more: Any) -> Trainer:
     settings = made.settings.changed(train={**made.settings.train.model_dump(), **more})
     torch.manual_seed(0)
     model = made.task.build(settings.model, settings.head)
-    return Trainer(model, made.task, made.data, settings, choose_hardware("cpu", "float32", 12))
+    return Trainer(model, made.task, made.data, settings, choose_hardware("cpu", settings.train.precision, 12))
 
 
 TRAININGS: dict[str, dict[str, Any]] = {
@@ -48,6 +48,8 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "fewer rows than processes": {"batch_tokens": 1},
     "split rows": {},
     "sharded adamw": {"accumulate": 2, "sharding": "full"},
+    "sharded float32": {"sharding": "full", "optimizer": "muon"},
+    "sharded bfloat16": {"sharding": "full", "precision": "bfloat16"},
     "sharded muon": {"optimizer": "muon", "sharding": "full", "activation_checkpointing": True},
 }
 
@@ -90,6 +92,7 @@ def train_all(names: list[str], folder: str, *, joins: bool = True, changes: Any
     found: dict[str, Any] = {}
     with joined("cpu", is_group_of_one=joins) if joins else nullcontext(), TemporaryDirectory() as made:
         for name in names:
+            torch.set_default_dtype(torch.float32 if name.endswith(("float32", "bfloat16")) else torch.float64)
             try:
                 trainer = trainer_of(name, changes or {}) if name in TRAININGS else contract_case(name, Path(made))
             except RegardError as error:

@@ -60,16 +60,17 @@ def test_two_processes_compute_the_weights_and_figures_of_one(tmp_path: Path):
         assert len(one[name]) > 2
 
 
-def test_sharded_training_computes_what_one_process_does(tmp_path: Path):
-    """Of every other one, `both` trains the same; here the single process keeps its model whole."""
-    names = ["sharded adamw", "sharded muon"]
+def test_sharded_training_computes_what_one_process_does_with_a_whole_model(tmp_path: Path):
+    names = ["sharded adamw", "sharded muon", "sharded float32", "sharded bfloat16"]
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     two = launch(f"{JOBS}train_all", {"names": names, "folder": str(tmp_path / "two")}, 2)
     one = jobs.train_all(names, str(tmp_path / "one"), joins=False, changes={"sharding": "none"})
     for name in names:
-        require_equal(name, tmp_path)
-        require_equal_figures(one[name], two[name], rel=1e-9)
+        is_exact = name in ("sharded adamw", "sharded muon")
+        # Rounding to bfloat16 happens in another order, and so six steps differ by about their own size in it.
+        require_equal(name, tmp_path, atol=1e-12 if is_exact else 5e-3 if "bfloat16" in name else 1e-5)
+        require_equal_figures(one[name], two[name], rel=1e-9 if is_exact else 5e-3 if "bfloat16" in name else 1e-4)
 
 
 def test_two_processes_train_tasks_as_one_does_or_say_why_not(tmp_path: Path):

@@ -188,3 +188,22 @@ def test_a_run_that_may_be_restarted_replaces_no_other(data: str, tmp_path: Path
         regard.train(data, out=tmp_path / "run", overwrite=True, show_progress=False)
     with pytest.raises(ConfigError, match="name the run folder"):
         regard.train(data, show_progress=False)
+
+
+def test_torchrun_is_refused_where_each_process_would_compute_the_same(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    answer = call("compare", "pairs.tsv", "--models", "transformer")
+    assert answer.code == 2
+    assert answer.err == "regard: rank 1: torchrun is for regard train and regard finetune, got regard compare\n"
+
+
+def test_settings_that_cannot_be_sharded_are_refused(data: str, tmp_path: Path):
+    for model, setting, message in (
+        ("lstm-tiny", "sharding=full", "train.sharding is for models with the blocks of a Transformer"),
+        ("lstm-tiny", "activation_checkpointing=true", "train.activation_checkpointing is for models with the blocks"),
+        ("transformer-tiny", "sharding=half", "train.sharding"),
+    ):
+        answer = call("train", data, "--task", "seq2seq", "--model", model, "--set", f"train.{setting}", "--out",
+                      tmp_path / "run", "--steps", 2, "--device", "cpu")  # fmt: skip
+        assert (answer.code, message in answer.err) == (2, True), answer.err
