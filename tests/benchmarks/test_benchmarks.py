@@ -98,6 +98,12 @@ def test_lora_step(run: Run):
     require_times(rows, "ms", "speedup")
 
 
+def test_align_step(run: Run):
+    rows = run("align_step")
+    assert [row["method"] for row in rows] == ["dpo", "grpo"]
+    assert all(row["library"] == "regard" and row["ms"] > 0 for row in rows)
+
+
 def test_generate(run: Run):
     rows = run("generate")
     for shape in ("GPT-2, tiny", "Llama, tiny"):

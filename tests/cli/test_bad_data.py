@@ -41,7 +41,7 @@ def refused(regard, tiny, cache: Path, tmp_path: Path) -> Callable[..., None]:
         pytest.param(b"a\nb\nc\n", ["pairs.tsv", "1 column"], id="one column"),
         pytest.param(b"\n\n  \n", ["nothing but blank lines"], id="blank lines"),
         pytest.param(b"\t\n \t \na\t\n", ["pairs.tsv", "has an empty target", "line 3"], id="empty texts"),
-        pytest.param(b"a\tb\n", ["1 rows", "too few"], id="one row"),
+        pytest.param(b"a\tb\n", ["1 row is", "too few"], id="one row"),
         pytest.param(b"a\tb\nc\td\n", ["2 rows", "too few"], id="two rows"),
         pytest.param(b"a\tb\n" * 50, ["all 50 rows have the same source", "too few"], id="one source"),
         pytest.param(

@@ -1,5 +1,6 @@
 """Each command, end to end: results on stdout, talk on stderr, the exit code."""
 
+import inspect
 import json
 import re
 import tomllib
@@ -7,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from regard.cli import bound, lab, predict, sweep, train
 from regard.runs.folder import RunFolder
 from regard.training.defaults import draft
 
+COMMANDS = {
+    "train": train.train_command, "predict": predict.predict_command, "sweep": sweep.sweep_command,
+    "lab": lab.lab_command, "bound": bound.bound_command,
+}  # fmt: skip
 SCORES = ("exact_match", "bleu", "chrf", "word_error_rate", "character_error_rate", "perplexity")
 
 
@@ -289,3 +295,14 @@ def test_curves_for_tensorboard_hold_each_step_once_also_after_resuming(regard, 
     regard("train", dates, *options, "--resume", "--steps", 23).succeeds()
     curves = event_accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert [event.step for event in curves.Scalars("loss")] == [10, 12, 20, 23]
+
+
+@pytest.mark.parametrize("command", ["train", "predict", "sweep", "lab", "bound"])
+def test_help_has_each_example_on_one_line_and_words_for_types(regard, command: str):
+    answer = regard(command, "--help").succeeds()
+    documented = inspect.cleandoc(COMMANDS[command].__doc__ or "").splitlines()
+    examples = [line for line in documented if line.startswith("  regard ")]
+    assert len(examples) > 2
+    assert {f"  {line}" for line in examples} <= set(answer.out.splitlines())
+    assert "<" not in answer.out.replace("> ", "").split("Options:")[1]
+    assert "--out TEXT" in answer.out

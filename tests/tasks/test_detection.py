@@ -264,6 +264,7 @@ def test_a_table_of_numbers_is_an_error_that_says_what_was_seen(tmp_path: Path, 
     with pytest.raises(UnknownTaskError) as caught:
         detect_task(DataConfig(train=[write(tmp_path, name, "\n".join([header, *rows] if header else rows))]))
     assert str(caught.value).startswith(f"{name} has {seen}; no task recognizes this: name the columns of an input and")
+    assert ("a table of features has no sequence" in str(caught.value)) == ("text" not in seen)
 
 
 def test_columns_that_are_named_decide(tmp_path: Path):

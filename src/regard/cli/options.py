@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from regard.cli.output import option, print_json, process_rank
+from regard.cli.output import Command, option, print_json, process_rank
 from regard.errors import (
     BadRowsError,
     ConfigError,
@@ -78,12 +77,12 @@ TUNING_REMEDIES: dict[type[RegardError], str] = {
 """Those of commands that start from the model of another run."""
 
 
-class StepsAreOptional(TyperCommand):
+class StepsAreOptional(Command):
     """A command whose `--ladder` and `--thresholdout` may stand alone, which means `auto`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given: list[str] = []
-        for word, following in zip(args, [*args[1:], ""], strict=True):
+        for word, following in zip(args, [*args[1:], ""], strict=False):
             given.append(word)
             if word in ("--ladder", "--thresholdout") and not _is_number(following):
                 given.append("auto")
@@ -207,7 +206,7 @@ def _next_commands(run: "Run") -> str:
     """What can be done with a run, for its task."""
     schema, path = run.task.server_schema([]), shlex.quote(str(run.path))
     verb = "generate" if schema.streams else "embed" if schema.output == "vector" else "predict"
-    use = f"{verb} {path} {'IMAGE' if schema.reads_files else 'TEXT'}"
+    use = f"{verb} {path} {'PROMPT' if schema.streams else 'IMAGE' if schema.reads_files else 'TEXT'}"
     if run.task.answers_prompts:
         use = f"chat {path}, regard predict {path} PROMPT"
     if run.task.next_command is not None:

@@ -32,8 +32,8 @@ from regard.data.stores.rows import TokenStore, write_store
 from regard.errors import CheckpointError, ConfigError, DataError, DeviceError
 from regard.logging import log_info, log_warning, progress_bar
 
-_LAYOUT = 6
-"""Part of the cache key: raised when the layout of the cache changes."""
+_LAYOUT = 7
+"""Part of the cache key: raised when the layout of the cache changes, or how a file is read."""
 _KEPT_ROWS, _KEPT_CHARACTERS = 100_000, 1 << 26
 """Training rows that are kept as text, for baselines: at most these, chosen by a hash of the row."""
 _ROWS_FILE = "train_rows.jsonl.gz"

@@ -154,7 +154,7 @@ def _with_folder(config: DataConfig) -> tuple[DataConfig, list[str]]:
     found = {"train": changed.train, "valid": changed.valid, "test": changed.test}
     used = {split: paths for split, paths in found.items() if paths and paths != getattr(config, split)}
     files = ", ".join(f"{format_paths(map(Path, paths))} {SPLIT_PURPOSES[split]}" for split, paths in used.items())
-    return changed, [f"took from the folder {Path(config.train[0]).name} {files}"]
+    return changed, [f"from the folder {Path(config.train[0]).name}: {files}"]
 
 
 def _with_split_keys(file: TextFile | Table, config: DataConfig) -> TextFile | Table:

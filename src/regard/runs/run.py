@@ -437,13 +437,13 @@ class Run:
         rows = self.folder.open_test(reason, self.candidate(**options))
         if before:
             log_warning(
-                f"the test set has been opened {before} time(s) before: if a choice was made since, the score is "
-                "biased, and the certificate says so"
+                f"the test set has been opened {before} time(s) before: if anything was selected by its score since, "
+                "the score is too high on average, and the certificate states that"
             )
         elif others:
             log_warning(
-                f"{others[0]} has opened the same test rows: keeping the better of the two runs is a choice by these "
-                "rows, and the certificate says so"
+                f"{others[0]} has opened the same test rows: selecting the better of the two runs by them makes its "
+                "score too high on average, and the certificate states that"
             )
         self._warn_of_unknown(rows, "the test set")
         evaluation = self._evaluate(rows, "test", **options)
@@ -474,7 +474,10 @@ class Run:
             log_warning(f"the evaluation is not recorded in the ledger: {error}")
             return
         if (count := read_ledgers(self.path).num_by_file[digest]) > 1:
-            log_info(f"{count:,} candidates have been evaluated on these rows: the best of them is chosen by the rows")
+            log_info(
+                f"{count:,} candidates have been evaluated on these rows: the score of the best of them is too high on "
+                "average, and regard certificate has its bound"
+            )
 
     def candidate(self, **options: Any) -> str:
         """What is evaluated: the weights, by their step, and generation options that differ from the settings."""

@@ -596,7 +596,8 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     folder.write_baseline(baseline)
     path = write_run_report(run, evaluation, training=data)
     if baseline is not None and not baseline.is_beaten:
-        log_warning(f"{baseline.sentence}; most likely to help: {', '.join(baseline.advice)}")
+        advice = f"; most likely to help: {', '.join(baseline.advice)}" if baseline.advice else ""
+        log_warning(baseline.sentence + advice)
     headline = evaluation.scores[evaluation.headline]
     rows = f" ({len(evaluation.rows):,} rows)" if run.task.has_targets else ""
     log_info(f"validation {score_label(headline.name)}{rows}: {headline.format_value()}")
@@ -630,7 +631,11 @@ def _baseline(run: Run, trainer: Trainer, data: Prepared, evaluation: Evaluation
     found = compare_with_baseline(run.task, data, evaluation.rows, [evaluation.examples], evaluation.headline)
     if found is None or found.is_beaten:
         return found
-    return replace(found, advice=advise(run.settings, run.task, data, used=trainer.used()))
+    num_scored = len(evaluation.rows) if run.task.has_targets and found.verdict == "not significant" else None
+    advice = advise(
+        run.settings, run.task, data, used=trainer.used(), num_scored=num_scored, is_perfect=found.is_perfect
+    )
+    return replace(found, advice=advice)
 
 
 def _require_same_run(before: ResolvedSettings, after: ResolvedSettings) -> None:

@@ -94,6 +94,7 @@ class TrainConfig(Settings):
     Unset: 0.998 for sequence-to-sequence models and for images on a GPU, 0.98 for language models, 0.99 for others; for
     fine-tuning 0, but on a GPU with 1,000 rows or more an average over 0.4 of the steps, at most 500."""
     seed: int = 0
+    """The seed of the initial weights, of dropout and of the order of the rows."""
     evaluate_every: int | None = Field(default=None, ge=1)
     """Steps between evaluations on the validation rows. Unset: 200; for fine-tuning a twelfth of all steps; under a
     time limit by the clock, about 25 evaluations that take at most a tenth of the time."""
@@ -178,7 +179,7 @@ class ResolvedSettings(Settings):
     """All settings of a run, each with a value: `run.toml` without its `[provenance]`."""
 
     preset: str
-    """The named shape that [model] was based on."""
+    """The preset that [model] is based on."""
     task: SerializeAsAny[TaskSettings]
     model: SerializeAsAny[ModelConfig]
     head: HeadConfig
@@ -186,6 +187,7 @@ class ResolvedSettings(Settings):
     train: TrainConfig
     generate: GenerationConfig = Field(default_factory=GenerationConfig)
     finetune: FinetuneConfig | None = None
+    """Only for `regard finetune`, which sets the base."""
 
     @property
     def is_probe_alone(self) -> bool:

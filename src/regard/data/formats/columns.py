@@ -55,6 +55,8 @@ _MAX_NAME_LENGTH = 40
 _MIN_NUMBERS = 3
 _MIN_ALIKE = 10
 """So many cells that have something in common which the first one lacks make that one a title."""
+_MIN_EACH = 5
+"""Cells that a label below a title occurs in, on average."""
 
 
 class ColumnNames(NamedTuple):
@@ -130,12 +132,16 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     in ten cells of such a column may be another word. It also is if they are short, and one is a typical name (`text`,
     `label`, `question`, ...), or two are common names (`word`, `tag`) or languages (`en`, `de`): a single one may be a
     word of the data, such as `no` and `it`, unless all cells below it or another one have digits, several words or
-    capitals only, and the title has not; or if the first one is empty above an index.
+    capitals only, and the title has not; or if the first one is empty above an index; or if one is no label of the
+    column of labels below it, each of which occurs repeatedly, and another one is a single word above texts.
 
     >>> looks_like_header([["en", "de"], ["Hello", "Hallo"]])
     True
     >>> looks_like_header([["Is it raining?", "no"], ["Is it late?", "yes"]])
     False
+    >>> rows = [["Das Essen war gut.", "gut"], ["Es war kalt.", "schlecht"]] * 9
+    >>> looks_like_header([["Kommentar", "Bewertung"], *rows])
+    True
     """
     first = [cell.strip() for cell in rows[0]]
     named = [cell for cell in first if cell]
@@ -150,7 +156,9 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
         return True
     if not first[0] and named and _is_index(columns[0][1:], is_untitled=True):
         return True
-    return num_common > 0 and any(map(_has_other_form, columns))
+    if num_common > 0 and any(map(_has_other_form, columns)):
+        return True
+    return any(map(_is_above_labels, columns)) and any(map(_is_above_texts, columns))
 
 
 def _is_common_name(cell: str) -> bool:
@@ -174,6 +182,25 @@ def _has_other_form(column: Sequence[str]) -> bool:
     title, *cells = (cell.strip() for cell in column)
     forms: list[Callable[[str], bool]] = [_has_digit, _has_space, str.isupper]
     return len(cells) >= _MIN_ALIKE and any(not form(title) and all(map(form, cells)) for form in forms)
+
+
+def _is_above_labels(column: Sequence[str]) -> bool:
+    """Whether the cells are few labels, each of which occurs repeatedly, and the first one, the title, is not one."""
+    title, *cells = (cell.strip() for cell in column)
+    counts = Counter(cells)
+    return (
+        len(cells) >= _MIN_ALIKE
+        and title not in counts
+        and 1 < len(counts) <= len(cells) // _MIN_EACH
+        and min(counts.values()) > 1
+    )
+
+
+def _is_above_texts(column: Sequence[str]) -> bool:
+    """Whether nearly all cells have several words, and the first one, the title, is a single word."""
+    title, *cells = (cell.strip() for cell in column)
+    num_words = sum(not _has_space(cell) for cell in cells)
+    return len(cells) >= _MIN_ALIKE and not _has_space(title) and num_words <= len(cells) // _MIN_ALIKE
 
 
 def _has_digit(text: str) -> bool:

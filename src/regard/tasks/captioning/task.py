@@ -149,7 +149,7 @@ class Captioning(ImageTask[CaptioningSettings]):
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
         if summary.names == SCENES and not summary.columns:
-            return Detection("pictures of colored shapes and their captions", confidence=0.9)
+            return Detection("images of colored shapes and their captions", confidence=0.9)
         if summary.is_coco:
             return Detection("images and captions in COCO's annotations", confidence=0.97)
         kinds = [column.kind for column in summary.columns]
