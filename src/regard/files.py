@@ -1,27 +1,29 @@
 """Atomic file writes, and suffixes of output files."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from regard.errors import ConfigError, DeviceError, RunError
+from regard.errors import ConfigError, RunError, WriteError
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path`; after a crash the file is either complete or unchanged."""
-    part = partial_path(path)
+def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
+    """Write `data`, whole or in parts, to `path`; after a crash the file is either complete or unchanged."""
+    part, parts = partial_path(path), [data] if isinstance(data, bytes) else list(data)
     try:
         with open(part, "wb") as file:
-            file.write(data)
+            for each in parts:
+                file.write(each)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
     except BaseException as error:
         if isinstance(error, OSError):
             _remove(part)
-            raise DeviceError(
-                f"cannot write {path} ({len(data):,} bytes): {error.strerror or error}; the existing file is unchanged"
+            size = sum(map(len, parts))
+            raise WriteError(
+                f"cannot write {path} ({size:,} bytes): {error.strerror or error}; the existing file is unchanged"
             ) from None
         part.unlink(missing_ok=True)
         raise

@@ -171,6 +171,13 @@ def test_memory(run: Run):
     require_times([row], "rows", "seconds", "RssAnon_mib", "RssFile_mib", "VmHWM_mib")
 
 
+def test_checkpointing(run: Run):
+    (row,) = run("checkpointing")
+    assert row["megabytes"] > 0.1
+    require_times([row], "step_s", "wait_s", "write_s", "work_s", "waited_steps", "waited", "worked", "synchronous")
+    assert row["wait_s"] <= row["write_s"]
+
+
 def test_shakespeare(run: Run):
     (row,) = run("shakespeare")
     assert [step for step, _, _ in row["evaluations"]] == [2, 4]

@@ -210,7 +210,7 @@ def find_or_build(
     found = _read_cache(folder, store, encoder)
     if found is None:
         _require_space(folder, source.train.paths)
-        _build_atomically(folder, build)
+        _build_atomically(folder, lambda work: _build_unchanged(work, build, source, content))
         found = _read_cache(folder, store, encoder)
     if found is None:
         raise DeviceError(f"what was written to {folder} cannot be read back")
@@ -244,6 +244,14 @@ def _read_cache(
         log_warning(f"the prepared data in {folder} is damaged: it is prepared again")
         shutil.rmtree(folder, ignore_errors=True)
         return None
+
+
+def _build_unchanged(work: Path, build: Callable[[Path], None], source: DataSource, content: str) -> None:
+    """Build, and raise if a file has changed since its hash was computed: what was read has another."""
+    build(work)
+    if source.content_hash() != content:
+        names = ", ".join(Path(path).name for path in source.train.paths) or "the data"
+        raise DataError(f"{names} changed while it was read: nothing was kept, try again when it is complete")
 
 
 def _build_atomically(folder: Path, build: Callable[[Path], None]) -> None:

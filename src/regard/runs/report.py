@@ -41,15 +41,23 @@ def summarize(run: Run, content: ReportContent | None = None) -> dict[str, str]:
         speeds = sorted(line["tokens_per_second"] for line in trained)
         facts["trained"] = f"{trained[-1]['step']:,} steps in {format_duration(trained[-1]['seconds'])}"
         facts["speed"] = f"{speeds[len(speeds) // 2]:,.0f} {run.task.token_unit}/s"
+    if returns := [line for line in metrics if "rolled_back_from" in line]:
+        facts["diverged"] = "; ".join(_rolled_back(line) for line in returns)
     if evaluations:
-        step = note_of(run.folder.model_path).get("step")
-        kept = [line for line in evaluations if line["step"] == step]
+        note = note_of(run.folder.model_path)
+        of_model = note.get("step"), note.get("rollbacks", 0)
+        kept = [line for line in evaluations if (line["step"], line.get("rollbacks", 0)) == of_model]
         best = kept[-1] if kept else min(evaluations, key=lambda line: line["valid_loss"])
         facts["best"] = f"step {best['step']:,}, {_evaluated(best)}"
     if (tuned := settings.finetune) is not None:
         start = "" if not tuned.probe else ", a linear probe" if settings.is_probe_alone else " after a linear probe"
         facts["fine-tuned"] = f"from {Path(tuned.base).name}, {tuned.method}{start}"
     return {**facts, "hardware": provenance.hardware}
+
+
+def _rolled_back(line: Mapping[str, Any]) -> str:
+    """Why training has returned to a checkpoint, and how it has continued."""
+    return f"{line['reason']}, continued from step {line['step']:,} at {line['learning_rate_factor']:g} x learning rate"
 
 
 def _evaluated(line: Mapping[str, Any]) -> str:

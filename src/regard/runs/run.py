@@ -43,7 +43,7 @@ from regard.runs.folder import RunFolder
 from regard.runs.tables import ROWS_AT_ONCE, TableInputs, check_out, predict_subjects, write_table
 from regard.selection.bounds import DELTA
 from regard.selection.certificate import Certificate
-from regard.selection.ledger import FILE, openings_in
+from regard.selection.ledger import FILE, openings_in, weights_name
 from regard.selection.sealed import rows_digest, without_sealed
 from regard.selection.siblings import read_ledgers
 from regard.tasks.capabilities import (
@@ -481,8 +481,9 @@ class Run:
 
     def candidate(self, **options: Any) -> str:
         """What is evaluated: the weights, by their step, and generation options that differ from the settings."""
-        step = note_of(self.folder.model_path).get("step", 0)
-        return ", ".join([f"step {step}", *(f"{name} {value}" for name, value in sorted(options.items()))])
+        note = note_of(self.folder.model_path)
+        name = weights_name(note.get("step", 0), note.get("rollbacks", 0))
+        return ", ".join([name, *(f"{name} {value}" for name, value in sorted(options.items()))])
 
     def highlights(self, text: str, *, aspect: str | None = None) -> Highlights:
         """For aspect sentiment: the weight of each word of `text` for `aspect`, or for each aspect."""

@@ -24,7 +24,7 @@ from regard.data.settings import DataConfig
 from regard.data.sources import IN_MEMORY, Rows, Source, is_builtin
 from regard.data.stores.tokens import TokenStream
 from regard.data.text_sources import TextSource
-from regard.errors import ConfigError, DataError, DeviceError, ProcessError, RunError, StoppedError
+from regard.errors import ConfigError, DataError, DeviceError, ProcessError, RunError, StoppedError, WriteError
 from regard.evaluation.registry import find_metric, score_label
 from regard.evaluation.scores import make_signature
 from regard.logging import format_duration, log_info, log_warning
@@ -37,7 +37,7 @@ from regard.runs.launch import launch
 from regard.runs.report import describe_failure, describe_release, write_released_report, write_run_report
 from regard.runs.rewards import load_reward
 from regard.runs.run import Run, split_paths_and_rows
-from regard.selection.ledger import TRAINING
+from regard.selection.ledger import TRAINING, weights_name
 from regard.selection.releases import AUTO, Release, ReleasedScores
 from regard.selection.siblings import read_ledgers
 from regard.settings import merge_tables, require_table
@@ -55,6 +55,7 @@ from regard.training.interruption import listen
 from regard.training.loop import Trainer
 from regard.training.precision import find_device, is_out_of_memory, keep_memory, threads
 from regard.training.settings import Provenance, ResolvedSettings, TrainConfig
+from regard.training.writing import BackgroundWriter
 from regard.version import version
 
 OnEvaluation = Callable[[int, float], None]
@@ -75,6 +76,7 @@ _MAY_CHANGE = {
         "patience",
         "checkpoint_every",
         "keep_checkpoints",
+        "max_rollbacks",
         "device",
         "sharding",
         "activation_checkpointing",
@@ -466,7 +468,8 @@ def resume_run(
             trainer.restore(*found)
             log_info(f"resuming from step {trainer.progress.step:,}")
         if group.is_first:
-            folder.rewind(trainer.progress.step)
+            progress = trainer.progress
+            folder.rewind(progress.step, progress.num_rollbacks, kept=(progress.best_step, progress.kept_rollbacks))
             folder.write_settings(settings)
         return _fit(folder, trainer, data, show_progress, on_evaluation)
 
@@ -485,7 +488,10 @@ def _continued(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None)
     task = make_task(settings.task)
     data = task.prepare(settings.data, rows)
     if data.content_hash != folder.read_provenance().data_hash:
-        raise RunError(f"the data is not what {folder.path} was trained on: its content has changed")
+        raise RunError(
+            f"the data is not what {folder.path} was trained on: its content has changed; restore it, or name another "
+            "folder for a new run"
+        )
     stored = folder.read_codecs(settings)
     if {name: codec.to_json() for name, codec in data.codecs.items()} != {
         name: codec.to_json() for name, codec in stored.items()
@@ -506,27 +512,54 @@ def _fit(
     folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: bool, on_evaluation: OnEvaluation | None = None
 ) -> Run:
     group = trainer.processes
+    has_model = group.from_first(folder.model_path.exists)
 
     def save(trainer: Trainer) -> None:
+        note, last_good = trainer.progress_note(), trainer.progress.last_good if trainer.config.max_rollbacks else None
         tensors = trainer.tensors()
         if group.is_first:
-            save_checkpoint(
-                folder.checkpoints,
-                trainer.progress.step,
+            writer.submit(
+                "checkpoint",
                 tensors,
-                trainer.progress_note(),
-                keep=trainer.config.keep_checkpoints,
+                lambda tensors: save_checkpoint(
+                    folder.checkpoints,
+                    note["step"],
+                    tensors,
+                    note,
+                    keep=trainer.config.keep_checkpoints,
+                    last_good=last_good,
+                ),
             )
-        if group.from_first(lambda: not folder.model_path.exists()):
+        if not has_model and trainer.progress.step:
             save_best(trainer)
 
     def save_best(trainer: Trainer) -> None:
+        nonlocal has_model
+        has_model, progress = True, trainer.progress
+        note = {"step": progress.step, **({"rollbacks": progress.num_rollbacks} if progress.num_rollbacks else {})}
         tensors = trainer.kept_tensors()
         if group.is_first:
-            write_tensors(folder.model_path, tensors, {"step": trainer.progress.step})
+            writer.submit("model", tensors, lambda tensors: write_tensors(folder.model_path, tensors, note))
+
+    def load(step: int) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+        group.from_first(writer.wait)
+        found = load_checkpoint(folder.checkpoints, at_most=step)
+        group.wait()  # until all have read it, nothing is written or deleted
+        return found
+
+    def should_stop() -> bool:
+        writer.raise_error()
+        return bool(interruption)
 
     def observe(line: Mapping[str, Any]) -> None:
         if not group.is_first:
+            return
+        progress = trainer.progress
+        if progress.num_rollbacks:
+            line = {**line, "rollbacks": progress.num_rollbacks}
+        if "rolled_back_from" in line:
+            folder.rewind(progress.step, progress.num_rollbacks - 1, kept=(progress.best_step, progress.kept_rollbacks))
+            folder.add_metrics(line)
             return
         folder.add_metrics(line)
         display.update(line, trainer.used())
@@ -535,12 +568,13 @@ def _fit(
             if "valid_score" in line:
                 scores[line["valid_metric"]] = line["valid_score"]
             more = {"release": line["release"]} if "release" in line else {}
-            folder.ledger.add("valid", "training", f"step {line['step']}", scores, **more)
+            name = weights_name(line["step"], progress.num_rollbacks)
+            folder.ledger.add("valid", "training", name, scores, **more)
         elif trainer.config.minutes is None:
             estimate.add(line, trainer.used())
-        if writer is not None:
-            for name in line.keys() - {"step", "valid_metric", "release"}:
-                writer.add_scalar(name, line[name], line["step"])
+        if tensorboard is not None:
+            for name in line.keys() - {"step", "valid_metric", "release", "rollbacks"}:
+                tensorboard.add_scalar(name, line[name], line["step"])
         if "valid_loss" in line and line["step"] and on_evaluation is not None:
             on_evaluation(line["step"], line["valid_loss"])
 
@@ -553,14 +587,17 @@ def _fit(
     with (
         listen() as interruption,
         TrainingDisplay(is_shown=show_progress and group.is_first) as display,
-        _tensorboard(folder, trainer) as writer,
+        _tensorboard(folder, trainer) as tensorboard,
         threads(torch.get_num_threads()),
     ):
         try:
-            outcome = trainer.fit(
-                observe, save=save, save_best=save_best, should_stop=lambda: bool(interruption),
-                release=None if record is None else release,
-            )  # fmt: skip
+            with BackgroundWriter() as writer:
+                outcome = trainer.fit(
+                    observe, save=save, save_best=save_best, should_stop=should_stop, load=load,
+                    release=None if record is None else release,
+                )  # fmt: skip
+        except WriteError as error:
+            raise WriteError(f"{error}; free some space, then resume {folder.path}") from None
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 if group.size > 1 and is_lost_peer(error):
@@ -679,8 +716,8 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _require_space(folder: RunFolder, num_parameters: int, num_checkpoints: int) -> None:
-    """The checkpoints of four numbers a parameter, one more being written, and the model."""
-    needed = num_parameters * 4 * (4 * (num_checkpoints + 1) + 1)
+    """The checkpoints of four numbers a parameter, one to return to and one that is being written, and the model."""
+    needed = num_parameters * 4 * (4 * (num_checkpoints + 2) + 1)
     existing = next(parent for parent in (folder.path, *folder.path.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:

@@ -99,7 +99,8 @@ def find_device(name: str) -> torch.device:
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether an error means that a device, or the machine, is out of memory."""
-    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
+    is_on_cpu = any(text in str(error) for text in ("can't allocate memory", "not enough memory"))
+    return isinstance(error, torch.OutOfMemoryError) or is_on_cpu
 
 
 @contextmanager

@@ -104,6 +104,9 @@ class TrainConfig(Settings):
     keep_checkpoints: int = Field(default=2, ge=2)
     """The newest checkpoints that are kept: one, and another in case it is damaged; more to measure what changes in
     training (`regard lab curvature`)."""
+    max_rollbacks: int = Field(default=3, ge=0)
+    """How often training that diverges (a loss or weights that are not finite, or a loss that has exploded) returns to
+    the last checkpoint, each time at half the learning rate; 0 makes the first divergence an error."""
     device: DeviceName = "auto"
     """auto, cpu, cuda, or cuda:1 and so on."""
     precision: PrecisionName = "auto"

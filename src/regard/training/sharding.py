@@ -114,6 +114,10 @@ class ShardedModel:
                 found[name] = whole.cpu()
         return found
 
+    def own_parts(self) -> list[Tensor]:
+        """The parts of the parameters that this process keeps."""
+        return [each.to_local() if isinstance(each, DTensor) else each for each in self._model.parameters()]
+
     def scatter_parts(self, parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
         """The whole tensors of a checkpoint, each sharded as the parameter is that it belongs to."""
         parameters = dict(self._model.named_parameters())
