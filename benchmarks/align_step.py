@@ -86,11 +86,12 @@ def ours(method: str, shape: dict[str, Any], device: str, seconds: float, folder
 
     regard.import_model(folder, folder / "run")
     rows = make_rows(shape)
-    tokens = 2 * (shape["prompt"] + shape["answer"] + 1)
+    # A batch is as many rows as fit by their longest text: an answer and its end token.
+    batch_tokens = shape["pairs"] * (max(shape["prompt"], shape["answer"] + 1) + 1)
     values: dict[str, Any] = {
         "data": {"train": ["rows"], "splits": [0.95, 0.05, 0.0]},
         "train": {"device": device, "max_steps": 10_000, "learning_rate": LEARNING_RATE,
-                  "batch_tokens": tokens * shape["pairs"]},
+                  "batch_tokens": batch_tokens},
         "task": {"name": "preference-optimization", "method": method, "evaluation_answers": 2, "beta": BETA},
         "finetune": {"lora": {"rank": RANK, "alpha": ALPHA}},
     }  # fmt: skip
@@ -98,6 +99,8 @@ def ours(method: str, shape: dict[str, Any], device: str, seconds: float, folder
         values["task"] |= {"reward": "align_step:reward", "prompts": shape["prompts"], "samples": shape["samples"],
                            "max_tokens": shape["sampled"], "updates": 1}  # fmt: skip
     _, _, trainer = set_up_finetuning(folder / "run", values, method="lora", rows=NamedRows(rows))
+    if method == "dpo" and (num_pairs := len(trainer.training_batch(0).tokens)) != shape["pairs"]:
+        raise SystemExit(f"a batch has {num_pairs} pairs instead of {shape['pairs']}")
     return timed(trainer.advance, device, seconds)
 
 

@@ -501,12 +501,12 @@ class Trainer:
 
         def solve() -> dict[str, Tensor]:
             is_solved = task.solve(self.model, self.data, seconds=seconds)
-            return {name: tensor.detach().cpu() for name, tensor in weights_of(self.model).items()} if is_solved else {}
+            return {name: tensor.cpu() for name, tensor in self.model.named_buffers()} if is_solved else {}
 
-        solved = self.processes.from_first(solve)
+        solved = self.processes.from_first(solve)  # such parts are buffers: their shapes may depend on the data
         if solved:
             resize_buffers(self.model, solved)
-            copy_weights(weights_of(self.model), solved)
+            copy_weights(dict(self.model.named_buffers()), solved)
         return bool(solved)
 
     def _probe(

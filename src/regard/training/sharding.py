@@ -90,7 +90,8 @@ class ShardedModel:
         resize_buffers(self._whole, weights)
         with torch.no_grad():
             for name, tensor in weights_of(self._whole).items():
-                tensor.untyped_storage().resize_(self._sizes.get(name, tensor.untyped_storage().nbytes()))
+                storage = tensor.untyped_storage()
+                storage.resize_(storage.nbytes() or self._sizes[name])  # new buffers have their memory
                 tensor.copy_(whole_tensor(weights[name]))
         try:
             yield self._whole.eval()
