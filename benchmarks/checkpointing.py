@@ -1,6 +1,6 @@
 """The cost of checkpoints: how long training waits for one, and its share of the time between two.
 
-    python benchmarks/checkpointing.py [--models transformer-tiny transformer-base] [--rounds 5]
+    python benchmarks/checkpointing.py [--models transformer-tiny transformer-small] [--rounds 5]
 
 Trains each model on `dates` and saves its state as a run does. `wait` is the time of the call that copies the state and
 starts the thread that writes it; `write` is the time that the thread takes, and `work` the processor time of the whole
@@ -27,7 +27,7 @@ INTERVAL = 500
 STEPS = {"cpu": 10, "tiny": 2}
 """Steps of a round, after which there is a checkpoint."""
 ROWS = {"cpu": 5_000, "tiny": 100}
-MODELS = {"cpu": ["transformer-tiny", "transformer-base"], "tiny": ["transformer-tiny"]}
+MODELS = {"cpu": ["transformer-tiny", "transformer-small"], "tiny": ["transformer-tiny"]}
 
 
 def make(model: str, size: str) -> Trainer:

@@ -93,6 +93,7 @@ with RunFolder(sys.argv[1]).lock():
 """
 
 
+@pytest.mark.slow
 def test_the_lock_names_its_holder_and_ends_with_it(place: Path):
     data, path = table(place / "data.tsv"), place / "run"
     train(data, out=path, settings=SETTINGS, show_progress=False)

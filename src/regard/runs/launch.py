@@ -179,7 +179,7 @@ def _error_of(answer: Mapping[str, Any]) -> RegardError:
     kind = getattr(errors, answer["kind"])
     if issubclass(kind, StoppedError):
         return StoppedError(answer["error"], signal=answer["exit_code"] - 128)
-    return kind(answer["error"])
+    return kind.__new__(kind, answer["error"])  # some are made of several parts; what counts is their message
 
 
 def _level() -> int:
