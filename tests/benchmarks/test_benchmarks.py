@@ -148,6 +148,12 @@ def test_context(run: Run, tmp_path: Path):
     assert (tmp_path / "context.png").stat().st_size > 10_000
 
 
+def test_plan(run: Run):
+    rows = run("plan")
+    assert len(rows) == 2
+    require_times(rows, "ms", "planned_ms", "time_ratio", "planned_gib", "tokens_per_s")
+
+
 def test_load_gives_the_same_outputs_as_its_peer(run: Run):
     rows = run("load")
     assert [row["library"] for row in rows] == ["regard", "transformers"] * 2
@@ -279,7 +285,7 @@ def test_gpu_runs_its_scripts_with_options_that_they_have(capsys: pytest.Capture
     quick = [name for name in gpu.ROWS if name not in ("shakespeare", "quality")]
     gpu.main(["--tiny", "--json", *(part for name in quick for part in ("--script", name))])
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(printed) == len(quick) == 7
+    assert len(printed) == len(quick) == 8
     assert all(each["results"] for each in printed)
 
 

@@ -40,6 +40,8 @@ def images(folder: Path, number: int = 30) -> list[str]:
         ("e.tsv", "question1\tquestion2\tis_duplicate\nwho?\twhom?\t1\nwhy?\twhen?\t0\n", "text-classification"),
         ("a.tsv", "".join(f"{number}\tnumber {number}\n" for number in range(40)), "seq2seq"),
         ("b.tsv", "eins\tone\nzwei\ttwo\n", "seq2seq"),
+        ("b.csv", "anchor,positive\na cat,a kitten\na dog,a puppy\n", "sentence-embedding"),
+        ("c.csv", "id,positive,anchor,negative\n7,a cat,a kitten,a car\n3,a dog,a puppy,a day\n", "sentence-embedding"),
         ("c.txt", "eins\tone\nzwei\ttwo\n", "seq2seq"),
         ("d.jsonl", '{"de": "eins", "en": "one"}\n', "seq2seq"),
         ("a.txt", "Once upon a time\nthere was a file.\n", "language-modeling"),

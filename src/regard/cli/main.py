@@ -27,6 +27,7 @@ from regard.cli import (
     importing,
     lab,
     merge,
+    plan,
     predict,
     rollout,
     serve,
@@ -63,6 +64,7 @@ _command("compare", short_help="Train several models and test their differences.
 _command("sweep", short_help="Search settings, with bounds on the selected score.", cls=StepsAreOptional)(
     sweep.sweep_command
 )
+_command("plan", short_help="Compute the memory and time of training on many devices.")(plan.plan_command)
 _command("predict", short_help="Print the output for each input.")(predict.predict_command)
 _command("forecast", short_help="Forecast the next steps of series.")(forecast.forecast_command)
 _command("rollout", short_help="Run a policy in an environment.")(rollout.rollout_command)

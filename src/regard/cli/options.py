@@ -1,6 +1,5 @@
 """Options of the commands that train, the settings they stand for, and advice on errors."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -193,23 +192,14 @@ def print_run(run: "Run", *, json: bool) -> None:
     if process_rank():
         return
     if not json:
-        log_info(_next_commands(run))
+        from regard.runs.commands import next_commands
+
+        commands = next_commands(run)
+        width = max(len(command) for command, _ in commands)
+        log_info("\n".join(["next:", *(f"  {command:<{width}}  {purpose}" for command, purpose in commands)]))
         print(run.path)
         return
     report = run.last_report()
     scores = {} if report is None else report["scores"]
     baseline = {} if run.baseline is None else {"baseline": run.baseline.to_json()}
     print_json({"run": str(run.path), "report": str(run.folder.report_path), **scores, **baseline})
-
-
-def _next_commands(run: "Run") -> str:
-    """What can be done with a run, for its task."""
-    schema, path = run.task.server_schema([]), shlex.quote(str(run.path))
-    verb = "generate" if schema.streams else "embed" if schema.output == "vector" else "predict"
-    use = f"{verb} {path} {'PROMPT' if schema.streams else 'IMAGE' if schema.reads_files else 'TEXT'}"
-    if run.task.answers_prompts:
-        use = f"chat {path}, regard predict {path} PROMPT"
-    if run.task.next_command is not None:
-        use = run.task.next_command.format(run=path)
-    use = f"next: regard {use}, regard evaluate {path} FILE"
-    return f"{use}; once, when all choices are made: regard test {path}" if run.folder.has_test else use

@@ -246,7 +246,7 @@ def _build_text(folder: Path, source: TextSource, config: DataConfig, encoder: R
     def sample() -> Iterator[Values]:
         return ((text,) for text in _training_texts(plan, is_whole=is_whole))
 
-    codecs = encoder.fit_codecs(FitData(sample, sample, plan.num_characters, _TEXT_VOCABULARIES))
+    codecs = encoder.fit_codecs(FitData(sample, sample, sample, plan.num_characters, _TEXT_VOCABULARIES))
     encoder = encoder.with_codecs(codecs)
     tokenizer = next(codec.tokenizer for codec in codecs.values() if isinstance(codec, TextCodec))
     folder.mkdir(parents=True)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from regard.data.formats.messages import format_count
 from regard.data.prepare import Prepared
 from regard.evaluation.registry import find_metric
 from regard.evaluation.tables import label_cells, main_scores
@@ -11,6 +12,7 @@ from regard.explanation.report import Report, certificate_summary, write_report
 from regard.logging import format_duration
 from regard.runs.attention import maps_for_report
 from regard.runs.baseline import BaselineResult
+from regard.runs.commands import next_commands
 from regard.runs.evaluation import Evaluation
 from regard.runs.run import Run
 from regard.selection.releases import read_release
@@ -31,8 +33,9 @@ def summarize(run: Run, content: ReportContent | None = None) -> dict[str, str]:
     trained = [line for line in metrics if "loss" in line]
     evaluations = [line for line in metrics if "valid_loss" in line]
     depths = [depth for depth in (settings.model.encoder_depth, settings.model.decoder_depth) if depth]
+    layers = format_count(sum(depths), "layer").removeprefix(str(sum(depths)))
     facts = {
-        "model": f"{settings.preset}, {'+'.join(map(str, depths)) or 0} layers, {settings.model.model_dim} wide",
+        "model": f"{settings.preset}, {'+'.join(map(str, depths)) or 0}{layers}, {settings.model.model_dim} wide",
         "parameters": f"{provenance.num_parameters:,}",
         "data": ", ".join(Path(name).name for name in settings.data.train),
         **(run.task.facts() if content is None else content.facts),
@@ -123,6 +126,7 @@ def write_run_report(
         attention=maps_for_report(run.task, run.model, content),
         sections=[*_training_sections(run), *content.sections],
         notes=run.folder.read_provenance().notes,
+        commands=next_commands(run),
     )
     write_report(run.folder.report_path, report)
     return run.folder.report_path
@@ -145,6 +149,7 @@ def write_released_report(run: Run, metric: str) -> Path:
             settings=run.folder.settings_path.read_text(encoding="utf-8"),
             certificate=certificate_summary(run.certificate()),
             notes=run.folder.read_provenance().notes,
+            commands=next_commands(run),
         ),
     )
     return run.folder.report_path

@@ -30,13 +30,14 @@ from regard.explanation.attention import (
 )
 from regard.explanation.attribution import Highlights
 from regard.explanation.image_maps import ImageMaps, image_maps
-from regard.explanation.report import certificate_summary, update_certificate
+from regard.explanation.report import certificate_summary, update_report
 from regard.files import write_atomically
 from regard.generation.config import GenerationConfig
 from regard.logging import log_info, log_warning, progress_bar, quiet_logs
 from regard.nn.inference import prepare_for_inference
 from regard.runs.attention import attention_of, input_tokenizer
 from regard.runs.baseline import BaselineResult
+from regard.runs.commands import next_commands
 from regard.runs.conversation import Conversation
 from regard.runs.evaluation import Evaluation
 from regard.runs.folder import RunFolder
@@ -412,7 +413,9 @@ class Run:
                 )
             rows, name = self.folder.read_held_out("valid"), "valid" if log else None
             self._warn_of_unknown(rows, "the validation set")
-            return self._evaluate(rows, name, stride=stride, num_paths=num_paths, **options)
+            evaluation = self._evaluate(rows, name, stride=stride, num_paths=num_paths, **options)
+            log_info("no file is named: the scores are those of the run's validation rows")
+            return evaluation
         paths, rows = split_paths_and_rows(data)
         found, note = self._read(paths, rows, columns=columns, encoding=encoding, skip_bad=skip_bad)
         found = self._without_released(found)
@@ -437,8 +440,8 @@ class Run:
         rows = self.folder.open_test(reason, self.candidate(**options))
         if before:
             log_warning(
-                f"the test set has been opened {before} time(s) before: if anything was selected by its score since, "
-                "the score is too high on average, and the certificate states that"
+                f"the test set has been opened {format_count(before, 'time')} before: if anything was selected by its "
+                "score since, the score is too high on average, and the certificate states that"
             )
         elif others:
             log_warning(
@@ -451,8 +454,10 @@ class Run:
         return evaluation
 
     def _update_report(self) -> None:
-        """Bring the certificate in the report up to date with the ledger."""
-        update_certificate(self.folder.report_path, certificate_summary(self.certificate()))
+        """Bring the certificate and the commands in the report up to date with the ledger."""
+        update_report(
+            self.folder.report_path, certificate=certificate_summary(self.certificate()), commands=next_commands(self)
+        )
 
     def certificate(self, metric: str | None = None, *, delta: float = DELTA) -> Certificate:
         """Confidence bounds on the headline score or another, and whether the test set is sealed."""

@@ -27,7 +27,7 @@ from regard.data.text_sources import TextSource
 from regard.errors import ConfigError, DataError, DeviceError, ProcessError, RunError, StoppedError, WriteError
 from regard.evaluation.registry import find_metric, score_label
 from regard.evaluation.scores import make_signature
-from regard.logging import format_duration, log_info, log_warning
+from regard.logging import format_duration, log_info, log_warning, recorded_messages
 from regard.models.family import find_family, read_model_config
 from regard.models.presets import find_preset, has_size
 from regard.runs.baseline import BaselineResult, advise, compare_with_baseline
@@ -205,11 +205,12 @@ def train(
                 on_evaluation=on_evaluation,
             )
         folder = vacant_folder(group, out, paths, overwrite=overwrite)
-        prepared, resolved, trainer = set_up_together(group, lambda: set_up(values, rows), rows)
+        with recorded_messages() as choices:
+            prepared, resolved, trainer = set_up_together(group, lambda: set_up(values, rows), rows)
         if "preset" not in values and resolved.train.baseline:
             _suggest_finetuning(resolved, trainer.task, len(prepared.train))
         return start(
-            folder, prepared, resolved, trainer, overwrite=overwrite, show_progress=show_progress,
+            folder, prepared, resolved, trainer, choices=choices, overwrite=overwrite, show_progress=show_progress,
             on_evaluation=on_evaluation,
         )  # fmt: skip
 
@@ -418,11 +419,12 @@ def start(
     settings: ResolvedSettings,
     trainer: Trainer,
     *,
+    choices: Sequence[str] = (),
     overwrite: bool = False,
     show_progress: bool = True,
     on_evaluation: OnEvaluation | None = None,
 ) -> Run:
-    """Create the run folder, train, and report."""
+    """Create the run folder, train, and report; `choices` is what was logged before, for the report."""
     provenance = Provenance(
         version=version(),
         torch=torch.__version__,
@@ -430,7 +432,7 @@ def start(
         num_parameters=sum(p.numel() for p in trainer.model.parameters()),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         hardware=f"{trainer.hardware}, {platform.machine()}",
-        notes=data.notes,
+        notes=[*choices, *(note for note in data.notes if note not in choices)],
         columns=list(data.columns),
     )
     if not trainer.processes.is_first:
@@ -616,11 +618,21 @@ def _fit(
     steps = outcome.progress.step
     log_info(
         f"trained {steps:,} {'step' if steps == 1 else 'steps'} in {format_duration(outcome.progress.seconds)}: "
-        f"{outcome.reason}; weights of step {outcome.progress.best_step:,} kept"
+        f"{outcome.reason}; {_describe_kept(outcome.progress.best_step)} kept"
     )
     run = _report(folder, trainer, data) if group.is_first else None
     group.wait()
     return run or Run(folder.path, device=str(trainer.hardware.device))
+
+
+def _describe_kept(step: int) -> str:
+    """Which weights were kept.
+
+    Example:
+        >>> _describe_kept(1_200), _describe_kept(0)
+        ('weights of step 1,200', 'no step has improved on the first weights, which are')
+    """
+    return f"weights of step {step:,}" if step else "no step has improved on the first weights, which are"
 
 
 def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
@@ -634,15 +646,15 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     path = write_run_report(run, evaluation, training=data)
     if baseline is not None and not baseline.is_beaten:
         advice = f"; most likely to help: {', '.join(baseline.advice)}" if baseline.advice else ""
-        log_warning(baseline.sentence + advice)
+        log_warning(f"{baseline.sentence}{advice}")
+    if failure := describe_failure(run, evaluation):
+        log_warning(failure)
     headline = evaluation.scores[evaluation.headline]
     rows = f" ({len(evaluation.rows):,} rows)" if run.task.has_targets else ""
     log_info(f"validation {score_label(headline.name)}{rows}: {headline.format_value()}")
     if baseline is not None and baseline.is_beaten:
         log_info(baseline.sentence)
     log_info(f"report: {path}")
-    if failure := describe_failure(run, evaluation):
-        log_warning(failure)
     return run
 
 

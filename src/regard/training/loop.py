@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from regard.data.formats.messages import format_count
 from regard.data.permutation import mix
 from regard.data.prepare import Prepared
 from regard.errors import CheckpointError, ConfigError, DivergedError
@@ -756,7 +757,7 @@ class Trainer:
         config, progress = self.config, self.progress
         if config.minutes and progress.seconds >= 60 * config.minutes:
             return "time limit reached"
-        return f"{progress.step:,} steps completed"
+        return f"{format_count(progress.step, 'step')} completed"
 
 
 def why_not_shared(task: Task[Any]) -> str | None:

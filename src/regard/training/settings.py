@@ -173,7 +173,7 @@ class Provenance(Settings):
     created: str
     hardware: str
     notes: list[str]
-    """What was inferred, left out or found in two sets when the data was read."""
+    """What was detected, chosen, left out or found in two sets before training, with the reasons."""
     columns: list[str] = Field(default_factory=list)
     """The columns of the training table that were used, by name, in the order in which the task needs them."""
 

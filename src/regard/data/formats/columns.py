@@ -17,8 +17,10 @@ from regard.errors import DataError
 
 # Common names of the columns for each role, likeliest first.
 _SYNONYMS = {
-    "source": "source src input inputs question prompt instruction query article document original text sentence",
-    "target": "target tgt trg output outputs answer completion response summary translation reference label labels",
+    "source": """source src input inputs question prompt instruction query article document original text sentence
+        anchor""",
+    "target": """target tgt trg output outputs answer completion response summary translation reference label labels
+        positive""",
     "text": "text sentence content review document comment tweet input body source src title smiles sequence",
     "aspect": "aspect category target term",
     "image": "image picture img photo file filename path",
@@ -36,6 +38,8 @@ _IDENTIFIERS = "id idx index key guid uid number unnamed:0 __index_level_0__"
 _HEADER_NAMES = """source src target tgt trg text texts label labels input inputs output outputs question answer
     answers prompt completion sentence sentences sentence1 sentence2 premise hypothesis question1 question2 gold_label
     is_duplicate"""
+_PAIR_NAMES = {"anchor", "positive"}
+"""Which are a header together: "positive" alone is a label."""
 _OTHER_NAMES = """caption captions context date entities event event_type image intent lang language lemma name pos
     score split subject subject_id tag tags phonemes pronunciation spelling text1 text2 time timestamp token tokens
     topic transcription url utterance word words"""
@@ -150,7 +154,8 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
         return True
     if len(set(named)) < len(named) or any(len(cell) > _MAX_NAME_LENGTH or cell[-1] in ".?!" for cell in named):
         return False
-    is_typical = any(cell.lower() in _HEADER_NAMES.split() for cell in named)
+    lowered = {cell.lower() for cell in named}
+    is_typical = bool(lowered & set(_HEADER_NAMES.split())) or lowered >= _PAIR_NAMES
     num_common = sum(_is_common_name(cell) for cell in named)
     if is_typical or num_common > 1:
         return True

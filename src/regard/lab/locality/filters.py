@@ -456,7 +456,7 @@ def _plot_scores(scores: Axes, places: Axes, results: Mapping[LocalityMethod, Se
         label_axes(axes, title, "accuracy" if key == "accuracy" else "share of squared weights in one window", "")
         axes.set_yticks(heights, names, fontsize=8.5)
     places.plot([], [], "|", color=COLORS[2], markersize=9, label="shuffled pixels")
-    places.legend(fontsize=8.5, frameon=False, loc="lower right")
+    places.legend(fontsize=8.5, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)
 
 
 def _plot_filters(axes: Axes, method: LocalityMethod, network: TrainedNetwork) -> None:
