@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
 from regard.errors import ConfigError
-from regard.nn.blocks import Block
+from regard.nn.blocks import blocks_of
 from regard.training.checkpoints import resize_buffers, weights_of
 from regard.training.muon import Muon
 from regard.training.optimizers import AnyOptimizer, CombinedOptimizer
@@ -128,11 +128,6 @@ class ShardedModel:
             return tensor if owner is None or owner.shape != tensor.shape else like(owner, tensor)
 
         return {part: {name: place(name, each) for name, each in tensors.items()} for part, tensors in parts.items()}
-
-
-def blocks_of(model: nn.Module) -> list[Block]:
-    """The blocks of a Transformer."""
-    return [module for module in model.modules() if isinstance(module, Block)]
 
 
 def require_blocks(model: nn.Module, setting: str) -> None:
