@@ -91,7 +91,7 @@ _H200 = Accelerator(
     link=450 * _GB,
     network=50 * _GB,
     node_size=8,
-    measured="measured on an H200: kernels of a 124 M GPT-2 shape (benchmarks/RESULTS.md)",
+    measured="shares fitted to training steps of GPT-2 shapes on an H200 (docs/scale.md)",
 )
 _RESEMBLES = "not measured: the shares are those of the H200"
 
@@ -122,7 +122,7 @@ ACCELERATORS: dict[str, Accelerator] = {
             link=5 * _GB,
             network=0.125 * _GB,
             node_size=os.cpu_count() or 1,
-            measured="measured on one core of an EPYC (benchmarks/RESULTS.md)",
+            measured="not measured: the shares are estimates",
         ),
     )
 }  # fmt: skip
