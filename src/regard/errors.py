@@ -66,6 +66,10 @@ class CheckpointError(RunError):
     """A checkpoint that is damaged or belongs to another run."""
 
 
+class ProcessError(RegardError, RuntimeError):
+    """Another process that trains the same model has ended."""
+
+
 class DeviceError(RegardError, RuntimeError):
     """A device that is unavailable or out of memory, or a full disk."""
 

@@ -111,6 +111,18 @@ def exports() -> None:
     """Exports are checked, too."""
 
 
+@pytest.fixture(autouse=True)
+def _without_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To start other processes takes seconds as well."""
+    if "processes" not in request.fixturenames:
+        monkeypatch.setattr(module, "_check_processes", lambda run, data: iter(()))
+
+
+@pytest.fixture
+def processes() -> None:
+    """Two processes are compared with one, too."""
+
+
 def verdicts(result: CheckResult) -> dict[str, str]:
     return {each.name: each.verdict for each in result.equalities}
 
@@ -198,6 +210,16 @@ def test_a_mean_of_means_is_found(runs, monkeypatch: pytest.MonkeyPatch):
     found = failing(check(runs("pairs")))
     assert set(found) == {"accumulated batches"}
     assert "gradient of" in found["accumulated batches"].where
+
+
+@pytest.mark.slow
+def test_a_mean_of_what_two_processes_compute_is_found(runs, processes: None, monkeypatch: pytest.MonkeyPatch):
+    found = {each.name: each for each in check(runs("labels")).equalities}["two processes"]
+    assert (found.verdict, found.tolerance) == ("holds", 1e-6)
+    monkeypatch.setattr(module, "_SHARED_GRADIENTS", "tests.runs.averaged_gradients:write_shared_gradients")
+    wrong = failing(check(runs("labels")))
+    assert set(wrong) == {"two processes"}
+    assert "gradient of" in wrong["two processes"].where
 
 
 @pytest.mark.slow

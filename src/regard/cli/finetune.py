@@ -13,6 +13,7 @@ from regard.cli.options import (
     Lora,
     Minutes,
     NoBaseline,
+    NumProcesses,
     Overwrite,
     Rank,
     RunOut,
@@ -54,6 +55,7 @@ def finetune_command(
     epochs: Epochs = None,
     seed: Seed = None,
     device: TrainDevice = None,
+    processes: NumProcesses = None,
     settings: SettingsFile = None,
     set_: Annotated[Given, option("Any setting: --set finetune.layer_decay=0.9", "--set", metavar="NAME=VALUE")] = None,
     template: Template = None,
@@ -99,7 +101,7 @@ def finetune_command(
     if shots is not None:
         from regard.experiments.few_shot import few_shot
 
-        chosen = read_shots(shots, shot_seeds, refused={"--seed": seed})
+        chosen = read_shots(shots, shot_seeds, refused={"--seed": seed, "--processes": processes})
         with remedies(FEW_SHOT_REMEDIES):
             print_few_shot(few_shot(data or [], **chosen, base=base, method=method, settings=values, out=out,
                                     overwrite=overwrite, jobs=jobs, show_progress=not quiet), json=json)  # fmt: skip
@@ -108,5 +110,5 @@ def finetune_command(
 
     with remedies(TUNING_REMEDIES):
         run = finetune(base, data or None, out=out, method=method, settings=values, overwrite=overwrite,
-                    show_progress=not quiet)  # fmt: skip
+                    show_progress=not quiet, num_processes=processes or 1)  # fmt: skip
     print_run(run, json=json)

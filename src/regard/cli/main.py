@@ -37,7 +37,7 @@ from regard.cli import (
 )
 from regard.cli.options import StepsAreOptional
 from regard.cli.output import Command, fail
-from regard.errors import RegardError
+from regard.errors import ConfigError, RegardError
 
 app = typer.Typer(
     name="regard",
@@ -100,6 +100,8 @@ _SETTINGS = {
 """Options of other programs that are settings here; an error names the setting."""
 _UsageError: Any = typer.BadParameter.__bases__[0]
 """The class of errors on the command line, which typer does not export."""
+_SHARED = ("train", "finetune")
+"""Commands that several processes compute together."""
 _INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -115,12 +117,20 @@ def print_version(show: bool = typer.Option(False, "--version", help="Print the 
 def main() -> None:
     """Run the command line; a user error is one line on stderr and exit code 2."""
     try:
+        _require_alone()
         sys.exit(_run())
     except RegardError as error:
         sys.exit(fail(error))
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+
+
+def _require_alone() -> None:
+    """Raise where torchrun has started several processes of a command that would compute the same in each."""
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    if os.environ.get("WORLD_SIZE", "1") != "1" and command not in (None, *_SHARED):
+        raise ConfigError(f"torchrun is for {' and '.join(f'regard {each}' for each in _SHARED)}, got regard {command}")
 
 
 def _run() -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.output import Command, option, print_json
+from regard.cli.output import Command, option, print_json, process_rank
 from regard.errors import (
     BadRowsError,
     ConfigError,
@@ -34,6 +34,9 @@ Minutes = Annotated[float | None, option("Stop after this many minutes of traini
 Steps = Annotated[int | None, option("Stop after this many steps.")]
 Epochs = Annotated[float | None, option("Stop after this many passes over the training rows.")]
 Seed = Annotated[int | None, option("The random seed.")]
+NumProcesses = Annotated[
+    int | None, option("Train in so many processes of this machine, which share each batch.", "--processes", min=1)
+]
 TrainDevice = Annotated[str | None, option("auto, cpu, cuda or cuda:N.")]
 SettingsFile = Annotated[Path | None, option("A TOML file of settings; see regard settings.", dir_okay=False)]
 SharedSettings = Annotated[Path | None, option("A TOML file of settings for all runs.", dir_okay=False)]
@@ -185,7 +188,9 @@ def read_template(path: str | None) -> str | None:
 
 
 def print_run(run: "Run", *, json: bool) -> None:
-    """Print the path of a run that was trained, or its scores as JSON."""
+    """Print the path of a run that was trained, or its scores as JSON; of several processes, the first one prints."""
+    if process_rank():
+        return
     if not json:
         from regard.runs.commands import next_commands
 

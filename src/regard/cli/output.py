@@ -3,6 +3,7 @@
 import inspect
 import json
 import logging
+import os
 import re
 import sys
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, ProcessError, StoppedError
 from regard.logging import MessageFormatter
 
 _LINE_ENDS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\u0085\u2028\u2029"}
@@ -93,9 +94,20 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False).translate(_LINE_ENDS), flush=True)
 
 
+def process_rank() -> int:
+    """The rank of this process among those that torchrun has started; 0 for a process alone."""
+    rank = os.environ.get("RANK", "0") if os.environ.get("WORLD_SIZE", "1") != "1" else "0"
+    return int(rank) if rank.isdecimal() else 0
+
+
 def fail(error: Exception) -> int:
-    """Print an error as one line, with the remedies that a command added; return the exit code."""
-    remedies = getattr(error, "__notes__", [])
+    """Print an error as one line, with the remedies that a command added; return the exit code.
+
+    Of several processes, each has its rank in the line, and only the first one says that all were stopped.
+    """
+    remedies, rank = getattr(error, "__notes__", []), process_rank()
     message = "; ".join([str(error), *remedies])
-    print(f"regard: {' '.join(message.split())}", file=sys.stderr)
+    if not rank or not isinstance(error, StoppedError | ProcessError):
+        mark = f"rank {rank}: " if rank else ""
+        print(f"regard: {mark}{' '.join(message.split())}", file=sys.stderr)
     return getattr(error, "exit_code", 2)

@@ -14,6 +14,7 @@ from regard.cli.options import (
     Minutes,
     ModelName,
     NoBaseline,
+    NumProcesses,
     Overwrite,
     RunOut,
     Seed,
@@ -52,6 +53,7 @@ def train_command(
     epochs: Epochs = None,
     seed: Seed = None,
     device: TrainDevice = None,
+    processes: NumProcesses = None,
     settings: SettingsFile = None,
     set_: SetValues = None,
     no_auto_batch: Annotated[bool, typer.Option("--no-auto-batch", help="Never split batches to save memory.")] = False,
@@ -84,6 +86,8 @@ def train_command(
 
       regard train reviews.csv --ladder 0.02 --out runs/honest
 
+      regard train pairs.tsv --processes 2 --out runs/shared
+
       regard train --out runs/de-en --resume
     """
     configure_logging(quiet=quiet)
@@ -106,7 +110,8 @@ def train_command(
     if shots is not None:
         from regard.experiments.few_shot import few_shot
 
-        chosen = read_shots(shots, shot_seeds, refused={"--resume": resume, "--seed": seed})
+        refused = {"--resume": resume, "--seed": seed, "--processes": processes}
+        chosen = read_shots(shots, shot_seeds, refused=refused)
         with remedies(FEW_SHOT_REMEDIES):
             print_few_shot(few_shot(data or [], **chosen, model=model, settings=values, out=out, overwrite=overwrite,
                                     jobs=jobs, show_progress=not quiet), json=json)  # fmt: skip
@@ -115,5 +120,5 @@ def train_command(
 
     with remedies():
         run = train(data or None, out=out, model=model, settings=values, resume=resume, overwrite=overwrite,
-                    show_progress=not quiet)  # fmt: skip
+                    show_progress=not quiet, num_processes=processes or 1)  # fmt: skip
     print_run(run, json=json)

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from regard.errors import RegardError, RunError, StoppedError
 from regard.logging import log_info
+from regard.runs.launch import end_with_parent
 from regard.training.interruption import Interruption, listen
 
 _POLL_SECONDS = 0.3
@@ -99,18 +100,12 @@ def serve_request(handle: Callable[[Any], None]) -> None:
     """Be a child process: handle the request on stdin, and exit with the code of its error."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     request = json.loads(sys.stdin.readline())
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         handle(request)
     except RegardError as error:
         print(error, file=sys.stderr)
         sys.exit(getattr(error, "exit_code", 2))
-
-
-def _exit_with_parent() -> None:
-    while os.read(sys.stdin.fileno(), 1):  # readline would block the lock that Python needs when it exits
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def last_log_line(log: Path) -> str:

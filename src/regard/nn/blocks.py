@@ -109,3 +109,8 @@ class Block(nn.Module):
             parts = [gain * layer(n) for gain, layer in zip(self.gains, layers, strict=True)]
         y = self.stochastic_depth(self.dropout(torch.stack(parts).sum(dim=0)))
         return x + y if self.has_residual else y
+
+
+def blocks_of(model: nn.Module) -> list[Block]:
+    """The blocks of a Transformer, which sharding gathers and activation checkpointing computes again, one by one."""
+    return [module for module in model.modules() if isinstance(module, Block)]

@@ -13,6 +13,7 @@ the first two in float32: the kernels accumulate in float32 in any case, and hal
 of the time of a norm is reading and writing.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -66,12 +67,32 @@ class BatchNorm(nn.Module):
         self.variance: Tensor
         self.register_buffer("mean", torch.zeros(num_channels))
         self.register_buffer("variance", torch.ones(num_channels))
+        self.sum_over_processes: Callable[[Tensor], Tensor] | None = None
+        """Sums a tensor over the processes that share a batch; None where there is one."""
 
     def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch channels height width"]:
         is_of_batch = self.training and self.weight.requires_grad
+        if is_of_batch and self.sum_over_processes is not None:
+            return self._normalize_shared(x, self.sum_over_processes)
         return F.batch_norm(
             x, self.mean, self.variance, self.weight, self.bias, is_of_batch, momentum=_MOMENTUM, eps=self.epsilon
         )
+
+    def _normalize_shared(
+        self, x: Float[Tensor, "batch channels height width"], add: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "batch channels height width"]:
+        """The same where the batch is spread over processes: its statistics are those of all of their images."""
+        values = x.to(self.mean.dtype)
+        count = add(torch.tensor(float(x.numel() // x.size(1)), dtype=torch.float64))
+        num_values = count.to(values)
+        mean = add(values.sum(dim=(0, 2, 3))) / num_values
+        centered = values - mean[:, None, None]
+        variance = add((centered * centered).sum(dim=(0, 2, 3))) / num_values
+        with torch.no_grad():
+            self.mean.lerp_(mean, _MOMENTUM)
+            self.variance.lerp_(variance * (num_values / (num_values - 1)), _MOMENTUM)
+        scale = self.weight * (variance + self.epsilon).rsqrt()
+        return (centered * scale[:, None, None] + self.bias[:, None, None]).to(x.dtype)
 
 
 def make_norm(norm: Norm, model_dim: int, *, epsilon: float = _EPSILON) -> nn.Module:

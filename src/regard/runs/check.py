@@ -18,23 +18,27 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.prepare import Prepared
-from regard.errors import CheckpointError, ConfigError, DataError, DeviceError, RegardError, RunError
+from regard.errors import CheckpointError, ConfigError, DataError, DeviceError, ProcessError, RegardError, RunError
 from regard.interop import EXPORTERS
-from regard.logging import log_info
+from regard.logging import log_info, quiet_logs
 from regard.models.protocols import Decoder, EncoderOutput
 from regard.runs.export import export_model
+from regard.runs.launch import launch
 from regard.runs.run import Run
 from regard.runs.train import make_trainer
 from regard.tasks.task import Batch
 from regard.training.checkpoints import (
     copy_weights,
     load_checkpoint,
+    read_tensors,
     resize_buffers,
     save_checkpoint,
     trained_weights,
     weights_of,
+    write_tensors,
 )
-from regard.training.loop import Trainer
+from regard.training.distributed import joined
+from regard.training.loop import Trainer, why_not_shared
 
 Verdict = Literal["holds", "fails", "not applicable"]
 
@@ -46,6 +50,8 @@ _NUM_ROWS = 8
 _NUM_CANDIDATES = 64
 _TOKENS, _SEQUENCES = 12, 3
 """Tokens that are decoded, of each of so many sequences."""
+_PROCESSES = "two processes"
+_SHARED_GRADIENTS = "regard.runs.check:write_shared_gradients"
 _TOLERANCE, _DOUBLE_TOLERANCE = 1e-4, 1e-6
 """The largest relative difference between sums in another order, of float32 and of float64 numbers; some losses are
 computed in float32 from the logits on."""
@@ -108,7 +114,7 @@ def check(run: str | os.PathLike[str] | Run, *, device: str = "cpu") -> CheckRes
 
 def _check_training(run: Run) -> Iterator[Equality]:
     """Resumed training, and accumulated batches."""
-    names = ("resumed training", "accumulated batches")
+    names = ("resumed training", "accumulated batches", _PROCESSES)
     try:
         data = _training_data(run)
     except RegardError as error:
@@ -117,6 +123,7 @@ def _check_training(run: Run) -> Iterator[Equality]:
         return
     yield _check_resuming(run, data)
     yield from _check_accumulation(run, data)
+    yield from _check_processes(run, data)
 
 
 def _training_data(run: Run) -> Prepared:
@@ -231,6 +238,44 @@ def _to_double(tensor: Tensor | None) -> Tensor | None:
 
 def _num_rows(batch: Batch) -> int:
     return next(tensor.size(0) for tensor in batch.tensors() if tensor is not None)
+
+
+def _check_processes(run: Run, data: Prepared) -> Iterator[Equality]:
+    """The rows of a batch in one process, and spread over two."""
+    if (reason := why_not_shared(run.task)) is not None:
+        yield Equality(_PROCESSES, reason, "not applicable")
+        return
+    one = _shared_gradients(_trainer(run, data))
+    with TemporaryDirectory(prefix="regard-check-") as folder:
+        path = Path(folder) / "gradients.safetensors"
+        try:
+            with quiet_logs():
+                launch(_SHARED_GRADIENTS, {"run": str(run.path), "path": str(path)}, 2)
+        except (RunError, ProcessError, DeviceError) as error:
+            yield Equality(_PROCESSES, "two processes compute the gradients together", "fails", where=str(error))
+            return
+        two, _ = read_tensors(path)
+    compared = "the loss and all gradients of two batches, by one process and by two, in float64"
+    yield _compare(_PROCESSES, compared, one, two, tolerance=_DOUBLE_TOLERANCE, is_joint=True)
+
+
+def write_shared_gradients(run: str, path: str) -> None:
+    """What each of the processes of `_check_processes` computes; rank 0 writes the sum."""
+    with joined("cpu") as group:
+        found = Run(run, device="cpu")
+        gradients = _shared_gradients(_trainer(found, _training_data(found)))
+        if group.is_first:
+            write_tensors(Path(path), gradients, {})
+
+
+def _shared_gradients(trainer: Trainer) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    batches = [trainer.training_batch(number) for number in range(2)]
+    trainer.model.double().eval()
+    with _default_dtype(torch.float64):
+        return _gradients(
+            trainer, [batch.with_tensors([_to_double(each) for each in batch.tensors()]) for batch in batches]
+        )
 
 
 # Inference

@@ -14,8 +14,21 @@ from regard.errors import DataError
 from regard.logging import format_duration, log_info, recorded_messages
 from regard.models.family import find_family
 from regard.runs.folder import RunFolder
+from regard.runs.launch import launch
 from regard.runs.run import Run, split_paths_and_rows
-from regard.runs.train import Data, as_list, given_values, make_trainer, new_run_path, start, with_task
+from regard.runs.train import (
+    Data,
+    as_list,
+    given_values,
+    is_continued,
+    joined_for,
+    make_trainer,
+    resume_run,
+    set_up_together,
+    start,
+    vacant_folder,
+    with_task,
+)
 from regard.settings import merge_tables
 from regard.tasks.capabilities import RolloutTask
 from regard.tasks.registry import find_task, make_task
@@ -73,6 +86,7 @@ def finetune(
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     show_progress: bool = True,
+    num_processes: int = 1,
 ) -> Run:
     """Fine-tune the model of a run folder, imported or trained.
 
@@ -100,12 +114,15 @@ def finetune(
         settings: Any setting, nested as in `run.toml`; the arguments above take precedence.
         overwrite: Replace the run in `out`.
         show_progress: Show a progress bar on stderr.
+        num_processes: Train in so many processes of this machine, as `regard.train` does.
     """
+    if num_processes != 1:
+        given = {name: value for name, value in locals().items() if name != "num_processes"}
+        path = launch("regard.runs.finetune:finetune", given, num_processes, show_progress=show_progress)
+        return Run(path, device=device or "auto")
     paths, rows = split_paths_and_rows(data)
     if not paths and rows is None:
         raise DataError("no data to fine-tune on: name a file or a folder, or pass rows")
-    folder = RunFolder(out if out is not None else new_run_path(paths))
-    folder.require_vacant(overwrite=overwrite)
     values = merge_tables(
         settings or {},
         given_values(
@@ -129,22 +146,28 @@ def finetune(
             finetune={"top_layers": top_layers, **({} if rank is None else {"lora": {"rank": rank}})},
         ),
     )
-    with recorded_messages() as choices:
-        prepared, resolved, trainer = set_up_finetuning(Path(base), values, method=method, rows=rows)
-        _report_cost(trainer)
-    tuned = resolved.finetune
-    assert tuned is not None, "fine-tuning has a base"
-    relative = os.path.relpath(Path(base).absolute(), folder.path.absolute())
-    sources = trainer.task.reward_sources() if isinstance(trainer.task, RolloutTask) else {}
-    rewards = {
-        name: os.path.relpath(source, folder.path.absolute())
-        for name, source in sources.items()
-        if Path(source).is_dir()
-    }
-    task_settings = {**resolved.task.model_dump(), **rewards}
-    resolved = resolved.changed(finetune={**tuned.model_dump(), "base": relative}, task=task_settings)
-    return start(folder, prepared, resolved, trainer, choices=choices, overwrite=overwrite,
-                 show_progress=show_progress)  # fmt: skip
+    with joined_for(values) as group:
+        if is_continued(out, overwrite=overwrite):
+            return resume_run(RunFolder(out or ""), rows=rows, show_progress=show_progress)
+        folder = vacant_folder(group, out, paths, overwrite=overwrite)
+        with recorded_messages() as choices:
+            prepared, resolved, trainer = set_up_together(
+                group, lambda: set_up_finetuning(Path(base), values, method=method, rows=rows), rows
+            )
+            _report_cost(trainer)
+        tuned = resolved.finetune
+        assert tuned is not None, "fine-tuning has a base"
+        relative = os.path.relpath(Path(base).absolute(), folder.path.absolute())
+        sources = trainer.task.reward_sources() if isinstance(trainer.task, RolloutTask) else {}
+        rewards = {
+            name: os.path.relpath(source, folder.path.absolute())
+            for name, source in sources.items()
+            if Path(source).is_dir()
+        }
+        task_settings = {**resolved.task.model_dump(), **rewards}
+        resolved = resolved.changed(finetune={**tuned.model_dump(), "base": relative}, task=task_settings)
+        return start(folder, prepared, resolved, trainer, choices=choices, overwrite=overwrite,
+                     show_progress=show_progress)  # fmt: skip
 
 
 def set_up_finetuning(

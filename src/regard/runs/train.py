@@ -6,8 +6,8 @@ import platform
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import islice
@@ -24,7 +24,7 @@ from regard.data.settings import DataConfig
 from regard.data.sources import IN_MEMORY, Rows, Source, is_builtin
 from regard.data.stores.tokens import TokenStream
 from regard.data.text_sources import TextSource
-from regard.errors import ConfigError, DataError, DeviceError, RunError, StoppedError, WriteError
+from regard.errors import ConfigError, DataError, DeviceError, ProcessError, RunError, StoppedError, WriteError
 from regard.evaluation.registry import find_metric, score_label
 from regard.evaluation.scores import make_signature
 from regard.logging import format_duration, log_info, log_warning, recorded_messages
@@ -33,6 +33,7 @@ from regard.models.presets import find_preset, has_size
 from regard.runs.baseline import BaselineResult, advise, compare_with_baseline
 from regard.runs.evaluation import Evaluation
 from regard.runs.folder import RunFolder, imported_runs
+from regard.runs.launch import launch
 from regard.runs.report import describe_failure, describe_release, write_released_report, write_run_report
 from regard.runs.rewards import load_reward
 from regard.runs.run import Run, split_paths_and_rows
@@ -46,8 +47,9 @@ from regard.tasks.detection import readable_rows
 from regard.tasks.registry import detect_task, find_task, make_task
 from regard.tasks.task import SelectionScore, Task
 from regard.tasks.text import TextSettings
-from regard.training.checkpoints import load_checkpoint, save_checkpoint, trained_weights, weights_of, write_tensors
+from regard.training.checkpoints import load_checkpoint, save_checkpoint, write_tensors
 from regard.training.defaults import choose_size, draft, find_hardware, preset_of, resolve, with_model_defaults
+from regard.training.distributed import Processes, is_lost_peer, is_restarted, joined, may_restart, processes
 from regard.training.finetuning import InitialModel, adapt, base_weights, initialize_embeddings
 from regard.training.interruption import listen
 from regard.training.loop import Trainer
@@ -76,6 +78,8 @@ _MAY_CHANGE = {
         "keep_checkpoints",
         "max_rollbacks",
         "device",
+        "sharding",
+        "activation_checkpointing",
         "tensorboard",
         "baseline",
     ),
@@ -118,6 +122,7 @@ def train(
     overwrite: bool = False,
     show_progress: bool = True,
     on_evaluation: OnEvaluation | None = None,
+    num_processes: int = 1,
 ) -> Run:
     """Train a model on a file of rows, running text or images, and write a run folder.
 
@@ -149,7 +154,17 @@ def train(
         overwrite: Replace the run in `out`.
         show_progress: Show a progress bar on stderr.
         on_evaluation: Called with the step and the validation loss of each evaluation; an exception ends training.
+        num_processes: Train in so many processes of this machine, which share each batch: one for each GPU, or with a
+            part of the CPU's cores each. Processes that torchrun has started share it in any case.
     """
+    if num_processes != 1:
+        given = {name: value for name, value in locals().items() if name not in ("num_processes", "on_evaluation")}
+        if on_evaluation is not None:
+            raise ConfigError("on_evaluation is for training in this process: num_processes must be 1")
+        return Run(
+            launch("regard.runs.train:train", given, num_processes, show_progress=show_progress),
+            device=device or "auto",
+        )
     paths, rows = split_paths_and_rows(data)
     values = merge_tables(
         settings or {},
@@ -177,20 +192,90 @@ def train(
             preset=model,
         ),
     )
-    if resume:
-        if out is None:
-            raise RunError("to resume a run, name its folder")
-        return _resume(RunFolder(out), values, rows, show_progress, on_evaluation)
-    folder = RunFolder(out if out is not None else new_run_path(paths))
-    folder.require_vacant(overwrite=overwrite)
-    with recorded_messages() as choices:
-        prepared, resolved, trainer = set_up(values, rows)
-    if "preset" not in values and resolved.train.baseline:
-        _suggest_finetuning(resolved, trainer.task, len(prepared.train))
-    return start(
-        folder, prepared, resolved, trainer, choices=choices, overwrite=overwrite, show_progress=show_progress,
-        on_evaluation=on_evaluation,
-    )  # fmt: skip
+    if resume and out is None:
+        raise RunError("to resume a run, name its folder")
+    before = RunFolder(out).read_settings().model_dump() if resume and out is not None else {}
+    with joined_for(merge_tables(before, values)) as group:
+        if resume or is_continued(out, overwrite=overwrite):
+            return resume_run(
+                RunFolder(out or ""),
+                values if resume else {},
+                rows=rows,
+                show_progress=show_progress,
+                on_evaluation=on_evaluation,
+            )
+        folder = vacant_folder(group, out, paths, overwrite=overwrite)
+        with recorded_messages() as choices:
+            prepared, resolved, trainer = set_up_together(group, lambda: set_up(values, rows), rows)
+        if "preset" not in values and resolved.train.baseline:
+            _suggest_finetuning(resolved, trainer.task, len(prepared.train))
+        return start(
+            folder, prepared, resolved, trainer, choices=choices, overwrite=overwrite, show_progress=show_progress,
+            on_evaluation=on_evaluation,
+        )  # fmt: skip
+
+
+@contextmanager
+def joined_for(values: Mapping[str, Any]) -> Iterator[Processes]:
+    """The processes that train a run with these settings, where torchrun or `launch` has started several."""
+    train = require_table(values.get("train", {}), "train")
+    with joined(str(train.get("device", "auto")), is_group_of_one=train.get("sharding") == "full") as group:
+        yield group
+
+
+def vacant_folder(
+    group: Processes, out: str | os.PathLike[str] | None, paths: Sequence[str], *, overwrite: bool
+) -> RunFolder:
+    """The folder of a new run, which is the same for all processes."""
+
+    def find() -> str:
+        folder = RunFolder(out if out is not None else new_run_path(paths))
+        folder.require_vacant(overwrite=overwrite)
+        return str(folder.path)
+
+    return RunFolder(group.from_first(find))
+
+
+def is_continued(out: str | os.PathLike[str] | None, *, overwrite: bool) -> bool:
+    """Whether torchrun has started a run again that a failed process began: it is resumed."""
+    if may_restart() and overwrite:
+        raise ConfigError("a run that torchrun may restart cannot replace another one: name another folder")
+    if may_restart() and out is None:
+        raise ConfigError("a run that torchrun may restart needs a folder by which it is known: name the run folder")
+    return out is not None and is_restarted() and RunFolder(out).exists
+
+
+SetUp = tuple[Prepared, ResolvedSettings, Trainer]
+
+
+def set_up_together(group: Processes, set_up: Callable[[], SetUp], rows: Rows | None) -> SetUp:
+    """Rank 0 prepares the data and resolves the settings; the others read what is prepared, with the same settings."""
+    made: list[SetUp] = []
+
+    def choose() -> tuple[Prepared, ResolvedSettings]:
+        made.append(set_up())
+        return made[0][:2]
+
+    data, resolved = _prepare_together(group, choose, rows)
+    return made[0] if made else (data, resolved, make_trainer(resolved, data))
+
+
+def _prepare_together(
+    group: Processes, choose: Callable[[], tuple[Prepared, ResolvedSettings]], rows: Rows | None
+) -> tuple[Prepared, ResolvedSettings]:
+    made: list[Prepared] = []
+
+    def prepare() -> tuple[ResolvedSettings, str]:
+        data, resolved = choose()
+        made.append(data)
+        return resolved, data.content_hash
+
+    resolved, content = group.from_first(prepare)
+    if not made:
+        made.append(make_task(resolved.task).prepare(resolved.data, rows))
+        if made[0].content_hash != content:
+            raise RunError("the processes read different data: each machine needs the same files")
+    return made[0], resolved
 
 
 def read_step(value: float | bool | None) -> float | str | None:
@@ -350,6 +435,8 @@ def start(
         notes=[*choices, *(note for note in data.notes if note not in choices)],
         columns=list(data.columns),
     )
+    if not trainer.processes.is_first:
+        return _fit(folder, trainer, data, show_progress, on_evaluation)
     _require_space(folder, provenance.num_parameters, settings.train.keep_checkpoints)
     _released_scores(folder, trainer)
     with folder.lock():
@@ -363,13 +450,34 @@ def start(
         return _fit(folder, trainer, data, show_progress, on_evaluation)
 
 
-def _resume(
+def resume_run(
     folder: RunFolder,
-    changes: Mapping[str, Any],
-    rows: Rows | None,
-    show_progress: bool,
-    on_evaluation: OnEvaluation | None,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    rows: Rows | None = None,
+    show_progress: bool = True,
+    on_evaluation: OnEvaluation | None = None,
 ) -> Run:
+    """Continue training from the newest checkpoint, with other values of the settings that may change."""
+    group = processes()
+    data, settings = _prepare_together(group, lambda: _continued(folder, changes or {}, rows), rows)
+    with folder.lock() if group.is_first else nullcontext():
+        found = load_checkpoint(folder.checkpoints)
+        trainer = make_trainer(settings, data, folder=folder.path, is_new=found is None)
+        if found is None:
+            log_info("there is no checkpoint yet: starting from the first step")
+        else:
+            trainer.restore(*found)
+            log_info(f"resuming from step {trainer.progress.step:,}")
+        if group.is_first:
+            progress = trainer.progress
+            folder.rewind(progress.step, progress.num_rollbacks, kept=(progress.best_step, progress.kept_rollbacks))
+            folder.write_settings(settings)
+        return _fit(folder, trainer, data, show_progress, on_evaluation)
+
+
+def _continued(folder: RunFolder, changes: Mapping[str, Any], rows: Rows | None) -> tuple[Prepared, ResolvedSettings]:
+    """The data and the settings of a run, which must be those that it was begun with but for what may change."""
     before = folder.read_settings()
     # A run that was interrupted within its first steps has a checkpoint, and no figures yet.
     if folder.model_path.exists() and not (folder.metrics_path.exists() or folder.checkpoints.exists()):
@@ -391,18 +499,7 @@ def _resume(
         name: codec.to_json() for name, codec in stored.items()
     }:
         raise RunError(f"the codecs are not those that {folder.path} was trained with: data is encoded differently")
-    with folder.lock():
-        found = load_checkpoint(folder.checkpoints)
-        trainer = make_trainer(settings, data, folder=folder.path, is_new=found is None)
-        if found is None:
-            log_info("there is no checkpoint yet: starting from the first step")
-        else:
-            trainer.restore(*found)
-            log_info(f"resuming from step {trainer.progress.step:,}")
-        progress = trainer.progress
-        folder.rewind(progress.step, progress.num_rollbacks, kept=(progress.best_step, progress.kept_rollbacks))
-        folder.write_settings(settings)
-        return _fit(folder, trainer, data, show_progress, on_evaluation)
+    return data, settings
 
 
 def _released_scores(folder: RunFolder, trainer: Trainer) -> ReleasedScores | None:
@@ -416,44 +513,49 @@ def _released_scores(folder: RunFolder, trainer: Trainer) -> ReleasedScores | No
 def _fit(
     folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: bool, on_evaluation: OnEvaluation | None = None
 ) -> Run:
-    has_model = folder.model_path.exists()
+    group = trainer.processes
+    has_model = group.from_first(folder.model_path.exists)
 
     def save(trainer: Trainer) -> None:
         note, last_good = trainer.progress_note(), trainer.progress.last_good if trainer.config.max_rollbacks else None
-        writer.submit(
-            "checkpoint",
-            trainer.tensors(),
-            lambda tensors: save_checkpoint(
-                folder.checkpoints,
-                note["step"],
+        tensors = trainer.tensors()
+        if group.is_first:
+            writer.submit(
+                "checkpoint",
                 tensors,
-                note,
-                keep=trainer.config.keep_checkpoints,
-                last_good=last_good,
-            ),
-        )
+                lambda tensors: save_checkpoint(
+                    folder.checkpoints,
+                    note["step"],
+                    tensors,
+                    note,
+                    keep=trainer.config.keep_checkpoints,
+                    last_good=last_good,
+                ),
+            )
         if not has_model and trainer.progress.step:
             save_best(trainer)
 
     def save_best(trainer: Trainer) -> None:
         nonlocal has_model
         has_model, progress = True, trainer.progress
-        tuned = trainer.settings.finetune
-        own = trained_weights(trainer.model) if tuned and tuned.is_adapter else weights_of(trainer.model)
         note = {"step": progress.step, **({"rollbacks": progress.num_rollbacks} if progress.num_rollbacks else {})}
-        writer.submit(
-            "model", {**own, **trainer.ema.tensors()}, lambda tensors: write_tensors(folder.model_path, tensors, note)
-        )
+        tensors = trainer.kept_tensors()
+        if group.is_first:
+            writer.submit("model", tensors, lambda tensors: write_tensors(folder.model_path, tensors, note))
 
     def load(step: int) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-        writer.wait()
-        return load_checkpoint(folder.checkpoints, at_most=step)
+        group.from_first(writer.wait)
+        found = load_checkpoint(folder.checkpoints, at_most=step)
+        group.wait()  # until all have read it, nothing is written or deleted
+        return found
 
     def should_stop() -> bool:
         writer.raise_error()
         return bool(interruption)
 
     def observe(line: Mapping[str, Any]) -> None:
+        if not group.is_first:
+            return
         progress = trainer.progress
         if progress.num_rollbacks:
             line = {**line, "rollbacks": progress.num_rollbacks}
@@ -486,7 +588,7 @@ def _fit(
 
     with (
         listen() as interruption,
-        TrainingDisplay(is_shown=show_progress) as display,
+        TrainingDisplay(is_shown=show_progress and group.is_first) as display,
         _tensorboard(folder, trainer) as tensorboard,
         threads(torch.get_num_threads()),
     ):
@@ -500,22 +602,27 @@ def _fit(
             raise WriteError(f"{error}; free some space, then resume {folder.path}") from None
         except RuntimeError as error:
             if not is_out_of_memory(error):
+                if group.size > 1 and is_lost_peer(error):
+                    raise ProcessError("another process of this run has ended") from error
                 raise
             advice = f"a smaller train.batch_tokens than {trainer.config.batch_tokens:,} may help"
             raise DeviceError(f"{trainer.hardware.device} ran out of memory: {advice}") from None
     # A signal that arrives with the last step, after `should_stop` was called, counts as well.
-    if not outcome.is_finished or interruption:
-        assert interruption.signal is not None, "only a signal stops training early"
+    signals = [each for each in group.gather(interruption.signal) if each is not None]
+    if not outcome.is_finished or signals:
+        assert signals, "only a signal stops training early"
         raise StoppedError(
             f"stopped at step {outcome.progress.step:,}; the state is saved in {folder.path} and can be resumed",
-            signal=interruption.signal,
+            signal=signals[0],
         )
     steps = outcome.progress.step
     log_info(
         f"trained {steps:,} {'step' if steps == 1 else 'steps'} in {format_duration(outcome.progress.seconds)}: "
         f"{outcome.reason}; {_describe_kept(outcome.progress.best_step)} kept"
     )
-    return _report(folder, trainer, data)
+    run = _report(folder, trainer, data) if group.is_first else None
+    group.wait()
+    return run or Run(folder.path, device=str(trainer.hardware.device))
 
 
 def _describe_kept(step: int) -> str:
@@ -645,7 +752,7 @@ def as_list(value: str | Sequence[str] | None) -> list[str] | None:
 
 
 def _tensorboard(folder: RunFolder, trainer: Trainer) -> AbstractContextManager[Any]:
-    if not trainer.config.tensorboard:
+    if not (trainer.config.tensorboard and trainer.processes.is_first):
         return nullcontext()
     from torch.utils.tensorboard import SummaryWriter
 

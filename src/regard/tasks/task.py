@@ -13,7 +13,7 @@ fitted. What a task declares for the layers above (`ReportContent`,
 Dimensions: `batch` rows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
@@ -487,16 +487,23 @@ class Task(Generic[TaskSettingsT]):
         return GenerationConfig()
 
     def selection_score(
-        self, model: Any, rows: Sequence[Sequence[str]], *, num_rows: int | None = None, metric: str | None = None
+        self,
+        model: Any,
+        rows: Sequence[Sequence[str]],
+        *,
+        num_rows: int | None = None,
+        metric: str | None = None,
+        spread: Callable[[Predictor, Sequence[str]], list[Prediction]] | None = None,
     ) -> SelectionScore | None:
         """The headline score of a model in evaluation mode, or another, on the first rows; None where there are none.
 
-        Unset, `num_rows` is `selection_rows`.
+        Unset, `num_rows` is `selection_rows`. `spread` calls a predictor on inputs, which several processes may share.
         """
         rows = rows[: num_rows or self.selection_rows]
         if not rows:
             return None
-        predictions = self.predictor(model, self.selection_generation(rows))([self.input_of(row) for row in rows])
+        predictor, inputs = self.predictor(model, self.selection_generation(rows)), [self.input_of(row) for row in rows]
+        predictions = predictor(inputs) if spread is None else spread(predictor, inputs)
         examples = self.examples(EvaluationData(rows, predictions, Likelihoods([], [])))
         found = find_metric(metric or self.headline(rows))
         if not found.is_additive:

@@ -12,11 +12,12 @@ was interrupted anywhere continues as if it had not been.
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,8 @@ from regard.logging import log_info, log_warning
 from regard.selection.releases import Release, Thresholdout
 from regard.tasks.capabilities import PartSolver, RolloutTask, StatefulTask, capability
 from regard.tasks.task import Batch, Batches, Likelihoods, SelectionScore, Task
-from regard.training.checkpoints import copy_weights, resize_buffers, trained_weights, weights_digest
+from regard.training.checkpoints import copy_weights, resize_buffers, trained_weights, weights_digest, weights_of
+from regard.training.distributed import processes
 from regard.training.divergence import HIGH_LINES, RATE_FACTOR, RECENT_LINES, LoadState, is_high, roll_back
 from regard.training.ema import WeightAverage
 from regard.training.finetuning import lr_multipliers
@@ -40,6 +42,9 @@ from regard.training.probe import PROBE_SHARE, probe_head
 from regard.training.schedules import cooldown_progress, lr_multiplier
 from regard.training.settings import ResolvedSettings, num_released_rows
 from regard.training.update import Updater, can_use_cuda_graphs
+
+if TYPE_CHECKING:
+    from regard.training.sharding import ShardedModel
 
 Releaser = Callable[[str, SelectionScore, float | None], Release]
 """From a hash of the weights, their score on validation rows and that on training rows to what may be used of it."""
@@ -165,7 +170,10 @@ class Trainer:
         self.model, self.task, self.data, self.hardware = model, task, data, hardware
         self.settings, self.config = settings, settings.train
         config = self.config
+        self.processes = processes()
+        self._require_sums()
         self.batches = self._batches()
+        self.sharded = self._shard()
         self.optimizer = make_optimizer(
             config.optimizer,
             model,
@@ -174,11 +182,16 @@ class Trainer:
             weight_decay=config.weight_decay,
             lr_multipliers=lr_multipliers(model, settings.finetune),
         )
+        if self.sharded is not None:
+            self.sharded.adapt(self.optimizer)
         self.ema = WeightAverage(model, config.ema_decay)
         self.updater = Updater(
-            model, task, self.optimizer, self.ema, settings, hardware, is_compiled=config.compile == "always"
-        )
+            model, task, self.optimizer, self.ema, settings, hardware, is_compiled=config.compile == "always",
+            sharded_loss=self.sharded,
+        )  # fmt: skip
         self.progress = Progress()
+        self._splits_validation = True
+        """Whether the likelihoods of validation batches can be computed by different processes."""
         self._release: Releaser | None = None
         self._can_roll_back = False
         self._ahead = BatchPrefetcher(self.batches, is_threaded=hardware.device.type == "cuda")
@@ -237,9 +250,9 @@ class Trainer:
         elif self._solve() or (self._is_new() and isinstance(self.task, RolloutTask)):
             before = time.perf_counter()
             observe({**self._evaluate(save_best), "seconds": time.perf_counter() - clock})
-            progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
+            progress.seconds = progress.seconds_at_line = self._seconds_since(clock)
             if isinstance(self.task, RolloutTask):  # it samples answers: the time of a pass over the rows says nothing
-                progress.evaluation_seconds = time.perf_counter() - before
+                progress.evaluation_seconds = self._seconds_since(before)
         reason = self._reason_to_stop()
         if progress.step == 0 and reason is None and self._can_roll_back:
             save(self)
@@ -247,22 +260,22 @@ class Trainer:
         while reason is None:
             before = time.perf_counter()
             self.advance()
-            progress.seconds = time.perf_counter() - clock
+            progress.seconds = self._seconds_since(clock)
             if chooser is not None:
                 chooser.note(progress.window[-1][2], time.perf_counter() - before)
             is_evaluation = self._is_evaluation_due()
             reason = self._reason_to_stop()
             if progress.step % _LOG_EVERY == 0 or is_evaluation or reason:
                 observe(self._line(clock))
-                progress.seconds = progress.seconds_at_line = time.perf_counter() - clock
+                progress.seconds = progress.seconds_at_line = self._seconds_since(clock)
             if (is_evaluation or reason) and not self._has_diverged:
                 observe(self._evaluate(save_best))
-                before, progress.seconds = progress.seconds, time.perf_counter() - clock
+                before, progress.seconds = progress.seconds, self._seconds_since(clock)
                 progress.seconds_at_line = progress.evaluated_at = progress.seconds
                 progress.evaluation_seconds = progress.seconds - before
                 self._begin_cooldown()
                 reason = reason or self._reason_to_stop()
-            is_stopped = reason is None and should_stop()
+            is_stopped = reason is None and self.processes.any(should_stop())
             is_due = self._is_checkpoint_due(progress.seconds - last_save, save_seconds) or reason or is_stopped
             if is_due and not self._has_diverged:  # of a run that diverged, the checkpoint before is kept
                 before = time.perf_counter()
@@ -271,7 +284,7 @@ class Trainer:
                     if is_fixed and not progress.num_high:
                         progress.last_good = progress.step
                     save(self)
-                last_save, save_seconds = progress.seconds, time.perf_counter() - before
+                last_save, save_seconds = progress.seconds, self._seconds_since(before)
             if is_stopped:
                 return Outcome(progress, "interrupted", is_finished=False)
         return Outcome(progress, reason, is_finished=True)
@@ -283,10 +296,19 @@ class Trainer:
 
     def validate(self) -> Likelihoods:
         """The likelihoods of the validation data under the averaged weights."""
+        with self.averaged_model() as model, self.hardware.autocast():
+            return self._likelihoods(model)
+
+    @contextmanager
+    def averaged_model(self) -> Iterator[nn.Module]:
+        """The model in evaluation mode with the averaged weights; of a sharded one, a whole copy."""
+        if self.sharded is not None:
+            with self.sharded.whole({**weights_of(self.model), **self.ema.tensors()}) as model:
+                yield model
+            return
         self.model.eval()
-        with self.ema.applied(), self.hardware.autocast():
-            batches = self.task.validation_batches(self.data)
-            return self.task.likelihoods(self.model, batches, self.hardware.device)
+        with self.ema.applied():
+            yield self.model
 
     def score(self) -> SelectionScore | None:
         """The headline score of the averaged weights on validation rows; None where weights are selected by loss."""
@@ -317,14 +339,15 @@ class Trainer:
             headline = self.task.headline(rows)
             metric = find_metric(headline).certified_by or headline
             num_rows = num_rows or num_released_rows(self.task, len(rows))
-        score = partial(self.task.selection_score, self.model, rows, num_rows=num_rows, metric=metric)
-        self.model.eval()
+        score = partial(self.task.selection_score, rows=rows, num_rows=num_rows, metric=metric)
+        if self.processes.size > 1:
+            score = partial(score, spread=self.processes.map)
         if self.task.architecture == "encoder-decoder":
             # A step of generation is too little work to be shared by threads, and has a cache in the weights' dtype.
-            with self.ema.applied(), threads(1):
-                return score()
-        with self.ema.applied(), self.hardware.autocast():
-            return score()
+            with self.averaged_model() as model, threads(1):
+                return score(model)
+        with self.averaged_model() as model, self.hardware.autocast():
+            return score(model)
 
     def training_batch(self, number: int) -> Batch:
         """Training batch `number`, with what the current model adds to it."""
@@ -343,7 +366,21 @@ class Trainer:
             "state": self._carried_state(),
             "task": self.task.state_tensors() if isinstance(self.task, RolloutTask) else {},
         }
-        return {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+        return self._whole(
+            {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+        )
+
+    def kept_tensors(self) -> dict[str, Tensor]:
+        """The averaged weights as a run keeps them: all, or those of an adapter."""
+        tuned = self.settings.finetune
+        own = trained_weights(self.model) if tuned and tuned.is_adapter else weights_of(self.model)
+        return self._whole({**own, **self.ema.tensors()})
+
+    def _whole(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a sharded model as a whole, for rank 0 to write; all processes take part."""
+        if self.sharded is None:
+            return tensors
+        return self.sharded.gather(tensors, is_kept=self.processes.is_first)
 
     def progress_note(self) -> dict[str, Any]:
         """The progress as JSON."""
@@ -359,6 +396,8 @@ class Trainer:
                 raise CheckpointError(f"not a checkpoint of a training run: it has {name}")
             parts[part][rest] = tensor
         resize_buffers(self.model, parts["model"])
+        if self.sharded is not None:
+            parts = self.sharded.scatter_parts(parts)
         copy_weights(trained_weights(self.model), parts["model"])
         self.ema.restore(parts["ema"])
         self.updater.reset()
@@ -383,6 +422,48 @@ class Trainer:
         if config.minutes:
             shares.append(seconds / (60 * config.minutes))
         return min(1.0, max(shares))
+
+    def _require_sums(self) -> None:
+        """Raise where several processes cannot compute what one would: each computes the loss of some rows."""
+        size, reason = self.processes.size, why_not_shared(self.task)
+        if size > 1 and reason is not None:
+            raise ConfigError(f"{self.task.description} is trained by one process, got {size}: {reason}")
+
+    def _seconds_since(self, start: float) -> float:
+        """The seconds since `start` by the clock of rank 0, on which all processes decide."""
+        return self.processes.agree(time.perf_counter() - start)
+
+    def _shard(self) -> "ShardedModel | None":
+        """The sharded model, where the settings have one; activations that are kept are chosen, too."""
+        config, tuned = self.config, self.settings.finetune
+        is_sharded = config.sharding == "full"
+        if not (config.activation_checkpointing or is_sharded):
+            return None
+        from regard.training.sharding import ShardedModel, recompute_activations  # takes a second to import
+
+        if is_sharded and tuned is not None and tuned.probe:
+            raise ConfigError("finetune.probe solves the head of a whole model: with train.sharding it must be false")
+        if is_sharded and config.compile == "always":
+            raise ConfigError("a sharded model is not compiled: with train.sharding, train.compile must be never")
+        size = self.processes.size
+        sharded = ShardedModel(self.model, self.task.loss, self.hardware, size=size) if is_sharded else None
+        if config.activation_checkpointing:
+            recompute_activations(self.model)
+        return sharded
+
+    def _likelihoods(self, model: nn.Module) -> Likelihoods:
+        """Those of the validation batches, each computed by one process."""
+        task, device = self.task, self.hardware.device
+        batches = task.validation_batches(self.data)
+        if self.processes.size == 1 or not self._splits_validation:
+            return task.likelihoods(model, batches, device)
+        found = list(batches)
+        self._splits_validation = is_sum_over_batches(task.likelihoods(model, iter(found[:1]), device))
+        if not self._splits_validation:
+            return task.likelihoods(model, iter(found), device)
+        return join_likelihoods(
+            self.processes.map(lambda own: [task.likelihoods(model, iter([batch]), device) for batch in own], found)
+        )
 
     def _batches(self) -> Batches:
         config, task = self.config, self.task
@@ -413,8 +494,21 @@ class Trainer:
         """Whether a new model has parts that were solved; not where no validation rows may weight them."""
         if not self._is_new() or self.settings.data.shots is not None or self.config.release is not None:
             return False
-        seconds = None if self.config.minutes is None else _SOLVING_SHARE * 60 * self.config.minutes
-        return isinstance(self.task, PartSolver) and self.task.solve(self.model, self.data, seconds=seconds)
+        if not isinstance(self.task, PartSolver):
+            return False
+        task, seconds = self.task, None if self.config.minutes is None else _SOLVING_SHARE * 60 * self.config.minutes
+        if self.processes.size == 1:
+            return task.solve(self.model, self.data, seconds=seconds)
+
+        def solve() -> dict[str, Tensor]:
+            is_solved = task.solve(self.model, self.data, seconds=seconds)
+            return {name: tensor.cpu() for name, tensor in self.model.named_buffers()} if is_solved else {}
+
+        solved = self.processes.from_first(solve)  # such parts are buffers: their shapes may depend on the data
+        if solved:
+            resize_buffers(self.model, solved)
+            copy_weights(dict(self.model.named_buffers()), solved)
+        return bool(solved)
 
     def _probe(
         self,
@@ -437,8 +531,9 @@ class Trainer:
             deadline=None if minutes is None else clock + share * 60 * minutes,
             should_stop=should_stop,
         )
-        if not is_solved:
+        if self.processes.any(not is_solved):
             return False
+        self.processes.share_weights(trained_weights(self.model))  # under a time limit they may differ
         self.ema.restore(trained_weights(self.model))
         # With few shots the validation rows select nothing, so the probe is a candidate only if nothing follows it.
         if is_alone or not is_few:
@@ -453,6 +548,8 @@ class Trainer:
         torch.manual_seed(mix(config.seed, step))
         first = (step - 1) * config.accumulate + self.progress.num_skipped
         batches = [self.training_batch(first + index) for index in range(config.accumulate)]
+        if not self.processes.is_first:
+            torch.manual_seed(mix(config.seed, step, self.processes.rank))  # other rows, and other dropout
         decay, progress = self.ema.decay_at(step), self.used(step - 1)
         total = self.updater.update(batches, learning_rate=self._learning_rate(step), decay=decay, progress=progress)
         num_targets = sum(batch.num_targets for batch in batches)
@@ -460,7 +557,7 @@ class Trainer:
 
     def _thread_chooser(self) -> ThreadChooser | None:
         """On a CPU under a time limit, where runs are not reproducible anyway, the number of threads may change."""
-        if self.hardware.device.type != "cpu" or self.config.minutes is None:
+        if self.hardware.device.type != "cpu" or self.config.minutes is None or self.processes.size > 1:
             return None
         return ThreadChooser(torch.get_num_threads())
 
@@ -569,9 +666,10 @@ class Trainer:
         assert score is not None, "weights are selected by score"
         rows = self.data.train_rows() if self.config.thresholdout is not None else []
         reference = self._score(rows[: score.num_rows]) if rows else None
-        with self.ema.applied():
-            digest = weights_digest(self.model, f"{self.settings.task!r} {self.settings.model!r}")
-        found = release(digest, score, None if reference is None else reference.value)
+        with self.averaged_model() as model:
+            digest = weights_digest(model, f"{self.settings.task!r} {self.settings.model!r}")
+        value = None if reference is None else reference.value
+        found = self.processes.from_first(lambda: release(digest, score, value))
         if self.progress.add_release(found.rank):
             save_best(self)
         line = {"step": self.progress.step, "valid_score": found.value, "valid_metric": score.metric}
@@ -581,9 +679,11 @@ class Trainer:
     def _blend(self) -> None:
         if not isinstance(self.task, PartSolver):
             return
-        self.model.eval()
-        with self.ema.applied(), self.hardware.autocast():
-            self.task.blend(self.model, self.task.validation_batches(self.data), self.hardware.device)
+        with self.averaged_model() as model, self.hardware.autocast():
+            self.task.blend(model, self.task.validation_batches(self.data), self.hardware.device)
+            for own, fitted in zip(self.model.buffers(), model.buffers(), strict=True):
+                if own is not fitted:
+                    own.copy_(fitted)
 
     def _watch(self, loss: float) -> None:
         """Raise if the loss of the last steps has exploded and training can return to a checkpoint."""
@@ -621,8 +721,11 @@ class Trainer:
         Required where that does not depend on the clock or on a signal, so that a run that is interrupted diverges
         at the same step as one that is not. Elsewhere the checkpoint before is kept.
         """
-        sums = torch.stack([weight.detach().sum().float() for weight in self.model.parameters()])
+        parts = list(self.model.parameters()) if self.sharded is None else self.sharded.own_parts()
+        sums = torch.stack([weight.detach().sum().float() for weight in parts])
         total = float(sums[~sums.isfinite()][:1].sum())
+        if self.processes.any(not math.isfinite(total)) and math.isfinite(total):
+            total = math.nan  # those of another process
         if is_required:
             self._finite(total, "sum of some weights")
         return math.isfinite(total)
@@ -655,6 +758,29 @@ class Trainer:
         if config.minutes and progress.seconds >= 60 * config.minutes:
             return "time limit reached"
         return f"{format_count(progress.step, 'step')} completed"
+
+
+def why_not_shared(task: Task[Any]) -> str | None:
+    """Why the rows of a batch cannot be shared by several processes; None where they can."""
+    if isinstance(task, RolloutTask):
+        return "answers are sampled from the whole batch"
+    if task.carries_state:
+        return "each batch continues the state of the one before"
+    return "the rows of a batch are examples for each other" if task.uses_whole_batch else None
+
+
+def is_sum_over_batches(found: Likelihoods) -> bool:
+    """Whether the likelihoods of batches can be computed one by one and joined."""
+    return type(found) is Likelihoods and not (found.carries_state or found.ranks or found.figures)
+
+
+def join_likelihoods(parts: Sequence[Likelihoods]) -> Likelihoods:
+    """Those of several batches, in order."""
+    return Likelihoods(
+        [loss for part in parts for loss in part.losses],
+        [count for part in parts for count in part.counts],
+        num_correct=tuple(number for part in parts for number in part.num_correct),
+    )
 
 
 class BatchPrefetcher:

@@ -79,6 +79,10 @@ class Muon(torch.optim.Optimizer):
         dtype: torch.dtype | None = None,
     ) -> None:
         self._steps, self._dtype = steps, dtype
+        self.gather: Callable[[Tensor], Tensor] = lambda matrix: matrix
+        """Where matrices are sharded: a part of one to the whole, whose singular vectors an update depends on."""
+        self.scatter: Callable[[Tensor, Tensor], Tensor] = lambda own, matrix: matrix
+        """The other way round: the part of a matrix that belongs to `own`."""
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -113,12 +117,14 @@ class Muon(torch.optim.Optimizer):
         momenta = [self._momentum(weight) for weight in weights]
         torch._foreach_lerp_(momenta, gradients, 1 - momentum)  # pyright: ignore[reportPrivateImportUsage]  no public name
         ahead = torch._foreach_lerp(gradients, momenta, momentum)  # pyright: ignore[reportPrivateImportUsage]  no public name
-        updates = orthogonalize(torch.stack(ahead), steps=self._steps, dtype=self._dtype)
+        whole = torch.stack([self.gather(each) for each in ahead])
+        updates = orthogonalize(whole, steps=self._steps, dtype=self._dtype)
         updates *= -_RMS_OF_ADAMW * math.sqrt(max(updates.shape[1:])) * lr
         if weight_decay:
             kept: Any = 1 - lr * weight_decay  # torch's overloads accept a number or a tensor, but not a union
             torch._foreach_mul_(weights, kept)  # pyright: ignore[reportPrivateImportUsage]  no public name
-        torch._foreach_add_(weights, updates.unbind())  # pyright: ignore[reportPrivateImportUsage]  no public name
+        own = [self.scatter(weight, update) for weight, update in zip(weights, updates.unbind(), strict=True)]
+        torch._foreach_add_(weights, own)  # pyright: ignore[reportPrivateImportUsage]  no public name
 
     def _momentum(self, weight: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
         memory = self.state[weight]

@@ -116,6 +116,12 @@ class TrainConfig(Settings):
     runs that are long enough to gain from it."""
     cuda_graphs: bool = True
     """On a GPU, capture the work of a step as a CUDA graph and replay it."""
+    sharding: Literal["none", "full"] = "none"
+    """What several processes keep of a Transformer in training. none: each has all weights, gradients and the state of
+    the optimizer. full: each has a part of them (FSDP2, or ZeRO 3), and gathers the weights of one block at a time."""
+    activation_checkpointing: bool = False
+    """Keep only the input of each Transformer block, and compute the rest again for its gradient: less memory, and
+    about a third more time."""
     auto_batch: bool = True
     """Where memory runs out, split each batch into parts and accumulate their gradients."""
     tensorboard: bool = False

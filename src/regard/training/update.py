@@ -6,7 +6,7 @@ replayed. What changes from step to step (the batch, the learning rate, the deca
 of the average, the seed) is in tensors that are filled before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from regard.errors import DeviceError
 from regard.logging import log_warning
 from regard.nn.losses import exclude_from_compile
+from regard.nn.norms import BatchNorm
 from regard.nn.precision import has_float8
 from regard.tasks.task import Batch, Objective, Task, to_device
+from regard.training.distributed import processes
 from regard.training.ema import WeightAverage
 from regard.training.optimizers import OPTIMIZER_TRAITS
 from regard.training.precision import Hardware, is_out_of_memory
@@ -51,6 +53,7 @@ class Updater:
         hardware: Hardware,
         *,
         is_compiled: bool = False,
+        sharded_loss: Callable[[nn.Module, Batch, Objective], Tensor] | None = None,
     ) -> None:
         self.model, self.task, self.optimizer, self.ema = model, task, optimizer, ema
         self.config, self.hardware = settings.train, hardware
@@ -58,8 +61,11 @@ class Updater:
         """The number of parts that a batch is split into, to fit into memory."""
         self.carried: dict[int, list[Tensor]] = {}
         """With a carried state: the state that each part of the next batch continues."""
+        self._processes = processes()
+        self._batch_norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
         self._objective = make_objective(settings.train, hardware)
-        self._loss = task.loss
+        self._is_sharded = sharded_loss is not None
+        self._loss = sharded_loss or task.loss
         if is_compiled:
             exclude_from_compile()
             self._loss = torch.compile(task.loss, dynamic=None)
@@ -104,18 +110,24 @@ class Updater:
     def _eager(self, batches: Sequence[Batch], decay: float) -> Tensor:
         while True:
             try:
-                total = self.gradients(batches)
+                total = self._local_gradients(batches)
                 break
             except (RuntimeError, torch.OutOfMemoryError) as error:
-                if not (is_out_of_memory(error) and self.config.auto_batch) or not self._halve(batches):
+                if not (is_out_of_memory(error) and self._may_split) or not self._halve(batches):
                     raise
+        total = self._sum_over_processes(total)
         self._apply(decay)
         return total
+
+    @property
+    def _may_split(self) -> bool:
+        """Whether batches may be split; not where processes communicate within a forward and backward pass."""
+        return self.config.auto_batch and not (self._is_sharded or (self._processes.size > 1 and self._batch_norms))
 
     def _halve(self, batches: Sequence[Batch]) -> bool:
         """Split each batch into twice as many parts from now on; False if its rows cannot be split further."""
         self.optimizer.zero_grad(set_to_none=True)
-        most = max(_num_rows(batch) for batch in batches)
+        most = max(_num_rows(self._own_rows(batch)[0]) for batch in batches)
         if 2 * self.num_pieces > most:
             return False
         self.num_pieces *= 2
@@ -130,14 +142,34 @@ class Updater:
 
     def gradients(self, batches: Sequence[Batch]) -> Tensor:
         """Add the gradients of `batches`, as if they were one, to those of the weights; returns the summed loss."""
+        return self._sum_over_processes(self._local_gradients(batches))
+
+    def _sum_over_processes(self, total: Tensor) -> Tensor:
+        """Sum the gradients, and return the sum of `total`; those of sharded weights are summed in backward."""
+        parameters = [] if self._is_sharded else list(self.model.parameters())
+        return self._processes.sum_gradients(parameters, total)
+
+    def _local_gradients(self, batches: Sequence[Batch]) -> Tensor:
+        """The gradients of this process's rows: the number of targets is that of all rows."""
         num_targets = sum(batch.num_targets for batch in batches)
         total = torch.zeros((), device=self.hardware.device)
         for batch in batches:
-            for number, piece in enumerate(split_batch(batch, self.num_pieces)):
-                total += self._backward(to_device(piece, self.hardware.device), num_targets, part=number)
+            own, share = self._own_rows(batch)
+            for number, piece in enumerate(split_batch(own, self.num_pieces)):
+                piece = to_device(piece, self.hardware.device)
+                total += share * self._backward(piece, num_targets if share == 1 else num_targets / share, part=number)
         return total
 
-    def _backward(self, batch: Batch, num_targets: int | Tensor, *, part: int = 0) -> Tensor:
+    def _own_rows(self, batch: Batch) -> tuple[Batch, float]:
+        """The rows of this process, and their share of the loss where other processes compute the same rows."""
+        rows = self._processes.share_of(_num_rows(batch))
+        for norm in self._batch_norms:
+            norm.sum_over_processes = None if rows is None else self._processes.add
+        if rows is None:
+            return batch, 1 / self._processes.size
+        return _take_rows(batch, *rows), 1.0
+
+    def _backward(self, batch: Batch, num_targets: float | Tensor, *, part: int = 0) -> Tensor:
         with self.hardware.autocast():
             if self.task.carries_state:
                 loss = self._stateful_loss(batch, part)
@@ -226,6 +258,8 @@ def can_use_cuda_graphs(settings: ResolvedSettings, hardware: Hardware) -> bool:
     # Settings that are not resolved have no optimizer: the caller brings its own.
     traits = OPTIMIZER_TRAITS.get(config.optimizer)
     is_possible = is_possible and (traits is None or traits.is_capturable)
+    is_possible = is_possible and processes().size == 1  # gradients are summed between backward and optimizer
+    is_possible = is_possible and config.sharding == "none" and not config.activation_checkpointing
     return hardware.device.type == "cuda" and is_possible
 
 
@@ -238,8 +272,8 @@ def split_batch(batch: Batch, number: int) -> list[Batch]:
     if number == 1:
         return [batch]
     size = -(-_num_rows(batch) // number)
-    starts = range(0, _num_rows(batch), size)
-    return [
-        batch.with_tensors([None if tensor is None else tensor[start : start + size] for tensor in batch.tensors()])
-        for start in starts
-    ]
+    return [_take_rows(batch, start, start + size) for start in range(0, _num_rows(batch), size)]
+
+
+def _take_rows(batch: Batch, first: int, last: int) -> Batch:
+    return batch.with_tensors([None if tensor is None else tensor[first:last] for tensor in batch.tensors()])

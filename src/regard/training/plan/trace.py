@@ -34,7 +34,7 @@ from torch.utils.flop_counter import flop_registry
 from regard.errors import ConfigError
 from regard.models.family import ModelConfig, find_family
 from regard.nn.attention import MultiHeadAttention
-from regard.nn.blocks import Block
+from regard.nn.blocks import blocks_of
 from regard.nn.dropout import Dropout
 from regard.nn.feedforward import FeedForward
 from regard.nn.norms import RMSNorm
@@ -176,11 +176,6 @@ def count_weights(model: nn.Module) -> Weights:
         wide=sum(p.numel() for p in wide),
         output=output.weight.numel() if isinstance(output, nn.Linear) else 0,
     )
-
-
-def blocks_of(model: nn.Module) -> list[Block]:
-    """The blocks of a Transformer, which sharding gathers and activation checkpointing computes again, one by one."""
-    return [module for module in model.modules() if isinstance(module, Block)]
 
 
 def has_blocks(config: ModelConfig) -> bool:

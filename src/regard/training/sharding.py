@@ -1,0 +1,166 @@
+"""Sharded training: each process keeps a part of every weight, gradient and optimizer state.
+
+Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020), stage 3.
+https://arxiv.org/abs/1910.02054
+Zhao et al., "PyTorch FSDP" (2023). https://arxiv.org/abs/2304.11277
+Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016), for activations. https://arxiv.org/abs/1604.06174
+
+The blocks of a Transformer are gathered one by one when they are computed, forward and
+backward, by torch's `fully_shard`; all other weights are gathered once for a step. The gradients
+are summed and scattered. Checkpoints have whole tensors, so that any number of processes can read them.
+"""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils.checkpoint import checkpoint
+
+from regard.errors import ConfigError
+from regard.nn.blocks import blocks_of
+from regard.training.checkpoints import resize_buffers, weights_of
+from regard.training.muon import Muon
+from regard.training.optimizers import AnyOptimizer, CombinedOptimizer
+from regard.training.precision import Hardware
+
+_METHODS = ("project_memory",)
+"""Methods of a block that a model calls beside its `forward`."""
+
+
+class ShardedLoss(nn.Module):
+    """The loss of a task as the module at the root of a sharded model, whose hooks gather and scatter.
+
+    A task may call any method of the model: only the call of the loss as a whole is known to all tasks.
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.model, self._loss = model, loss
+
+    def forward(self, batch: Any, objective: Any) -> Tensor:
+        return self._loss(self.model, batch, objective)
+
+
+class ShardedModel:
+    """A model whose parameters are sharded in place, and a whole copy of it where one is needed."""
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], hardware: Hardware, *, size: int) -> None:
+        require_blocks(model, "train.sharding")
+        self._model, self._whole = model, copy.deepcopy(model)
+        self._free()
+        mesh = init_device_mesh(hardware.device.type, (size,))
+        # Autocast computes the products in bfloat16 in any case: sent in bfloat16, weights are half as large.
+        narrow = torch.bfloat16 if hardware.precision == "bfloat16" else None
+        policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32 if narrow else None,
+                                      cast_forward_inputs=False)  # fmt: skip
+        for block in blocks_of(model):
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+            for method in _METHODS:
+                register_fsdp_forward_method(block, method)
+        self.loss = ShardedLoss(model, loss)
+        fully_shard(self.loss, mesh=mesh)
+        for module in self.loss.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)  # losses are divided by the targets of all rows
+                module.set_force_sum_reduction_for_comms(True)  # gloo has no other
+
+    def __call__(self, model: nn.Module, batch: Any, objective: Any) -> Tensor:
+        with warnings.catch_warnings():
+            # It advises against changing the output of a block in place, which no model here does.
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
+            return self.loss(batch, objective)
+
+    def adapt(self, optimizer: AnyOptimizer) -> None:
+        """Let Muon orthogonalize whole matrices."""
+        for each in optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]:
+            if isinstance(each, Muon):
+                each.gather, each.scatter = whole_tensor, like
+
+    @contextmanager
+    def whole(self, weights: Mapping[str, Tensor]) -> Iterator[nn.Module]:
+        """A model with all of these weights, as long as the context lasts; every process has one."""
+        resize_buffers(self._whole, weights)
+        with torch.no_grad():
+            for name, tensor in weights_of(self._whole).items():
+                storage = tensor.untyped_storage()
+                storage.resize_(storage.nbytes() or self._sizes[name])  # new buffers have their memory
+                tensor.copy_(whole_tensor(weights[name]))
+        try:
+            yield self._whole.eval()
+        finally:
+            self._free()
+
+    def _free(self) -> None:
+        """Keep the modules of the whole copy, whose tied weights stay tied, without their memory."""
+        self._sizes = {}
+        for name, tensor in weights_of(self._whole).items():
+            self._sizes[name] = tensor.untyped_storage().nbytes()
+        for tensor in weights_of(self._whole).values():
+            tensor.untyped_storage().resize_(0)
+
+    def gather(self, tensors: Mapping[str, Tensor], *, is_kept: bool) -> dict[str, Tensor]:
+        """Whole tensors, one by one, on the CPU of those processes that keep them."""
+        found: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            whole = whole_tensor(tensor.detach())
+            if is_kept:
+                found[name] = whole.cpu()
+        return found
+
+    def own_parts(self) -> list[Tensor]:
+        """The parts of the parameters that this process keeps."""
+        return [each.to_local() if isinstance(each, DTensor) else each for each in self._model.parameters()]
+
+    def scatter_parts(self, parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+        """The whole tensors of a checkpoint, each sharded as the parameter is that it belongs to."""
+        parameters = dict(self._model.named_parameters())
+
+        def place(name: str, tensor: Tensor) -> Tensor:
+            owner = parameters.get(name, parameters.get(name.rpartition("/")[0]))  # the optimizer has weight/exp_avg
+            return tensor if owner is None or owner.shape != tensor.shape else like(owner, tensor)
+
+        return {part: {name: place(name, each) for name, each in tensors.items()} for part, tensors in parts.items()}
+
+
+def require_blocks(model: nn.Module, setting: str) -> None:
+    """Raise where a setting is for Transformers, and the model is none."""
+    if not blocks_of(model):
+        raise ConfigError(f"{setting} is for models with the blocks of a Transformer, which this one does not have")
+
+
+def recompute_activations(model: nn.Module) -> None:
+    """Keep only the input of each block in training; what is inside is computed again for its gradient."""
+    require_blocks(model, "train.activation_checkpointing")
+    for block in blocks_of(model):
+        block.forward = _recomputed(block, block.forward)
+
+
+def _recomputed(block: nn.Module, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @wraps(forward)
+    def run(*inputs: Any, **named: Any) -> Tensor:
+        if block.training and torch.is_grad_enabled():
+            return checkpoint(forward, *inputs, use_reentrant=False, **named)
+        return forward(*inputs, **named)
+
+    return run
+
+
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """A sharded tensor as a whole, which each process must ask for; others as they are."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def like(own: Tensor, whole: Tensor) -> Tensor:
+    """A whole tensor, sharded as `own` is."""
+    if not isinstance(own, DTensor):
+        return whole
+    whole = whole.to(device=own.device, dtype=own.dtype)
+    return distribute_tensor(whole, own.device_mesh, own.placements, src_data_rank=None)
