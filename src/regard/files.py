@@ -1,11 +1,19 @@
-"""Atomic file writes, and suffixes of output files."""
+"""Atomic file writes, JSON, and suffixes of output files."""
 
+import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 from regard.errors import ConfigError, DeviceError, RunError
+
+MOST_LEVELS = 100
+"""Levels of lists and objects in a JSON text; the stack of Python has room for about ten times as many."""
+_NO_BRACKETS = re.compile(r"[^][{}]+")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -48,6 +56,33 @@ def _remove(part: Path) -> None:
         part.unlink(missing_ok=True)
     except OSError:
         return
+
+
+def load_json(text: str | bytes) -> Any:
+    """The value of a JSON text; what is no JSON, or is nested too deeply to be walked through, is a ValueError."""
+    require_shallow(text if isinstance(text, str) else text.decode("utf-8", "replace"))
+    return json.loads(text)
+
+
+def require_shallow(text: str) -> None:
+    """Raise a ValueError where a JSON text is nested so deeply that reading or writing it may exceed the stack."""
+    if text.count("[") + text.count("{") <= MOST_LEVELS:
+        return
+    if _depth(_NO_BRACKETS.sub("", text)) > MOST_LEVELS:  # brackets in strings are counted; most texts end here
+        depth = _depth(_NO_BRACKETS.sub("", _STRING.sub("", text)))
+        if depth > MOST_LEVELS:
+            raise ValueError(f"it is nested more than {MOST_LEVELS} levels deep")
+
+
+def _depth(brackets: str) -> int:
+    level = deepest = 0
+    for bracket in brackets:
+        if bracket in "[{":
+            level += 1
+            deepest = max(deepest, level)
+        else:
+            level -= 1
+    return deepest
 
 
 def check_suffix(path: str | os.PathLike[str], suffixes: Sequence[str]) -> Path:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from regard.errors import one_line
+
 logger = logging.getLogger("regard")
 
 Item = TypeVar("Item")
@@ -22,7 +24,7 @@ class MessageFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         prefix = "warning: " if record.levelno >= logging.WARNING else ""
-        return prefix + record.getMessage()
+        return prefix + one_line(record.getMessage())
 
 
 class _StderrHandler(logging.Handler):

@@ -7,7 +7,6 @@ bottom]`, where words are counted from 0 and the sides of the image are 1 long.
 A row of a run is an image and all of its captions, one on each line: the caption and, after a tab, its grounding.
 """
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows, is_builtin, open_source, require_files
 from regard.data.stores.captions import CaptionStore, write_captions
 from regard.errors import ConfigError, DataError
+from regard.files import load_json
 
 CAPTION_ROLES = ("image", "caption")
 _GROUNDING = "grounding"
@@ -142,7 +142,7 @@ def _grouped(rows: Iterable[Sequence[str]]) -> LabeledImages:
 def _read_grounding(text: str, caption: str) -> tuple[GroundedWords, ...]:
     num_words = len(caption.split())
     try:
-        found = [[float(number) for number in each] for each in json.loads(text)]
+        found = [[float(number) for number in each] for each in load_json(text)]
     except (ValueError, TypeError):
         found = [[]]
     for each in found:

@@ -26,7 +26,7 @@ from typing import Any
 from regard.data.codecs.codec import Codec, read_codecs, write_codecs
 from regard.data.formats.messages import format_names
 from regard.errors import ConfigError, DeviceError, RegardError, RunError, RunExistsError
-from regard.files import partial_path, require_writable, write_atomically
+from regard.files import load_json, partial_path, require_writable, write_atomically
 from regard.runs.baseline import BaselineResult
 from regard.selection.bounds import DELTA
 from regard.selection.certificate import Certificate, certify
@@ -310,7 +310,7 @@ class RunFolder:
         if not self.baseline_path.is_file():
             return None
         try:
-            return BaselineResult.from_json(json.loads(self.baseline_path.read_text(encoding="utf-8")))
+            return BaselineResult.from_json(load_json(self.baseline_path.read_text(encoding="utf-8")))
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self.baseline_path} is damaged: {error}") from None
 
@@ -409,6 +409,6 @@ def _json_lines(path: Path) -> list[Any]:
         return []
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines[:-1] if line]
+        return [load_json(line) for line in lines[:-1] if line]
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}") from None

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from regard.errors import DeviceError, RunError
-from regard.files import write_atomically
+from regard.files import load_json, write_atomically
 
 LedgerLine = dict[str, Any]
 
@@ -125,7 +125,7 @@ class Ledger:
 
     def _parsed(self, text: bytes, number: int) -> LedgerLine:
         try:
-            line = json.loads(text)
+            line = load_json(text)
         except ValueError as error:
             raise RunError(f"{self.path} is damaged: line {number}, {error}") from None
         if not isinstance(line, dict):

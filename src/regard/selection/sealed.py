@@ -16,6 +16,7 @@ import numpy as np
 from regard.data.formats.files import SEALED_HEADER
 from regard.data.splits.by_hash import row_hash
 from regard.errors import RunError
+from regard.files import load_json
 
 _Row = Sequence[str]
 
@@ -41,7 +42,7 @@ def unseal(data: bytes) -> list[tuple[str, ...]]:
         raise RunError("it was not written by `seal`")
     try:
         lines = zlib.decompress(data[len(SEALED_HEADER) :]).decode().splitlines()
-        return [tuple(json.loads(line)) for line in lines]
+        return [tuple(load_json(line)) for line in lines]
     except (zlib.error, ValueError) as error:
         raise RunError(f"it is damaged: {error}") from None
 

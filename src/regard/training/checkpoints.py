@@ -19,7 +19,7 @@ from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import CheckpointError
-from regard.files import write_atomically
+from regard.files import load_json, write_atomically
 from regard.logging import log_warning
 
 _HEADER = "regard"
@@ -62,7 +62,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     note = str(header.get("note"))
     if _digest(tensors, note) != header.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its contents do not have the hash they were written with")
-    return tensors, json.loads(note)
+    return tensors, load_json(note)
 
 
 def hash_of(path: Path) -> str:
@@ -84,7 +84,7 @@ def note_of(path: Path) -> dict[str, Any]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = _parsed((file.metadata() or {}).get(_HEADER, "{}"))
-        return json.loads(str(header.get("note", "{}")))
+        return load_json(str(header.get("note", "{}")))
     except FileNotFoundError:
         raise CheckpointError(f"no weights at {path}") from None
     except (SafetensorError, OSError, ValueError) as error:
@@ -180,7 +180,7 @@ def copy_weights(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> No
 def _parsed(header: str) -> dict[str, Any]:
     """The header; an empty one, which has no valid hash, if it is damaged."""
     try:
-        return json.loads(header)
+        return load_json(header)
     except ValueError:
         return {}
 

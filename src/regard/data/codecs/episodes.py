@@ -19,6 +19,7 @@ from regard.data.codecs.codec import Codec
 from regard.data.formats.episodes import Episode, action_width_of, read_episode, require_alike
 from regard.data.formats.messages import format_count
 from regard.errors import DataError
+from regard.files import load_json
 
 _SMALLEST_STD = 1e-6
 """A feature that varies less is constant, and is left as it is."""
@@ -210,7 +211,7 @@ class EpisodeCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        found: dict[str, Any] = json.loads(text)
+        found: dict[str, Any] = load_json(text)
         lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
         return cls(**{**found, **lists})
 

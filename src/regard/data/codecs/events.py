@@ -20,6 +20,7 @@ from regard.data.codecs.codec import Codec
 from regard.data.formats.events import parse_history
 from regard.data.formats.messages import format_names
 from regard.errors import DataError
+from regard.files import load_json
 
 _HORIZON_QUANTILES = (0.25, 0.5, 0.75)
 _NUM_SCALES = 16
@@ -194,7 +195,7 @@ class EventCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        found: dict[str, Any] = json.loads(text)
+        found: dict[str, Any] = load_json(text)
         lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
         return cls(**{**found, **lists})
 

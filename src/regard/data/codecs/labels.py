@@ -9,6 +9,7 @@ from typing import Self
 from regard.data.codecs.codec import Codec
 from regard.data.formats.messages import format_count
 from regard.errors import DataError
+from regard.files import load_json
 
 _MOST_LISTED = 12
 
@@ -67,7 +68,7 @@ class LabelCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        values = json.loads(text)
+        values = load_json(text)
         return cls(values["labels"], values["separator"])
 
 

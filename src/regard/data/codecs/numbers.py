@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from regard.data.codecs.codec import Codec
 from regard.data.formats.messages import format_count
 from regard.errors import DataError
+from regard.files import load_json
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class NumberCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        return cls(**json.loads(text))
+        return cls(**load_json(text))
 
 
 def parse_number(text: str) -> float:

@@ -18,6 +18,7 @@ from regard.data.codecs.codec import Codec
 from regard.data.formats.cells import is_number
 from regard.data.formats.messages import format_count
 from regard.errors import DataError
+from regard.files import load_json
 
 MISSING = ""
 _BETWEEN = ";"
@@ -125,7 +126,7 @@ class PropertyCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        values = json.loads(text)
+        values = load_json(text)
         labels = tuple((first, last) for first, last in values.pop("labels"))
         source = values.pop("source")
         return cls(labels=labels, source=source, **{name: tuple(value) for name, value in values.items()})
@@ -214,4 +215,4 @@ class MoleculeCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        return cls(tuple(json.loads(text)["descriptors"]))
+        return cls(tuple(load_json(text)["descriptors"]))

@@ -25,6 +25,7 @@ from regard.data.formats.messages import format_column
 from regard.data.formats.series import Clock, Covariate, Series, SeriesTable, fill_forward
 from regard.data.stores.series import Segment
 from regard.errors import DataError
+from regard.files import load_json
 
 SEASONS = (24, 7, 12, 168, 4, 52, 48, 96, 144, 288, 365, 672, 1_440)
 """Lengths of seasons: a day, a week and a year, in steps of minutes to quarters."""
@@ -192,7 +193,7 @@ class SeriesCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        found = json.loads(text)
+        found = load_json(text)
         clock = Clock(**found.pop("clock"))
         covariates = [
             Covariate(**{**each, "categories": tuple(each["categories"])}) for each in found.pop("covariates", [])

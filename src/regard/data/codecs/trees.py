@@ -15,6 +15,7 @@ from regard.data.codecs.labels import format_frequencies
 from regard.data.formats.messages import format_count
 from regard.data.formats.trees import Constituent, Tree, build_tree, constituents_of, parse_tree
 from regard.errors import DataError
+from regard.files import load_json
 
 NO_LABEL = 0
 """The index of the label of a span that is no constituent, and only part of a binary tree."""
@@ -108,7 +109,7 @@ class TreeCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        values = json.loads(text)
+        values = load_json(text)
         return cls(values["tags"], values["labels"])
 
     def _label_indices(self) -> dict[str, int]:

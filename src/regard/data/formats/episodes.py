@@ -27,6 +27,7 @@ from regard.data.formats.layouts import BLANK, Record
 from regard.data.formats.messages import format_count
 from regard.data.formats.tables import Table
 from regard.errors import DataError
+from regard.files import load_json
 
 EPISODE_ROLE = "episode"
 EPISODE_FIELDS = ("observations", "actions", "rewards")
@@ -176,8 +177,8 @@ def read_episode(record: Any, *, is_history: bool = False) -> Episode:
     """The episode of an object or of its JSON."""
     if isinstance(record, str):
         try:
-            record = json.loads(record)
-        except (ValueError, RecursionError):
+            record = load_json(record)
+        except ValueError:
             raise DataError("invalid JSON") from None
     return parse_episode(record, is_history=is_history)
 

@@ -16,7 +16,6 @@ loaded: they are rejected.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from regard.errors import CheckpointError, DataError
+from regard.files import load_json
 from regard.interop.hf.architectures import reads_images
 from regard.interop.hf.config import HFConfig
 from regard.models.heads import Pooling
@@ -251,8 +251,8 @@ def _table(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
+        found = load_json(_text(path))
+    except ValueError as error:
         raise DataError(f"{path} is not JSON: {_line(error)}") from None
     if not isinstance(found, dict):
         raise DataError(f"{path} must contain an object, got {type(found).__name__}")

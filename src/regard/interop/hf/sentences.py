@@ -10,7 +10,6 @@ It represents every head on one vector of a text that transformers' own classes 
 `SentenceTransformer(folder).encode(texts)` then returns logits, or numbers, and `config.json` has the names of labels.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from regard.errors import CheckpointError
-from regard.files import write_atomically
+from regard.files import load_json, write_atomically
 from regard.interop.hf.reading import POOLING_MODES
 from regard.interop.model import ExportableModel, scaled_head
 from regard.tasks.content import ExportSpec
@@ -90,7 +89,7 @@ def read_dense_layers(model: ExportableModel, folder: Path) -> Mapping[str, Tens
 def read_sentence_head(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The config and the head of a classifier beside an adapter, in the names of BERT's head; both may be empty."""
     described, paths = folder / "config.json", sorted(folder.glob("*_Dense/model.safetensors"))
-    config = json.loads(described.read_text(encoding="utf-8")) if described.is_file() else {}
+    config = load_json(described.read_text(encoding="utf-8")) if described.is_file() else {}
     if "problem_type" not in config or not paths:
         return config, {}
     names = dict(zip(reversed(paths), ("classifier", "bert.pooler.dense"), strict=False))
