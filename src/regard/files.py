@@ -6,12 +6,17 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, BinaryIO
 
-from regard.errors import ConfigError, DeviceError, RunError
+from regard.errors import ConfigError, DataError, DeviceError, RunError
 
 MOST_LEVELS = 100
 """Levels of lists and objects in a JSON text; the stack of Python has room for about ten times as many."""
+_FREE_BYTES, MAX_EXPANSION = 64 << 20, 500
+"""A compressed file may expand to so many bytes, and to so many times its size beside them: text compresses to a tenth,
+tables of repeated values to a hundredth, and an archive that was made to fill a machine to a thousandth or less."""
+_SNAPSHOTS = "snapshots"
+"""The folder of revisions in the cache of Hugging Face."""
 _NO_BRACKETS = re.compile(r"[^][{}]+")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 
@@ -20,7 +25,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to `path`; after a crash the file is either complete or unchanged."""
     part = partial_path(path)
     try:
-        with open(part, "wb") as file:
+        with open_part(part) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -33,6 +38,48 @@ def write_atomically(path: Path, data: bytes) -> None:
             ) from None
         part.unlink(missing_ok=True)
         raise
+
+
+def open_part(part: Path) -> BinaryIO:
+    """Open a new partial file; what is there, such as a link to another file, is removed and not followed."""
+    part.unlink(missing_ok=True)
+    return open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
+
+
+def require_inside(path: Path, folder: Path) -> Path:
+    """Return `path`, a file of a stranger's folder, if it is one of that folder.
+
+    A link that leads out of the folder could be to any file of this machine. Folders in the cache of Hugging Face have
+    their files in a folder beside them, where links may lead.
+    """
+    root = Path(os.path.realpath(folder))
+    root = next((each.parent.parent for each in (root, *root.parents) if each.parent.name == _SNAPSHOTS), root)
+    place = Path(os.path.realpath(path))
+    if not place.is_relative_to(root):
+        raise DataError(f"{path} leads out of {folder}, to {place}: put the file itself into the folder")
+    if place.exists() and not (place.is_file() or place.is_dir()):
+        raise DataError(f"{path} is neither a file nor a folder, but a device or a pipe")
+    return path
+
+
+def require_own_files(folder: Path) -> None:
+    """Raise if a folder has links that lead out of it, or other than files and folders, on two levels."""
+    inner = [Path(entry) for entry in _entries(folder) if entry.is_dir(follow_symlinks=False)]
+    for level in (folder, *inner):
+        for entry in _entries(level):
+            if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
+                try:
+                    require_inside(Path(entry), folder)
+                except DataError as error:
+                    raise RunError(str(error)) from None
+
+
+def _entries(folder: Path) -> "list[os.DirEntry[str]]":
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:  # reported by what reads it
+        return []
 
 
 def require_writable(folder: Path) -> None:
@@ -56,6 +103,16 @@ def _remove(part: Path) -> None:
         part.unlink(missing_ok=True)
     except OSError:
         return
+
+
+def most_expanded(size: int) -> int:
+    """The most bytes that a compressed file of this size may expand to.
+
+    Example:
+        >>> most_expanded(1_000_000) // 2**20
+        540
+    """
+    return _FREE_BYTES + MAX_EXPANSION * size
 
 
 def load_json(text: str | bytes) -> Any:

@@ -128,9 +128,7 @@ def _merge(findings: list[Finding], more: Sequence[Finding]) -> None:
             same.count += one.count
 
 
-def _run_process(
-    reader: FuzzedReader, executions: int, seed: str, out: Path | None, seconds: float | None
-) -> Report:
+def _run_process(reader: FuzzedReader, executions: int, seed: str, out: Path | None, seconds: float | None) -> Report:
     """Fork, fuzz in the child, and read its report; if it ended without one, the last input is a finding."""
     base = "/dev/shm" if os.path.isdir("/dev/shm") else None
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=base))
@@ -220,9 +218,7 @@ def _next(rng: Random, reader: FuzzedReader, corpus: Sequence[bytes]) -> bytes:
     return mutate(rng, rng.choice(corpus), corpus, reader.words, is_text=reader.is_text)
 
 
-def execute(
-    reader: FuzzedReader, data: bytes, folder: Path, guard: Guard
-) -> tuple[tuple[str, Any], str, str, float]:
+def execute(reader: FuzzedReader, data: bytes, folder: Path, guard: Guard) -> tuple[tuple[str, Any], str, str, float]:
     """Read an input: what distinguishes the outcome, the kind of a finding or nothing, its detail, and the CPU time."""
     start = time.process_time()
     kind = detail = ""

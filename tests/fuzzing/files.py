@@ -116,8 +116,11 @@ def llama2c() -> tuple[bytes, bytes]:
     return header + np.linspace(-1, 1, count, dtype="<f4").tobytes(), struct.pack("<i", 6) + entries
 
 
-def workbook(sheet: bytes | None = None) -> bytes:
-    """An Excel workbook; `sheet` replaces the XML of its sheet."""
+_SHEET = "xl/worksheets/sheet1.xml"
+
+
+@cache
+def _book() -> bytes:
     import openpyxl
 
     book = openpyxl.Workbook()
@@ -126,19 +129,23 @@ def workbook(sheet: bytes | None = None) -> bytes:
         book.active.append(row)
     file = io.BytesIO()
     book.save(file)
+    return file.getvalue()
+
+
+def workbook(sheet: bytes | None = None) -> bytes:
+    """An Excel workbook; `sheet` replaces the XML of its sheet."""
     if sheet is None:
-        return file.getvalue()
+        return _book()
     changed = io.BytesIO()
-    with zipfile.ZipFile(file) as before, zipfile.ZipFile(changed, "w", zipfile.ZIP_DEFLATED) as after:
+    with zipfile.ZipFile(io.BytesIO(_book())) as before, zipfile.ZipFile(changed, "w", zipfile.ZIP_DEFLATED) as after:
         for entry in before.infolist():
-            is_sheet = entry.filename == "xl/worksheets/sheet1.xml"
-            after.writestr(entry.filename, sheet if is_sheet else before.read(entry))
+            after.writestr(entry.filename, sheet if entry.filename == _SHEET else before.read(entry))
     return changed.getvalue()
 
 
 def sheet_xml() -> bytes:
     with zipfile.ZipFile(io.BytesIO(workbook())) as file:
-        return file.read("xl/worksheets/sheet1.xml")
+        return file.read(_SHEET)
 
 
 def parquet() -> bytes:

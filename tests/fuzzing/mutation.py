@@ -1,11 +1,15 @@
-"""Changes of an input: of its bytes, of its words, and of its lines."""
+"""Changes of an input: of its bytes, of its words, of its lines, and of the values of its JSON."""
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 MAX_BYTES = 1 << 16
 """The length of an input: longer ones find little more, and take longer."""
+_STRUCTURED = 0.7
+"""The share of changes that keep a JSON text one."""
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|[A-Za-z_][\w.-]*|[^\w\s]')
 _NUMBERS = (
     b"0", b"-1", b"1", b"2", b"255", b"256", b"65536", b"2147483647", b"-2147483648", b"4294967296",
@@ -31,10 +35,75 @@ Mutation = Callable[[Random, bytes, Sequence[bytes], Sequence[bytes]], bytes]
 
 def mutate(rng: Random, data: bytes, corpus: Sequence[bytes], words: Sequence[bytes], *, is_text: bool) -> bytes:
     """The input after one to eight changes."""
+    if is_text and rng.random() < _STRUCTURED and (changed := _change_json(rng, data, words)) is not None:
+        return changed[:MAX_BYTES]
     choices = _OF_TEXT if is_text else _OF_BYTES
-    for _ in range(1 << rng.randrange(4)):
+    for _ in range(1 << rng.choice((0, 0, 0, 1, 1, 2, 3))):
         data = rng.choice(choices)(rng, data, corpus, words)
     return data[:MAX_BYTES]
+
+
+def _change_json(rng: Random, data: bytes, words: Sequence[bytes]) -> bytes | None:
+    """Change one to three values of a JSON text, or of one of its lines; None where it is none."""
+    lines = data.split(b"\n")
+    place = rng.randrange(len(lines)) if len(lines) > 1 and not data.startswith((b"{\n", b"[\n")) else -1
+    try:
+        value = json.loads(lines[place] if place >= 0 else data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict | list):
+        return None
+    for _ in range(rng.randint(1, 3)):
+        value = _changed_value(rng, value, words)
+    try:
+        text = json.dumps(value).encode()
+    except (ValueError, RecursionError):
+        return None
+    if place < 0:
+        return text
+    lines[place] = text
+    return b"\n".join(lines)
+
+
+def _changed_value(rng: Random, value: Any, words: Sequence[bytes]) -> Any:
+    """The value, in which one value at any depth is replaced, removed, copied or renamed."""
+    is_leaf = not isinstance(value, dict | list) or not value
+    if is_leaf or rng.random() < 0.15:
+        return _other_value(rng, value, words)
+    if isinstance(value, list):
+        place, kind = rng.randrange(len(value)), rng.randrange(8)
+        if kind == 0:
+            return value[:place] + value[place + 1 :]
+        if kind == 1:
+            return value[:place] + [value[place]] * rng.choice((2, 3, 100)) + value[place:]
+        return [_changed_value(rng, each, words) if at == place else each for at, each in enumerate(value)]
+    name, kind = rng.choice(list(value)), rng.randrange(12)
+    if kind == 0:
+        return {key: each for key, each in value.items() if key != name}
+    if kind == 1:
+        new = rng.choice(words).decode("latin-1").strip('"') if words else "x"
+        return {(new if key == name else key): each for key, each in value.items()}
+    if kind == 2:
+        return {**value, name: value[rng.choice(list(value))]}
+    return {key: _changed_value(rng, each, words) if key == name else each for key, each in value.items()}
+
+
+def _other_value(rng: Random, value: Any, words: Sequence[bytes]) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool) and rng.random() < 0.7:
+        return rng.choice(
+            (value + 1, value - 1, -value, value * 2, 0, 1, -1, 2, 255, 65_536, 2**31 - 1, 2**31, 2**53, 2**63, 10**30,
+             float(value), 0.5, 1e308, -1e308, 1e-320, float("nan"), float("inf"), str(value), [value], True, 10**400)
+        )  # fmt: skip
+    if isinstance(value, str) and rng.random() < 0.5:
+        return rng.choice(
+            ("", " ", value * 2, value * 100, value.upper(), value[::-1], value[: len(value) // 2], value + "\n",
+             value + "\0", "\ud800", "../" + value, "/etc/passwd", "{}", "{0}", "%s", "nan", "1", "\u202e", value + "/..",
+             "__class__", "os:system", 7)
+        )  # fmt: skip
+    known = (None, True, False, 0, -1, 1.5, "", "a", [], {}, [[]], [None], [1, 2], ["a"], {"a": 1}, {"": []}, [{}])
+    if words and rng.random() < 0.3:
+        return rng.choice(words).decode("latin-1").strip('"')
+    return rng.choice(known)
 
 
 def _part(rng: Random, data: bytes, longest: int = 64) -> slice:

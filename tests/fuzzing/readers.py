@@ -339,11 +339,11 @@ def _read_index(data: bytes, folder: Path) -> object:
     return len(read_model(folder / "hf", format="hf").weights)
 
 
-def _with_header(read: Callable[[bytes, Path], object], content: Callable[[], bytes]) -> Callable[[bytes, Path], object]:
+def _with_header(
+    read: Callable[[bytes, Path], object], content: Callable[[], bytes]
+) -> Callable[[bytes, Path], object]:
     """Reads a safetensors file whose header is the input."""
-    return lambda data, folder: read(
-        files.safetensors_bytes(data, files.split_safetensors(content())[1]), folder
-    )
+    return lambda data, folder: read(files.safetensors_bytes(data, files.split_safetensors(content())[1]), folder)
 
 
 def _read_gguf(path: Path) -> object:
@@ -493,14 +493,9 @@ def _read_image(path: Path) -> object:
 
 
 def _read_data_uri(data: bytes, _folder: Path) -> object:
-    return read_image(data.decode("latin-1"), ImageConfig(size=4, patch_size=2)).shape
-
-
-def _read_request(data: bytes, _folder: Path) -> object:
-    from regard.serving.app import PredictRequest
-
-    values = json.loads(data) if data.isascii() and len(data) < 1_000 else {}
-    return len(PredictRequest.read(values).inputs)
+    return read_image(
+        "data:image/" + data.removeprefix(b"data:image/").decode("latin-1"), ImageConfig(size=4, patch_size=2)
+    ).shape
 
 
 def _ledger_lines() -> list[bytes]:
@@ -513,7 +508,7 @@ def _ledger_lines() -> list[bytes]:
          "scores": {"loss": 0.7}},
         {"version": 2, "time": "2026-01-01T00:00:00Z", "set": "valid", "event": "report", "candidate": "step 2",
          "scores": {"accuracy": {"value": 0.7, "interval": [0.6, 0.8], "count": 10, "signature": "s"}},
-         "headline": "accuracy"},
+         "headline": "accuracy", "rows": 10},
         {"version": 2, "time": "2026-01-01T00:00:00Z", "set": "valid", "event": "replaced", "candidate": "",
          "scores": {}, "keys": ["a"], "unreleased": 1},
         {"version": 2, "time": "2026-01-01T00:00:00Z", "set": "test", "event": "replaced", "candidate": "",
@@ -521,7 +516,7 @@ def _ledger_lines() -> list[bytes]:
         {"version": 2, "time": "2026-01-01T00:00:00Z", "set": "test", "event": "opened", "candidate": "x",
          "scores": {}, "reason": "final"},
         {"version": 2, "time": "2026-01-01T00:00:00Z", "set": "file", "event": "evaluation", "candidate": "x",
-         "scores": {"accuracy": {"value": 0.5, "interval": None}}, "hash": "ef", "name": "f.tsv"},
+         "scores": {"accuracy": {"value": 0.5, "interval": None}}, "hash": "ef", "name": "f.tsv", "rows": 10},
     ]  # fmt: skip
     texts = [json.dumps(line).encode() for line in lines]
     return [b"\n".join(texts), b"\n".join(texts[:4]), texts[0], b""]
@@ -574,8 +569,8 @@ def all_readers() -> Iterator[FuzzedReader]:
     yield text("preferences", _PREFERENCES, _file("t.jsonl", _read_preferences))
     yield FuzzedReader("compressed text", lambda: [data for _, data in files.compressed(_TABLE)], _read_compressed,
                        is_text=False)  # fmt: skip
-    yield FuzzedReader("Excel", lambda: [files.workbook()], _file("t.xlsx", _read_table), is_text=False, weight=4)
-    yield FuzzedReader("sheets of Excel", lambda: [files.sheet_xml()], _read_zip, weight=4,
+    yield FuzzedReader("Excel", lambda: [files.workbook()], _file("t.xlsx", _read_table), is_text=False, weight=15)
+    yield FuzzedReader("sheets of Excel", lambda: [files.sheet_xml()], _read_zip, weight=10,
                        words=(b'r="XFD1048576"', b'<mergeCell ref="A1:XFD1048576"/>', b't="s"', b't="d"', b"<f>A1</f>"))  # fmt: skip
     yield FuzzedReader("Parquet", lambda: [files.parquet()], _file("t.parquet", _read_table), is_text=False, weight=20)
     yield FuzzedReader("images", files.images, _file("a.png", _read_image), is_text=False, weight=60)

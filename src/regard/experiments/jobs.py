@@ -248,7 +248,7 @@ def last_metrics(path: Path) -> dict[str, Any]:
             metrics = load_json(line)
         except ValueError:
             continue
-        if "seconds" in metrics:
+        if isinstance(metrics, dict) and "step" in metrics and "seconds" in metrics:
             return metrics
     return {"step": 0, "seconds": 0.0}
 

@@ -28,7 +28,7 @@ from regard.adapters.lora import (
     require_lora_settings,
 )
 from regard.errors import CheckpointError, ConfigError
-from regard.files import load_json, write_atomically
+from regard.files import load_json, require_inside, write_atomically
 from regard.interop.hf.architectures import ARCHITECTURES, nearest_architecture
 from regard.interop.hf.reading import hash_files, read_pooling
 from regard.interop.hf.sentences import (
@@ -312,8 +312,8 @@ def _lora_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
-        values = load_json((folder / _CONFIG).read_text(encoding="utf-8"))
-        tensors = load_file(folder / _TENSORS)
+        values = load_json(require_inside(folder / _CONFIG, folder).read_text(encoding="utf-8"))
+        tensors = load_file(require_inside(folder / _TENSORS, folder))
     except FileNotFoundError as error:
         raise CheckpointError(f"{folder} is not an adapter of peft: it has no {Path(error.filename).name}") from None
     except (OSError, ValueError, SafetensorError) as error:

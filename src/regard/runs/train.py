@@ -293,9 +293,17 @@ def _sample(rows: Iterable[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], int
 
 
 def make_trainer(
-    settings: ResolvedSettings, data: Prepared, *, folder: Path | None = None, is_new: bool = True
+    settings: ResolvedSettings,
+    data: Prepared,
+    *,
+    folder: Path | None = None,
+    is_new: bool = True,
+    given: Mapping[str, Any] | None = None,
 ) -> Trainer:
-    """A trainer that is ready to start; where it is not new, its weights are restored right after."""
+    """A trainer that is ready to start; where it is not new, its weights are restored right after.
+
+    For a run that exists, `folder` is its folder, and `given` are the settings that the user has named now.
+    """
     if settings.train.tensorboard and find_spec("tensorboard") is None:
         raise ConfigError("train.tensorboard needs the extra regard[tensorboard]")
     hardware = find_hardware(settings)
@@ -315,7 +323,13 @@ def make_trainer(
     model = model.to(hardware.device)
     if isinstance(task, RolloutTask):
         rewards = {
-            name: load_reward(source, folder=folder, seconds=task.reward_seconds(), device=str(hardware.device))
+            name: load_reward(
+                source,
+                folder=folder,
+                seconds=task.reward_seconds(),
+                device=str(hardware.device),
+                is_named=folder is None or name in (given or {}).get("task", {}),
+            )
             for name, source in task.reward_sources().items()
         }
         task = task.bind(InitialModel(model), rewards)
@@ -386,7 +400,7 @@ def _resume(
         raise RunError(f"the codecs are not those that {folder.path} was trained with: data is encoded differently")
     with folder.lock():
         found = load_checkpoint(folder.checkpoints)
-        trainer = make_trainer(settings, data, folder=folder.path, is_new=found is None)
+        trainer = make_trainer(settings, data, folder=folder.path, is_new=found is None, given=changes)
         if found is None:
             log_info("there is no checkpoint yet: starting from the first step")
         else:

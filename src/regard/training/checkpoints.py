@@ -7,7 +7,8 @@ the note and of every tensor's name, dtype, shape and bytes.
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,6 +24,10 @@ from regard.files import load_json, write_atomically
 from regard.logging import log_warning
 
 _HEADER = "regard"
+_SPARE_NUMBERS, _NUMBERS_PER_BYTE, _NUMBERS_PER_TENSOR = 1 << 26, 4, 256
+"""A model may have so many numbers that its file does not have, such as tables of positions; so many for each byte of
+the file; and a tensor counts as so many more, since making it takes time."""
+_FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn}
 _INITIALIZERS = {
     *(Tensor.normal_, Tensor.uniform_, init.normal_, init.uniform_),
     *(init.kaiming_uniform_, init.xavier_uniform_, init.trunc_normal_, init.orthogonal_),
@@ -153,13 +158,31 @@ def resize_buffers(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 class SkipInit(TorchFunctionMode):
-    """Skips the random initialization of models that are built inside the context; their weights are loaded after."""
+    """Skips the random initialization of models that are built inside the context; their weights are loaded after.
+
+    Settings that describe a larger model than the files have weights for are an error before memory is allocated for
+    it: `num_bytes` is the size of the files.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__()
+        self._most, self._total = _SPARE_NUMBERS + _NUMBERS_PER_BYTE * num_bytes, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         if func in _INITIALIZERS:
             return args[0] if args else given["tensor"]
+        if func in _FACTORIES:
+            self._count(args[0] if args and isinstance(args[0], Sequence) else args or given.get("size", ()))
         return func(*args, **given)
+
+    def _count(self, sizes: Sequence[Any]) -> None:
+        numbers = [size for size in sizes if isinstance(size, int)]
+        self._total += _NUMBERS_PER_TENSOR + abs(math.prod(numbers))
+        if self._total > self._most:
+            raise CheckpointError(
+                f"run.toml describes a model of more than {self._most:,} numbers, far more than its file of weights has"
+            )
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from regard.errors import CheckpointError, DataError
-from regard.files import load_json
+from regard.files import load_json, require_inside
 from regard.interop.hf.architectures import reads_images
 from regard.interop.hf.config import HFConfig
 from regard.models.heads import Pooling
@@ -211,7 +211,7 @@ def _names_in(path: Path) -> list[str]:
 def open_safetensors(path: Path) -> Any:
     """Open a safetensors file; the library checks its header against its size."""
     try:
-        return safe_open(path, framework="pt", device="cpu")
+        return safe_open(require_inside(path, path.parent), framework="pt", device="cpu")
     except FileNotFoundError:
         raise CheckpointError(f"no weights at {path}") from None
     except (SafetensorError, OSError, ValueError) as error:
@@ -261,7 +261,7 @@ def _table(path: Path) -> dict[str, Any] | None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return require_inside(path, path.parent).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path}: {_line(error)}") from None
 
