@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +12,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from tests.fuzzing.engine import Report, fuzz
+from tests.fuzzing.engine import FuzzedReader, Report, fuzz
 from tests.fuzzing.readers import all_readers
 
 from regard.logging import quiet_logs
@@ -24,6 +25,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="names of readers, or parts of them")
     parser.add_argument("--out", type=Path, help="a folder for the inputs that are findings, and the report as JSON")
     parser.add_argument("--seconds", type=float, help="the longest time of one reader")
+    parser.add_argument("--jobs", type=int, default=1, help="readers that are fuzzed side by side")
     parser.add_argument("--list", action="store_true", help="print the names of the readers")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -34,10 +36,15 @@ def main() -> int:
     total = sum(each.weight for each in readers)
     reports: list[Report] = []
     print(_HEAD, flush=True)
-    with quiet_logs():
-        for reader in readers:
-            count = max(20, round(options.executions * reader.weight / total))
-            report = fuzz(reader, count, seed=options.seed, out=options.out, seconds=options.seconds)
+    counts = {each.name: max(20, round(options.executions * each.weight / total)) for each in readers}
+
+    def run(reader: FuzzedReader) -> Report:
+        return fuzz(reader, counts[reader.name], seed=options.seed, out=options.out, seconds=options.seconds)
+
+    for each in readers:  # the corpus is made once, before processes are forked
+        each.seeds()
+    with quiet_logs(), ThreadPoolExecutor(options.jobs) as pool:
+        for report in pool.map(run, readers):
             reports.append(report)
             print(row_of(report), flush=True)
             for each in report.findings:

@@ -26,7 +26,7 @@ from random import Random
 from typing import Any
 
 from tests.fuzzing.guard import EscapeError, Guard
-from tests.fuzzing.mutation import mutate
+from tests.fuzzing.mutation import MAX_BYTES, mutate
 
 from regard.errors import RegardError
 
@@ -37,6 +37,8 @@ MAX_MEMORY = 1 << 30
 MAX_MESSAGE = 2_000
 """Characters of an error."""
 _MOST_KEPT = 400
+_HEAD = struct.Struct("<qq")
+"""What parent and child share before an input: the number of executions, and the length of the input."""
 _SPARED = re.compile(r"'[^']*'|\"[^\"]*\"|[\d.,_e+-]*\d|/\S+|\s+\S{40,}")
 
 
@@ -132,8 +134,8 @@ def _run_process(reader: FuzzedReader, executions: int, seed: str, out: Path | N
     """Fork, fuzz in the child, and read its report; if it ended without one, the last input is a finding."""
     base = "/dev/shm" if os.path.isdir("/dev/shm") else None
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=base))
-    counter = mmap.mmap(-1, 8)
-    result, last = folder / "report.json", folder / "input"
+    shared = mmap.mmap(-1, _HEAD.size + MAX_BYTES)
+    result = folder / "report.json"
     work = folder / "work"
     work.mkdir()
     try:
@@ -143,8 +145,7 @@ def _run_process(reader: FuzzedReader, executions: int, seed: str, out: Path | N
         if process == 0:
             code = 1
             try:
-                report = fuzz_here(reader, executions, seed=seed, out=out, folder=work, seconds=seconds,
-                                   counter=counter, last=last)  # fmt: skip
+                report = fuzz_here(reader, executions, seed=seed, out=out, folder=work, seconds=seconds, shared=shared)
                 result.write_text(json.dumps(asdict(report)))
                 code = 0
             except BaseException:
@@ -155,10 +156,10 @@ def _run_process(reader: FuzzedReader, executions: int, seed: str, out: Path | N
         if result.is_file():
             values = json.loads(result.read_text())
             return Report(**{**values, "findings": [Finding(**each) for each in values["findings"]]})
-        (count,) = struct.unpack("<q", counter[:8])
+        count, length = _HEAD.unpack(shared[: _HEAD.size])
         code = os.waitstatus_to_exitcode(status)
         what = f"the process ended: {signal.Signals(-code).name}" if code < 0 else f"the process ended with code {code}"
-        data = last.read_bytes() if last.is_file() else b""
+        data = shared[_HEAD.size : _HEAD.size + length]
         found = Finding(reader=reader.name, kind=what, detail=what, path=_keep(out, reader.name, what, data))
         return Report(reader=reader.name, executions=count, findings=[found])
     finally:
@@ -167,27 +168,37 @@ def _run_process(reader: FuzzedReader, executions: int, seed: str, out: Path | N
 
 def fuzz_here(
     reader: FuzzedReader, executions: int, *, seed: str, folder: Path, out: Path | None = None,
-    seconds: float | None = None, counter: mmap.mmap | None = None, last: Path | None = None,
+    seconds: float | None = None, shared: mmap.mmap | None = None,
 ) -> Report:  # fmt: skip
     """Fuzz in this process."""
     warnings.simplefilter("ignore")
     rng = Random(f"{reader.name}:{seed}")
     seeds = list(reader.seeds())
-    corpus, known = list(seeds), set[Any]()
+    corpus = list(seeds)
     report = Report(reader=reader.name, seeds=len(seeds))
     guard = Guard(str(folder), reader.readable)
     for data in seeds:  # what is imported lazily is imported here, and seeds must be valid
         _prepare(reader, data, folder)
     gc.collect()
+    with _limited_process():
+        _run(reader, executions, rng, folder, guard, report, corpus, seconds=seconds, out=out, shared=shared)
+    report.corpus = len(corpus)
+    return report
+
+
+def _run(
+    reader: FuzzedReader, executions: int, rng: Random, folder: Path, guard: Guard, report: Report, corpus: list[bytes],
+    *, seconds: float | None, out: Path | None, shared: mmap.mmap | None,
+) -> None:  # fmt: skip
+    seeds, known = list(corpus), set[Any]()
     start = time.monotonic()
     for number in range(executions):
         if seconds is not None and number % 16 == 0 and time.monotonic() - start > seconds:
             break
         data = seeds[number] if number < len(seeds) else _next(rng, reader, corpus)
-        if last is not None:
-            last.write_bytes(data)
-        if counter is not None:
-            counter[:8] = struct.pack("<q", number + 1)
+        if shared is not None:
+            kept = data[:MAX_BYTES]
+            shared[: _HEAD.size + len(kept)] = _HEAD.pack(number + 1, len(kept)) + kept
         outcome, kind, detail, used = execute(reader, data, folder, guard)
         report.executions += 1
         report.slowest = max(report.slowest, used)
@@ -203,8 +214,6 @@ def fuzz_here(
                     if len(corpus) > len(seeds) + _MOST_KEPT:
                         del corpus[rng.randrange(len(seeds), len(corpus))]
     report.seconds = time.monotonic() - start
-    report.corpus = len(corpus)
-    return report
 
 
 def _prepare(reader: FuzzedReader, data: bytes, folder: Path) -> None:
@@ -261,19 +270,27 @@ def _place(error: BaseException) -> str:
 
 @contextmanager
 def _limits() -> Iterator[None]:
-    """Raise after the time limit, and where memory is asked for beyond its limit."""
-
-    def stop(_number: int, _frame: object) -> None:
-        raise TooSlowError
-
-    before = signal.signal(signal.SIGPROF, stop)
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (_data_size() + MAX_MEMORY, hard))
+    """Raise after the time limit; the timer counts the CPU time of the process."""
     signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _stop(_number: int, _frame: object) -> None:
+    raise TooSlowError
+
+
+@contextmanager
+def _limited_process() -> Iterator[None]:
+    """Raise where more memory than allowed is asked for, and install what `_limits` needs."""
+    before = signal.signal(signal.SIGPROF, _stop)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_data_size() + MAX_MEMORY, hard))
+    try:
+        yield
+    finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
         signal.signal(signal.SIGPROF, before)
 

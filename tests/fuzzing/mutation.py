@@ -91,8 +91,8 @@ def _changed_value(rng: Random, value: Any, words: Sequence[bytes]) -> Any:
 def _other_value(rng: Random, value: Any, words: Sequence[bytes]) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and rng.random() < 0.7:
         return rng.choice(
-            (value + 1, value - 1, -value, value * 2, 0, 1, -1, 2, 255, 65_536, 2**31 - 1, 2**31, 2**53, 2**63, 10**30,
-             float(value), 0.5, 1e308, -1e308, 1e-320, float("nan"), float("inf"), str(value), [value], True, 10**400)
+            (value + 1, value - 1, -value, value * 2 if abs(value) < 1e300 else 2, 0, 1, -1, 2, 255, 65_536, 2**31 - 1, 2**31, 2**53, 2**63, 10**30,
+             float(value) if abs(value) < 1e300 else 0.25, 0.5, 1e308, -1e308, 1e-320, float("nan"), float("inf"), str(value), [value], True, 10**400)
         )  # fmt: skip
     if isinstance(value, str) and rng.random() < 0.5:
         return rng.choice(

@@ -528,10 +528,10 @@ def all_readers() -> Iterator[FuzzedReader]:
     def text(name: str, seeds: Sequence[bytes], read: Callable[[bytes, Path], object], **more: Any) -> FuzzedReader:
         return FuzzedReader(name, lambda: seeds, read, **more)
 
-    yield text("TSV", [_TABLE, b"one\ttwo\n"], _file("t.tsv", _read_table), weight=150)
+    yield text("TSV", [_TABLE, b"one\ttwo\n"], _file("t.tsv", _read_table), weight=60)
     yield text("CSV", [_CSV, _CSV.replace(b",", b";"), b"a\n1\n", "ä,ö\nü,ß\n".encode("cp1252")],
-               _file("t.csv", _read_table), weight=150)  # fmt: skip
-    yield text("JSON lines", [_LINES, _NESTED, _TAGGED], _file("t.jsonl", _read_table), weight=150)
+               _file("t.csv", _read_table), weight=60)  # fmt: skip
+    yield text("JSON lines", [_LINES, _NESTED, _TAGGED], _file("t.jsonl", _read_table), weight=60)
     yield text("records", [_LINES, _NESTED], _file("t.jsonl", _read_records))
     yield text("CoNLL", [_CONLL], _file("t.conll", _read_tagged))
     yield text("CoNLL-U", [_CONLLU], _file("t.conllu", _read_tagged))
