@@ -19,7 +19,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -177,8 +177,7 @@ def fuzz_here(
     corpus = list(seeds)
     report = Report(reader=reader.name, seeds=len(seeds))
     guard = Guard(str(folder), reader.readable)
-    for data in seeds:  # what is imported lazily is imported here, and seeds must be valid
-        _prepare(reader, data, folder)
+    prepare(reader, folder)
     gc.collect()
     with _limited_process():
         _run(reader, executions, rng, folder, guard, report, corpus, seconds=seconds, out=out, shared=shared)
@@ -216,11 +215,11 @@ def _run(
     report.seconds = time.monotonic() - start
 
 
-def _prepare(reader: FuzzedReader, data: bytes, folder: Path) -> None:
-    try:
-        reader.read(data, folder)
-    except RegardError:
-        pass
+def prepare(reader: FuzzedReader, folder: Path) -> None:
+    """Read the first corpus, so that what is imported or made lazily is so before it is watched."""
+    for data in reader.seeds():
+        with suppress(RegardError):
+            reader.read(data, folder)
 
 
 def _next(rng: Random, reader: FuzzedReader, corpus: Sequence[bytes]) -> bytes:
