@@ -53,8 +53,8 @@ class FuzzedReader:
     words: Sequence[bytes] = ()
     """Words of the format."""
     is_text: bool = True
-    weight: int = 100
-    """Its share of the executions: less for a slow one."""
+    weight: int = 20
+    """Its share of the executions: in proportion to its speed, so that all readers get about the same time."""
     readable: tuple[str, ...] = ()
     """Paths outside the folder that it may read."""
 

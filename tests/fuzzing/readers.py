@@ -4,6 +4,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ _SEMEVAL = (
     b'<aspectTerm term="soup" polarity="positive" from="5" to="9"/></aspectTerms><aspectCategories>'
     b'<aspectCategory category="food" polarity="positive"/></aspectCategories></sentence></sentences>'
 )
-_FASTA = b">sp|P1 first\nMKVLAA\nGGC*\n;old\n>second\nACGT\n"
+_WEIGHTSA = b">sp|P1 first\nMKVLAA\nGGC*\n;old\n>second\nACGT\n"
 _TREES = (
     b"( (S (NP-SBJ (NNP Ada)) (VP (VBD sang) (. .))))\n(S (NP (DT the) (NN sea)) (VP (VBZ is)\n (ADJP (JJ (deep))))\n"
 )
@@ -522,37 +523,54 @@ def _ledger_lines() -> list[bytes]:
     return [b"\n".join(texts), b"\n".join(texts[:4]), texts[0], b""]
 
 
+_WEIGHTS = {
+    **dict.fromkeys(("prompts", "graphs", "episodes in arrays", "compressed text", "sealed rows", "checkpoints"), 40),
+    **dict.fromkeys(("lines of sealed rows", "headers of checkpoints", "COCO", "formulas", "data URIs", "images"), 30),
+    **dict.fromkeys(("TSV", "CSV", "JSON lines", "text of any kind", "questions in a table"), 3),
+    **dict.fromkeys(("conversations in a table", "chat templates", "sheets of Excel", "Excel", "ledgers"), 5),
+    **dict.fromkeys(("CoNLL", "series", "series, resampled", "tables of images", "conversations", "trees"), 8),
+    **dict.fromkeys(("GGUF", "llama2.c", "vocabularies of llama2.c", "tokenizer.json", "Parquet", "run.toml"), 5),
+}
+"""Weights by name, measured; a folder of a model or a run has 3, other readers 20."""
+
+
 def all_readers() -> Iterator[FuzzedReader]:
     """Every reader, in the order of the report."""
+    for reader in _readers():
+        is_folder = reader.name.startswith(("Hugging Face", "a run with", "headers of safetensors", "peft"))
+        yield replace(reader, weight=_WEIGHTS.get(reader.name, 3 if is_folder else 20))
+
+
+def _readers() -> Iterator[FuzzedReader]:
 
     def text(name: str, seeds: Sequence[bytes], read: Callable[[bytes, Path], object], **more: Any) -> FuzzedReader:
         return FuzzedReader(name, lambda: seeds, read, **more)
 
-    yield text("TSV", [_TABLE, b"one\ttwo\n"], _file("t.tsv", _read_table), weight=60)
+    yield text("TSV", [_TABLE, b"one\ttwo\n"], _file("t.tsv", _read_table))
     yield text("CSV", [_CSV, _CSV.replace(b",", b";"), b"a\n1\n", "ä,ö\nü,ß\n".encode("cp1252")],
-               _file("t.csv", _read_table), weight=60)  # fmt: skip
-    yield text("JSON lines", [_LINES, _NESTED, _TAGGED], _file("t.jsonl", _read_table), weight=60)
+               _file("t.csv", _read_table))  # fmt: skip
+    yield text("JSON lines", [_LINES, _NESTED, _TAGGED], _file("t.jsonl", _read_table))
     yield text("records", [_LINES, _NESTED], _file("t.jsonl", _read_records))
     yield text("CoNLL", [_CONLL], _file("t.conll", _read_tagged))
     yield text("CoNLL-U", [_CONLLU], _file("t.conllu", _read_tagged))
     yield text("tagged JSON lines", [_TAGGED], _file("t.jsonl", _read_tagged))
     yield text("SQuAD", [_SQUAD, _QUESTIONS], _file("t.json", _read_questions))
     yield text("questions in a table", [b"question,context,answer\nWho?,Ada sang,Ada\n"],
-               _file("t.csv", _read_questions), weight=50)  # fmt: skip
+               _file("t.csv", _read_questions))  # fmt: skip
     yield text("SemEval XML", [_SEMEVAL], _file("t.xml", lambda path: _take(open_table(
         path, roles=("text", "aspect", "label"), skip_bad=True))))  # fmt: skip
-    yield text("FASTA", [_FASTA], _file("t.fasta", lambda path: _take(open_table(
+    yield text("FASTA", [_WEIGHTSA], _file("t.fasta", lambda path: _take(open_table(
         path, roles=("sequence",), columns=["sequence"], skip_bad=True))))  # fmt: skip
     yield text("trees", [_TREES], _file("t.mrg", lambda path: _take(tree_table(path, skip_bad=True))),
                words=(b"(NP", b"(-NONE- *)", b"-LRB-", b"(", b")"))  # fmt: skip
     yield text("plain text", [b"one line\nanother\n\na third\n", "schön\n".encode("utf-16")],
                _file("t.txt", _read_text))  # fmt: skip
-    yield text("text of any kind", [_TABLE, _CONLL, _TREES, _LINES], _file("t.txt", _read_table), weight=50)
+    yield text("text of any kind", [_TABLE, _CONLL, _TREES, _LINES], _file("t.txt", _read_table))
     yield text("series", [b"date,value,other\n" + _SERIES, _SERIES, _STORE_SERIES], _file("t.csv", _read_series),
-               words=(b"2024-05-31T12:00", b"1.234,5", b"1,234.5", b"0001-01-01", b"9999-12-31", b"1e300"), weight=60)  # fmt: skip
+               words=(b"2024-05-31T12:00", b"1.234,5", b"1,234.5", b"0001-01-01", b"9999-12-31", b"1e300"))  # fmt: skip
     yield text("series, resampled", [b"date,value,other\n" + _SERIES], _file("t.csv", _read_resampled),
-               words=(b"2024-05-31T12:00", b"0001-01-01", b"9999-12-31"), weight=40)  # fmt: skip
-    yield text("events", [_EVENTS, _DATED], _file("t.csv", _read_events), words=(b"9999-12-31", b"1e300"), weight=60)
+               words=(b"2024-05-31T12:00", b"0001-01-01", b"9999-12-31"))  # fmt: skip
+    yield text("events", [_EVENTS, _DATED], _file("t.csv", _read_events), words=(b"9999-12-31", b"1e300"))
     yield text("episodes", [_EPISODES], _file("t.jsonl", lambda path: _take(open_episodes(path, skip_bad=True))))
     yield FuzzedReader("episodes in arrays", lambda: [files.episode_arrays()], _read_npz, is_text=False)
     yield text("headers of arrays", [b"{'descr': '<f8', 'fortran_order': False, 'shape': (4, 2), }\n"],
@@ -560,33 +578,32 @@ def all_readers() -> Iterator[FuzzedReader]:
     yield text("graphs", _GRAPHS, _read_graph, words=(b"c1ccccc1", b"[Na+]", b"%99", b"@TH1", b'"directed"'))
     yield text("COCO", [_COCO], _file("t.json", _read_coco))
     yield text("tables of images", _IMAGE_TABLE, lambda data, folder: _read_image_table(
-        data, folder, ".csv", are_captions=False), weight=50)  # fmt: skip
+        data, folder, ".csv", are_captions=False))  # fmt: skip
     yield text("captions", [*_CAPTIONS, _COCO.replace(b"9.png", b"a.png")], lambda data, folder: _read_image_table(
-        data, folder, {b"{": ".jsonl"}.get(data[:1], ".csv"), are_captions=True), weight=50)  # fmt: skip
+        data, folder, {b"{": ".jsonl"}.get(data[:1], ".csv"), are_captions=True))  # fmt: skip
     yield text("conversations", _CHATS, _file("t.jsonl", _read_chats))
-    yield text("conversations in a table", _CHATS[2:], _file("t.csv", _read_chats), weight=50)
+    yield text("conversations in a table", _CHATS[2:], _file("t.csv", _read_chats))
     yield text("prompts", [b'[{"role": "user", "content": "Hi"}]', b"Hi"], _read_prompt)
     yield text("preferences", _PREFERENCES, _file("t.jsonl", _read_preferences))
     yield FuzzedReader("compressed text", lambda: [data for _, data in files.compressed(_TABLE)], _read_compressed,
                        is_text=False)  # fmt: skip
-    yield FuzzedReader("Excel", lambda: [files.workbook()], _file("t.xlsx", _read_table), is_text=False, weight=15)
-    yield FuzzedReader("sheets of Excel", lambda: [files.sheet_xml()], _read_zip, weight=10,
+    yield FuzzedReader("Excel", lambda: [files.workbook()], _file("t.xlsx", _read_table), is_text=False)
+    yield FuzzedReader("sheets of Excel", lambda: [files.sheet_xml()], _read_zip,
                        words=(b'r="XFD1048576"', b'<mergeCell ref="A1:XFD1048576"/>', b't="s"', b't="d"', b"<f>A1</f>"))  # fmt: skip
-    yield FuzzedReader("Parquet", lambda: [files.parquet()], _file("t.parquet", _read_table), is_text=False, weight=20)
-    yield FuzzedReader("images", files.images, _file("a.png", _read_image), is_text=False, weight=60)
+    yield FuzzedReader("Parquet", lambda: [files.parquet()], _file("t.parquet", _read_table), is_text=False)
+    yield FuzzedReader("images", files.images, _file("a.png", _read_image), is_text=False)
     yield FuzzedReader("data URIs", lambda: [b"data:image/png;base64," + __import__("base64").b64encode(each)
-                       for each in files.images()], _read_data_uri, weight=30)  # fmt: skip
+                       for each in files.images()], _read_data_uri)  # fmt: skip
     yield text("settings", [_SETTINGS], _file("t.toml", _read_toml))
     yield FuzzedReader("search spaces", lambda: [_SPACE], _file("t.toml", _read_space))
-    yield text("chat templates", [files.TEMPLATE.encode()], _read_template, weight=20, words=(
+    yield text("chat templates", [files.TEMPLATE.encode()], _read_template, words=(
         b"{% for i in range(99999) %}", b"{% endfor %}", b"{{ ''.__class__.__mro__ }}", b"{% set x = 'a' * 9999 %}",
         b"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", b"|join", b"|list", b"|tojson", b"|attr('__class__')",
         b"{% include 'x' %}", b"{% import 'x' as y %}", b"{{ namespace.__init__.__globals__ }}", b"|replace('a', 'aaaa')",
         b"{{ cycler.__init__ }}", b"{{ 'a'.ljust(99999999) }}", b"{{ '%99999999d' % 1 }}", b"{{ 2 ** 99 }}",
         b"{{ strftime_now('%Y') }}", b"|format", b"|center(99999999)", b"|indent(9999999)", b"|batch(99999999)"))  # fmt: skip
     yield text("formulas", _FORMULAS, _read_formula, words=(b"->", b"<->", b"&", b"|", b"!", b"[2*a + b >= 1]"))
-    yield FuzzedReader("tokenizer.json", lambda: [files.tokenizer().to_json().encode()], _file("t.json", _read_tokenizer),
-                       weight=20, words=(b'"type":"Split"', b'{"Regex":"(a+)+$"}', b'"ByteLevel"', b'"Unigram"'))  # fmt: skip
+    yield FuzzedReader("tokenizer.json", lambda: [files.tokenizer().to_json().encode()], _file("t.json", _read_tokenizer), words=(b'"type":"Split"', b'{"Regex":"(a+)+$"}', b'"ByteLevel"', b'"Unigram"'))  # fmt: skip
     yield FuzzedReader("checkpoints", lambda: [files.run_files()["model.safetensors"]],
                        _file("m.safetensors", _read_checkpoint), is_text=False)  # fmt: skip
     yield FuzzedReader("headers of checkpoints", lambda: [files.split_safetensors(
@@ -595,28 +612,27 @@ def all_readers() -> Iterator[FuzzedReader]:
     for name in ("config.json", "tokenizer.json", "model.safetensors", "tokenizer_config.json",
                  "special_tokens_map.json", "generation_config.json"):  # fmt: skip
         yield FuzzedReader(f"Hugging Face {name}", lambda name=name: [files.exported("hf")[name]],
-                           _of_model("hf", name), is_text=name.endswith("json"), weight=8,
+                           _of_model("hf", name), is_text=name.endswith("json"),
                            words=(b'"model_type"', b'"BertModel"', b'"rope_scaling"', b'"quantization_config"'))  # fmt: skip
     yield FuzzedReader("Hugging Face index", lambda: [files.as_json({"weight_map": dict.fromkeys(
         json.loads(files.split_safetensors(files.exported("hf")["model.safetensors"])[0]).keys() - {"__metadata__"},
-        "model.safetensors")})], _read_index, weight=8)  # fmt: skip
+        "model.safetensors")})], _read_index)  # fmt: skip
     yield FuzzedReader("headers of safetensors", lambda: [files.split_safetensors(
         files.exported("hf")["model.safetensors"])[0]], _with_header(_of_model("hf", "model.safetensors"),
-        lambda: files.exported("hf")["model.safetensors"]), weight=8)  # fmt: skip
+        lambda: files.exported("hf")["model.safetensors"]))  # fmt: skip
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         yield FuzzedReader(f"peft {name}", lambda name=name: [files.exported("peft")[name]], _of_model("peft", name),
-                           is_text=name.endswith("json"), weight=20)  # fmt: skip
+                           is_text=name.endswith("json"))  # fmt: skip
     yield FuzzedReader("GGUF", lambda: [files.exported("gguf")["model.gguf"]], _file("m.gguf", _read_gguf),
-                       is_text=False, weight=12, words=(b"llama", b"qwen2", b"bert", b"general.architecture"))  # fmt: skip
-    yield FuzzedReader("llama2.c", lambda: [files.llama2c()[0]], _read_llama2c, is_text=False, weight=12)
-    yield FuzzedReader("vocabularies of llama2.c", lambda: [files.llama2c()[1]], _read_vocabulary, is_text=False,
-                       weight=12)  # fmt: skip
-    yield FuzzedReader("run.toml", lambda: [files.run_files()["run.toml"]], _read_settings_of_run, weight=30)
+                       is_text=False, words=(b"llama", b"qwen2", b"bert", b"general.architecture"))  # fmt: skip
+    yield FuzzedReader("llama2.c", lambda: [files.llama2c()[0]], _read_llama2c, is_text=False)
+    yield FuzzedReader("vocabularies of llama2.c", lambda: [files.llama2c()[1]], _read_vocabulary, is_text=False)  # fmt: skip
+    yield FuzzedReader("run.toml", lambda: [files.run_files()["run.toml"]], _read_settings_of_run)
     for name in ("run.toml", "codecs/text.json", "model.safetensors", "chat_template.jinja"):
-        yield FuzzedReader(f"a run with {name}", lambda name=name: [files.run_files()[name]], _of_run(name), weight=6,
+        yield FuzzedReader(f"a run with {name}", lambda name=name: [files.run_files()[name]], _of_run(name),
                            is_text=not name.endswith("safetensors"))  # fmt: skip
-    yield text("ledgers", _ledger_lines(), _read_ledger, weight=60)
-    yield text("ledgers with any chain", [b"1 ab\n" + b"\n".join(_ledger_lines()[:1])], _read_raw_ledger, weight=60)
+    yield text("ledgers", _ledger_lines(), _read_ledger)
+    yield text("ledgers with any chain", [b"1 ab\n" + b"\n".join(_ledger_lines()[:1])], _read_raw_ledger)
     yield text("metrics", [b'{"step": 10, "loss": 0.7, "seconds": 1.5}\n{"step": 20, "loss": 0.6}\n'],
                _read_lines("metrics.jsonl", _use_metrics))  # fmt: skip
     yield text("held-out rows", [b'["a text", "a label"]\n["b", "c"]\n'],
@@ -625,4 +641,4 @@ def all_readers() -> Iterator[FuzzedReader]:
     yield FuzzedReader("sealed rows", lambda: [seal([("a text", "a label")] * 3)], _read_sealed, is_text=False)
     yield text("lines of sealed rows", [b'["a text", "a label"]\n["b", "c"]\n'], _read_sealed_lines)
     for name, content in _CODECS.items():
-        yield text(name, [content], _read_codec(name), weight=40)
+        yield text(name, [content], _read_codec(name))
