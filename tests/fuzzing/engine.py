@@ -270,11 +270,13 @@ def _place(error: BaseException) -> str:
 @contextmanager
 def _limits() -> Iterator[None]:
     """Raise after the time limit; the timer counts the CPU time of the process."""
+    before = signal.signal(signal.SIGPROF, _stop)
     signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _stop(_number: int, _frame: object) -> None:
@@ -283,15 +285,13 @@ def _stop(_number: int, _frame: object) -> None:
 
 @contextmanager
 def _limited_process() -> Iterator[None]:
-    """Raise where more memory than allowed is asked for, and install what `_limits` needs."""
-    before = signal.signal(signal.SIGPROF, _stop)
+    """Raise where more memory than allowed is asked for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (_data_size() + MAX_MEMORY, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-        signal.signal(signal.SIGPROF, before)
 
 
 def _data_size() -> int:
