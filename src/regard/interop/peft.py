@@ -311,9 +311,11 @@ def _lora_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    for name in (_CONFIG, _TENSORS):
+        require_inside(folder / name, folder)
     try:
-        values = load_json(require_inside(folder / _CONFIG, folder).read_text(encoding="utf-8"))
-        tensors = load_file(require_inside(folder / _TENSORS, folder))
+        values = load_json((folder / _CONFIG).read_text(encoding="utf-8"))
+        tensors = load_file(folder / _TENSORS)
     except FileNotFoundError as error:
         raise CheckpointError(f"{folder} is not an adapter of peft: it has no {Path(error.filename).name}") from None
     except (OSError, ValueError, SafetensorError) as error:

@@ -441,8 +441,8 @@ def _require_small(values: Sequence[Any]) -> None:
 
 
 def _materialized(value: Any) -> Any:
-    """A list for an iterator, whose elements are then counted."""
-    if isinstance(value, Iterator):
+    """A list for an iterator or a range, whose elements are then counted."""
+    if isinstance(value, Iterator | range):
         value = list(islice(value, _MAX_CHARACTERS + 1))
         _size(value)
     return value

@@ -210,8 +210,9 @@ def _names_in(path: Path) -> list[str]:
 
 def open_safetensors(path: Path) -> Any:
     """Open a safetensors file; the library checks its header against its size."""
+    require_inside(path, path.parent)
     try:
-        return safe_open(require_inside(path, path.parent), framework="pt", device="cpu")
+        return safe_open(path, framework="pt", device="cpu")
     except FileNotFoundError:
         raise CheckpointError(f"no weights at {path}") from None
     except (SafetensorError, OSError, ValueError) as error:
