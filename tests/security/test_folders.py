@@ -145,7 +145,9 @@ def test_a_function_that_only_a_run_names_is_not_called(tmp_path: Path, monkeypa
     monkeypatch.delenv(TRUSTED_REWARDS, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "stranger.py").write_text("import pathlib; pathlib.Path('called').touch()\ndef reward(prompt, answer): return 1.0\n")
+    (tmp_path / "stranger.py").write_text(
+        "import pathlib; pathlib.Path('called').touch()\ndef reward(prompt, answer): return 1.0\n"
+    )
     with pytest.raises(ConfigError, match="REGARD_REWARDS=stranger:reward"):
         load_reward("stranger:reward", folder=tmp_path, is_named=False)
     assert not (tmp_path / "called").exists()

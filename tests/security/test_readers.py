@@ -32,7 +32,10 @@ INPUTS: dict[str, list[bytes]] = {
     "graphs": [b'{"nodes": [' + DEEP.encode()],
     "prompts": [DEEP.encode()],
     "records": [b'{"a": ' + b"[" * 400 + b"]" * 400 + b"}\n"],
-    "captions": [b"image,caption\n" + b"a" * 5_000 + b".png,A dog\n", b'{"image": "a\\u0000.png", "caption": "A dog"}\n'],
+    "captions": [
+        b"image,caption\n" + b"a" * 5_000 + b".png,A dog\n",
+        b'{"image": "a\\u0000.png", "caption": "A dog"}\n',
+    ],
     "tables of images": [b"image,label\n\x85.png,cat\n", b"image,label\n../../../../../../etc/passwd.png,cat\n"],
     "data URIs": ["data:image/png;base64,é".encode(), b"data:image/png;base64,AAAA"],
     "settings": [b"preset = 'a'\n[task]\n", b"a = " + DEEP.encode(), b"a = " + b"9" * 5_000, b"task = 3"],
@@ -144,7 +147,7 @@ def test_a_decompression_bomb_of_pixels_is_not_decoded(tmp_path: Path):
 
     content[29:33] = zlib.crc32(bytes(content[12:29])).to_bytes(4, "big")
     (tmp_path / "a.png").write_bytes(bytes(content))
-    with pytest.raises(DataError, match="more than .* pixels"):
+    with pytest.raises(DataError, match=r"more than .* pixels"):
         read_image(tmp_path / "a.png", ImageConfig())
 
 

@@ -66,9 +66,7 @@ def test_what_templates_need_is_within_the_limits():
         "{{ messages|map(attribute='role')|join(', ') }} {{ {'a': [1, 2]}|tojson }} {{ '%s-%02d'|format('a', 7) }} "
         "{{ '{:>4}'.format(x) }} {{ ns.found }} {{ y[-1] }} {{ (messages|length) * 2 }} {{ 7 % 4 }} {{ 'a,b'.split(',') }}"
     )
-    assert render_chat(template, MESSAGES, {}) == (
-        "USER: Ho\nuser {\"a\": [1, 2]} a-07    1 True 3 2 3 ['a', 'b']"
-    )
+    assert render_chat(template, MESSAGES, {}) == ("USER: Ho\nuser {\"a\": [1, 2]} a-07    1 True 3 2 3 ['a', 'b']")
 
 
 def test_a_long_conversation_is_rendered():

@@ -118,16 +118,25 @@ def _is_for_us(file: str, name: str, version: str) -> bool:
     *_, python, abi, platform = parts
     is_stable = abi == "abi3" and python.startswith("cp3")
     is_known = bool(set(python.split(".")) & {*_PYTHONS, "py3"}) or is_stable
-    return parts[1].partition("+")[0] == version and is_known and not abi.endswith("t") and bool(_PLATFORMS.search(platform))
+    return (
+        parts[1].partition("+")[0] == version
+        and is_known
+        and not abi.endswith("t")
+        and bool(_PLATFORMS.search(platform))
+    )
 
 
 def make_lock() -> str:
     """The content of the lock file."""
     text = CONSTRAINTS.read_text(encoding="utf-8")
-    spelled = {normalized(line.partition("==")[0]): line for line in text.splitlines() if "==" in line[:80] and line[0] != "#"}
+    spelled = {
+        normalized(line.partition("==")[0]): line for line in text.splitlines() if "==" in line[:80] and line[0] != "#"
+    }
     lines = [_HEADER.rstrip()]
     for name, version in pins(text).items():
-        files = {digest: file for file, digest in (*_hashes_of_index(name, version), *_hashes_of_folders(name, version))}
+        files = {
+            digest: file for file, digest in (*_hashes_of_index(name, version), *_hashes_of_folders(name, version))
+        }
         if not files:
             raise SystemExit(f"the index has no file of {name} {version}")
         lines.append(" \\\n".join([spelled[name], *(f"    --hash=sha256:{digest}" for digest in sorted(files))]))
@@ -175,8 +184,6 @@ def _component(name: str, version: str) -> dict[str, object]:
         return found
     if license := _license(about):
         found["licenses"] = [license]
-    if summary := about.get("Summary"):
-        found["description"] = summary
     return found
 
 
