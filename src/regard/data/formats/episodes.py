@@ -93,6 +93,8 @@ def parse_episode(record: Any, *, is_history: bool = False) -> Episode:
     seen = _numbers(observations, "observations")
     done = _actions(actions)
     given = _numbers(rewards, "rewards")
+    if not seen.ndim or not done.ndim:
+        raise DataError(f"{'actions' if seen.ndim else 'observations'} that are one number, and not one for each step")
     if seen.ndim > 2 or (given.ndim != 1 and given.size):
         raise DataError(f"{'observations' if seen.ndim > 2 else 'rewards'} that are not vectors: flatten them")
     seen = seen[:, None] if seen.ndim == 1 else seen
@@ -233,7 +235,10 @@ def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any
     with archive.open(entry) as file:
         version = np.lib.format.read_magic(file)
         reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, is_fortran, dtype = reader(file)
+        try:
+            shape, is_fortran, dtype = reader(file)
+        except TypeError as error:  # of an expression that is no dictionary
+            raise ValueError(str(error)) from None
         if dtype.kind not in "biuf":
             raise ValueError(f"{entry.filename} has values of the type {dtype}")
         if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > entry.file_size:
