@@ -11,8 +11,16 @@ from pathlib import Path
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+if "atheris" in sys.argv:  # which records the branches of what is imported from here on
+    import atheris  # pyright: ignore[reportMissingImports]
+
+    with atheris.instrument_imports(
+        include=["regard.data.formats", "regard.text", "regard.interop", "regard.selection"]
+    ):
+        pass
+
 import torch
-from tests.fuzzing.engine import FuzzedReader, Report, fuzz
+from tests.fuzzing.engine import FuzzedReader, Report, fuzz, fuzz_by_coverage
 from tests.fuzzing.readers import all_readers
 
 from regard.logging import quiet_logs
@@ -26,6 +34,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a folder for the inputs that are findings, and the report as JSON")
     parser.add_argument("--seconds", type=float, help="the longest time of one reader")
     parser.add_argument("--jobs", type=int, default=1, help="readers that are fuzzed side by side")
+    parser.add_argument("--engine", choices=("own", "atheris"), default="own", help="atheris: one reader, by coverage")
     parser.add_argument("--list", action="store_true", help="print the names of the readers")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -33,6 +42,10 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{each.name} ({each.weight})" for each in readers))
         return 0
+    if options.engine == "atheris":
+        if len(readers) != 1:
+            parser.error(f"--engine atheris fuzzes one reader: name it by --only, of {len(readers)}")
+        fuzz_by_coverage(readers[0], options.executions, seed=options.seed, out=options.out or Path("findings"))
     total = sum(each.weight for each in readers)
     reports: list[Report] = []
     print(_HEAD, flush=True)

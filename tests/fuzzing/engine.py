@@ -179,8 +179,7 @@ def fuzz_here(
     guard = Guard(str(folder), reader.readable)
     prepare(reader, folder)
     gc.collect()
-    with _limited_process():
-        _run(reader, executions, rng, folder, guard, report, corpus, seconds=seconds, out=out, shared=shared)
+    _run(reader, executions, rng, folder, guard, report, corpus, seconds=seconds, out=out, shared=shared)
     report.corpus = len(corpus)
     return report
 
@@ -226,6 +225,31 @@ def _next(rng: Random, reader: FuzzedReader, corpus: Sequence[bytes]) -> bytes:
     return mutate(rng, rng.choice(corpus), corpus, reader.words, is_text=reader.is_text)
 
 
+def fuzz_by_coverage(reader: FuzzedReader, executions: int, *, seed: int, out: Path) -> None:
+    """Fuzz a reader with atheris, which keeps inputs that reach new branches; it ends the process when it is done.
+
+    Findings are kept as files in `out` and printed, and the corpus in a folder of it.
+    """
+    import atheris  # pyright: ignore[reportMissingImports]
+
+    work, corpus = Path(tempfile.mkdtemp(prefix="fuzz-")), out / "corpus"
+    corpus.mkdir(parents=True, exist_ok=True)
+    for number, data in enumerate(reader.seeds()):
+        (corpus / f"seed-{number}").write_bytes(data)
+    guard, known = Guard(str(work), reader.readable), set[str]()
+    prepare(reader, work)
+
+    def one_input(data: bytes) -> None:
+        _, kind, detail, _ = execute(reader, data, work, guard)
+        if kind and kind not in known:
+            known.add(kind)
+            print(f"{reader.name}: {kind}: {detail[:160]} {_keep(out, reader.name, kind, data)}", file=sys.stderr)
+
+    options = [f"-runs={executions}", f"-seed={seed + 1}", f"-max_len={MAX_BYTES}", "-timeout=60", str(corpus)]
+    atheris.Setup([sys.argv[0], *options], one_input, enable_python_coverage=True)
+    atheris.Fuzz()
+
+
 def execute(reader: FuzzedReader, data: bytes, folder: Path, guard: Guard) -> tuple[tuple[str, Any], str, str, float]:
     """Read an input: what distinguishes the outcome, the kind of a finding or nothing, its detail, and the CPU time."""
     start = time.process_time()
@@ -269,29 +293,21 @@ def _place(error: BaseException) -> str:
 
 @contextmanager
 def _limits() -> Iterator[None]:
-    """Raise after the time limit; the timer counts the CPU time of the process."""
+    """Raise after the time limit, in CPU time of the process, and where more memory than allowed is asked for."""
     before = signal.signal(signal.SIGPROF, _stop)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_data_size() + MAX_MEMORY, hard))
     signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
         signal.signal(signal.SIGPROF, before)
 
 
 def _stop(_number: int, _frame: object) -> None:
     raise TooSlowError
-
-
-@contextmanager
-def _limited_process() -> Iterator[None]:
-    """Raise where more memory than allowed is asked for."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (_data_size() + MAX_MEMORY, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _data_size() -> int:

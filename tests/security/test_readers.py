@@ -57,7 +57,18 @@ INPUTS: dict[str, list[bytes]] = {
     "EventCodec": [DEEP.encode(), b"3"],
     "SeriesCodec": [b'{"clock": 3}', DEEP.encode()],
     "a run with chat_template.jinja": [b"\xbf"],
+    "episodes": [
+        b'{"observations": 1.5, "actions": [0, 1], "rewards": [0, 1]}\n',
+        b'{"observations": [[1, 2]], "actions": -1, "rewards": [1]}\n',
+    ],
+    "peft adapter_config.json": [
+        b'{"peft_type": "LORA", "r": 3, "init_lora_weights": []}',
+        b'{"peft_type": "LORA", "r": 3, "lora_alpha": []}',
+        b'{"peft_type": "LORA", "r": 3, "lora_alpha": "x"}',
+        b'{"peft_type": "LORA", "r": 3, "lora_alpha": 1' + b"0" * 400 + b"}",
+    ],
     "headers of arrays": [
+        b"{{'descr': '<f8'}}",
         b"{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }\n",
         b"{'descr': '|O', 'fortran_order': False, 'shape': (2,), }\n",
         b"{'descr': '<f8', 'fortran_order': False, 'shape': (), }\n",
