@@ -52,6 +52,8 @@ def require_inside(path: Path, folder: Path) -> Path:
     A link that leads out of the folder could be to any file of this machine. Folders in the cache of Hugging Face have
     their files in a folder beside them, where links may lead.
     """
+    if "\0" in str(path):
+        raise DataError(f"no file has the name {str(path)!r}")
     root = Path(os.path.realpath(folder))
     root = next((each.parent.parent for each in (root, *root.parents) if each.parent.name == _SNAPSHOTS), root)
     place = Path(os.path.realpath(path))

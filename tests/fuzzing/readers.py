@@ -397,7 +397,7 @@ def _read_ledger(data: bytes, folder: Path) -> object:
     before, lines = "", []
     for text in data.split(b"\n"):
         try:
-            line = json.loads(text)
+            line = dict(json.loads(text))
             before = line["chain"] = chain_hash(before, line)
             lines.append(json.dumps(line).encode())
         except (ValueError, TypeError, RecursionError):

@@ -69,7 +69,12 @@ class LabelCodec(Codec):
     @classmethod
     def from_json(cls, text: str) -> Self:
         values = load_json(text)
-        return cls(values["labels"], values["separator"])
+        labels, separator = values["labels"], values["separator"]
+        if not isinstance(labels, dict) or not all(isinstance(count, int) for count in labels.values()):
+            raise ValueError("labels must be an object with the count of each")
+        if separator is not None and (not isinstance(separator, str) or not separator):
+            raise ValueError(f"the separator must be a text or null, got {separator!r}")
+        return cls(labels, separator)
 
 
 def split_labels(value: str, separator: str | None) -> list[str]:

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, checked_codec
 from regard.data.formats.cells import parse_timestamp
 from regard.data.formats.messages import format_column
 from regard.data.formats.series import Clock, Covariate, Series, SeriesTable, fill_forward
@@ -194,15 +194,8 @@ class SeriesCodec(Codec):
     @classmethod
     def from_json(cls, text: str) -> Self:
         found = load_json(text)
-        clock = Clock(**found.pop("clock"))
-        covariates = [
-            Covariate(**{**each, "categories": tuple(each["categories"])}) for each in found.pop("covariates", [])
-        ]
-        seen = tuple(tuple(places) for places in found.pop("categories_seen", []))
-        parts: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
-        }
-        return cls(**parts, clock=clock, covariates=tuple(covariates), categories_seen=seen)
+        covariates = ("covariates", "covariate_means", "covariate_stds", "categories_seen")
+        return checked_codec(cls, found, (("columns", "means", "stds", "scales"), covariates))
 
 
 def parse_values(text: str, num_columns: int) -> Float[np.ndarray, "time columns"]:

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from regard.data.formats.cells import as_text
 from regard.errors import CheckpointError, DataError
 from regard.files import load_json, require_inside
 from regard.interop.hf.architectures import reads_images
@@ -222,7 +223,8 @@ def open_safetensors(path: Path) -> Any:
 def _special_tokens(table: Mapping[str, Any]) -> dict[str, str]:
     """Tokens by their roles; in some files a token is an object with more fields than its content."""
     contents = {name: value.get("content") if isinstance(value, dict) else value for name, value in table.items()}
-    return {name: text for name, text in contents.items() if name.endswith("_token") and isinstance(text, str)}
+    texts = {name: as_text(content) for name, content in contents.items() if isinstance(content, str)}
+    return {name: text for name, text in texts.items() if name.endswith("_token") and text is not None}
 
 
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
