@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -57,9 +58,15 @@ def require_inside(path: Path, folder: Path) -> Path:
     root = Path(os.path.realpath(folder))
     root = next((each.parent.parent for each in (root, *root.parents) if each.parent.name == _SNAPSHOTS), root)
     place = Path(os.path.realpath(path))
+    try:
+        status = place.lstat()
+    except FileNotFoundError:  # reported by what reads it
+        status = None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     if not place.is_relative_to(root):
         raise DataError(f"{path} leads out of {folder}, to {place}: put the file itself into the folder")
-    if place.exists() and not (place.is_file() or place.is_dir()):
+    if status is not None and not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise DataError(f"{path} is neither a file nor a folder, but a device or a pipe")
     return path
 

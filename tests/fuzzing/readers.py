@@ -156,7 +156,7 @@ _VALUES: dict[str, list[Any]] = {
     "TreeCodec": ["(S (NN a) (DT b))"],
     "PropertyCodec": ["1;2"],
     "MoleculeCodec": ["CCO"],
-    "SeriesCodec": ["@2024-05-31 1.5,0 1.7,1"],
+    "SeriesCodec": ["1.5,0 1.7,1"],
     "EventCodec": ['[[0, null], [2.5, "visit", 3]]'],
     "EpisodeCodec": ['{"observations": [[1, 2]], "actions": [1], "rewards": [1]}'],
     "TextCodec": ["the theatre"],
@@ -523,6 +523,16 @@ def _ledger_lines() -> list[bytes]:
     return [b"\n".join(texts), b"\n".join(texts[:4]), texts[0], b""]
 
 
+def _chained_ledger() -> bytes:
+    """A valid ledger after its head."""
+    before, lines = "", []
+    for text in _ledger_lines()[0].split(b"\n"):
+        line = json.loads(text)
+        before = line["chain"] = chain_hash(before, line)
+        lines.append(json.dumps(line).encode() + b"\n")
+    return f"{len(lines)} {before}\n".encode() + b"".join(lines)
+
+
 _WEIGHTS = {
     **dict.fromkeys(("prompts", "graphs", "episodes in arrays", "compressed text", "sealed rows", "checkpoints"), 40),
     **dict.fromkeys(("lines of sealed rows", "headers of checkpoints", "COCO", "formulas", "data URIs", "images"), 30),
@@ -632,7 +642,7 @@ def _readers() -> Iterator[FuzzedReader]:
         yield FuzzedReader(f"a run with {name}", lambda name=name: [files.run_files()[name]], _of_run(name),
                            is_text=not name.endswith("safetensors"))  # fmt: skip
     yield text("ledgers", _ledger_lines(), _read_ledger)
-    yield text("ledgers with any chain", [b"1 ab\n" + b"\n".join(_ledger_lines()[:1])], _read_raw_ledger)
+    yield text("ledgers with any chain", [_chained_ledger()], _read_raw_ledger)
     yield text("metrics", [b'{"step": 10, "loss": 0.7, "seconds": 1.5}\n{"step": 20, "loss": 0.6}\n'],
                _read_lines("metrics.jsonl", _use_metrics))  # fmt: skip
     yield text("held-out rows", [b'["a text", "a label"]\n["b", "c"]\n'],

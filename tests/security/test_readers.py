@@ -53,8 +53,24 @@ INPUTS: dict[str, list[bytes]] = {
     "held-out rows": [b"1\n", b'[{"a": 1}]\n', DEEP.encode() + b"\n"],
     "baseline.json": [b"[]", b'{"interval": 3}', DEEP.encode()],
     "lines of sealed rows": [b"null\n", b"[1]\n", DEEP.encode()],
-    "NumberCodec": [DEEP.encode(), b"[]"],
-    "EventCodec": [DEEP.encode(), b"3"],
+    "NumberCodec": [DEEP.encode(), b"[]", b'{"mean": [], "std": 1}'],
+    "LabelCodec": [b'{"labels": {"a": 1}, "separator": ""}', b'{"labels": [1], "separator": null}'],
+    "TreeCodec": [b'{"tags": [[]], "labels": {}}', b'{"tags": {"a": 1}, "labels": 3}'],
+    "MoleculeCodec": [b'{"descriptors": [[]]}', b'{"descriptors": ["none of them"]}'],
+    "Hugging Face index": [b'{"weight_map": {"a": "b\\u0000c"}}', b'{"weight_map": {"a": "' + b"a" * 5_000 + b'"}}'],
+    "Hugging Face special_tokens_map.json": [b'{"eos_token": "\\ud800"}'],
+    "Hugging Face config.json": [
+        files.exported("hf")["config.json"].replace(
+            b'"rms_norm_eps": ', b'"rms_norm_eps": 1' + b"0" * 400 + b'.0, "other": '
+        )
+    ],
+    "EventCodec": [
+        DEEP.encode(),
+        b"3",
+        b'{"events": ["a"], "counts": []}',
+        b'{"events": [[]], "counts": [1]}',
+        b'{"scale": "x"}',
+    ],
     "SeriesCodec": [b'{"clock": 3}', DEEP.encode()],
     "a run with chat_template.jinja": [b"\xbf"],
     "episodes": [

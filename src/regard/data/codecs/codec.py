@@ -45,6 +45,9 @@ def checked_codec(kind: type[CodecT], values: Mapping[str, Any], alike: Sequence
 
     The fields of each group in `alike` must be equally long.
     """
+    known = kind.__dataclass_fields__  # pyright: ignore[reportAttributeAccessIssue]  it is a dataclass
+    if unknown := sorted(set(values) - set(known)):
+        raise ValueError(f"unknown fields {', '.join(unknown)}")
     codec = TypeAdapter(kind).validate_python(values)
     for names in alike:
         lengths = {name: len(getattr(codec, name)) for name in names}
