@@ -46,7 +46,7 @@ from regard.tasks.registry import TASKS, detect_task
 from regard.text.chat import Chat, render_chat
 from regard.text.tokenizer import load_tokenizer
 from regard.training.checkpoints import hash_of, note_of, read_tensors
-from regard.training.settings import ResolvedSettings
+from regard.training.settings import DraftSettings
 
 _MOST_ROWS = 1_000
 _TABLE = b"source\ttarget\nHallo Welt\tHello world\nJa\tYes\nNein, danke\tNo, thanks\n"
@@ -124,7 +124,7 @@ learning_rate = 3e-4
 max_steps = 100
 minutes = 0.5
 """
-_SPACE = b"[train.learning_rate]\nlow = 1e-4\nhigh = 1e-2\nlog = true\n\n[model]\nnum_layers = [1, 2, 4]\n"
+_SPACE = b"[train.learning_rate]\nlow = 1e-4\nhigh = 1e-2\nlog = true\n\n[model.num_layers]\nchoices = [1, 2, 4]\n"
 _FORMULAS = (b"(a & b) ^ !c", b"[2*a + b - c >= 1] -> d", b"a or b and not c <-> d", b"maj(a, b, c)")
 _CODECS: dict[str, bytes] = {
     "LabelCodec": b'{"labels": {"good": 3, "bad": 2}, "separator": ","}',
@@ -274,7 +274,7 @@ def _read_compressed(data: bytes, folder: Path) -> object:
 
 
 def _read_toml(path: Path) -> object:
-    return tuple(sorted(ResolvedSettings.draft(read_toml(path)).model_fields_set))
+    return tuple(sorted(DraftSettings.draft(read_toml(path)).model_fields_set))
 
 
 def _read_space(path: Path) -> object:
@@ -583,7 +583,7 @@ def _readers() -> Iterator[FuzzedReader]:
     yield text("events", [_EVENTS, _DATED], _file("t.csv", _read_events), words=(b"9999-12-31", b"1e300"))
     yield text("episodes", [_EPISODES], _file("t.jsonl", lambda path: _take(open_episodes(path, skip_bad=True))))
     yield FuzzedReader("episodes in arrays", lambda: [files.episode_arrays()], _read_npz, is_text=False)
-    yield text("headers of arrays", [b"{'descr': '<f8', 'fortran_order': False, 'shape': (4, 2), }\n"],
+    yield text("headers of arrays", [b"{'descr': '<f8', 'fortran_order': False, 'shape': (4,), }\n"],
                _read_npy_header, words=(b"'|O'", b"(2**40,)", b"__import__('os')", b"<U1000000000", b"object"))  # fmt: skip
     yield text("graphs", _GRAPHS, _read_graph, words=(b"c1ccccc1", b"[Na+]", b"%99", b"@TH1", b'"directed"'))
     yield text("COCO", [_COCO], _file("t.json", _read_coco))
