@@ -7,7 +7,7 @@ of a reward model as a share of what the raters' noise allows; the true reward o
 aligned by DPO, and by PPO with the reward model, each with an interval and the paired difference from the supervised
 one; and PPO with hardly any KL penalty, where the reward that is optimized and the true one part.
 
-The speed of a DPO and of a GRPO step beside trl's on a GPU is not measured by this script yet.
+Steps beside those of trl are measured by `align_step.py`.
 """
 
 import tempfile
@@ -109,7 +109,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             *policy_rows(paths, prompts[:5] if options.tiny else prompts, 1 if options.tiny else 3),
         ]
         rows.append({"model": "over-optimized", "note": section.lead, "table": [section.columns, *section.rows]})
-        rows.append({"model": "DPO and GRPO steps beside trl, on a GPU", "note": "not measured"})
     if not options.json:
         for row in rows:
             print({name: value for name, value in row.items() if name != "table"})

@@ -24,6 +24,7 @@ ROWS = {
     "recurrent_step": ["--seconds", "5"],
     "vit_step": ["--seconds", "6"],
     "context": [],
+    "plan": [],
     "shakespeare": ["--seeds", "5"],
     "quality": [],
 }

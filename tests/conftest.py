@@ -1,17 +1,30 @@
 """Every test runs in float64, from one seed, on one thread."""
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 import torch
 from tests.browser import Browser, find_chromium, start_browser
 from tests.command_line import same_logger
+from tests.shape_checks import forget_checked_calls
 
 collect_ignore_glob = ["*/remake*.py"]  # scripts that need other libraries than the tests
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # the kernels are read by an interpreter, which needs no GPU
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the modules and thousands of tests, which live to the end, out of each garbage collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -21,10 +34,17 @@ def exact_and_repeatable() -> Iterator[None]:
     In float64 two right implementations agree to about 1e-12, so tests keep
     PyTorch's default tolerances and a loosened one is a finding, not a fix.
     """
-    torch.manual_seed(0)
+    # Without a GPU `torch.manual_seed` records where it was called from, which takes as long as a small test.
+    torch.manual_seed(0) if torch.cuda.is_available() else torch.default_generator.manual_seed(0)
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(autouse=True)
+def checked_shapes() -> None:
+    """Check the shapes of each test's calls whatever ran before."""
+    forget_checked_calls()
 
 
 @pytest.fixture(autouse=True)

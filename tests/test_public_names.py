@@ -16,8 +16,8 @@ ROOT = Path(regard.__file__).parent
 
 PUBLIC = {
     "regard": """
-        Evaluation Prediction RegardError Run Score align attention_maps check compare demo export_model
-        few_shot finetune import_model load load_adapters load_pretrained merge rollout serve sweep train
+        Evaluation Plan Prediction RegardError Run Score align attention_maps check compare demo export_model
+        few_shot finetune import_model load load_adapters load_pretrained merge plan rollout serve sweep train
     """,
     "regard.nn": """
         ALiBi Block ConditionalRandomField Dropout FeedForward GatedConvolution KVCache LayerNorm Learned

@@ -1,5 +1,6 @@
 """Settings: strict, with errors of one line, and the same after a round trip through TOML."""
 
+import re
 import tomllib
 
 import pytest
@@ -33,6 +34,19 @@ def test_the_template_has_the_values_of_the_settings():
     assert DraftSettings.read(tomllib.loads(template(settings))) == settings
     assert settings.model.block == "pre-norm"
     assert "# learning_rate =" in template(settings)
+
+
+def test_the_template_has_sections_without_a_value_as_comments_and_help_for_every_setting():
+    lines = template(draft({**PAIRS, "preset": "small"})).splitlines()
+    start = lines.index("# [finetune]")
+    assert lines[start - 1] == "# Only for `regard finetune`, which sets the base."
+    assert '# method = "all"' in lines[start:]
+    assert "# [finetune.lora]" in lines[start:]
+    assert "# rank = 8" in lines[start:]
+    settings = [number for number, line in enumerate(lines) if re.match(r"(# )?[a-z_0-9]+ =", line)]
+    assert len(settings) > 100
+    without_help = [lines[number] for number in settings if not lines[number - 1].startswith("# ")]
+    assert without_help == []
 
 
 class Example(Settings):

@@ -32,9 +32,11 @@ if _typing.TYPE_CHECKING:
     from regard.runs.train import train
     from regard.serving.server import serve
     from regard.tasks.content import Prediction
+    from regard.training.plan import Plan, plan
 
 _HOMES = {
     "Evaluation": "regard.runs.evaluation",
+    "Plan": "regard.training.plan",
     "Prediction": "regard.tasks.content",
     "RegardError": "regard.errors",
     "Run": "regard.runs.run",
@@ -52,6 +54,7 @@ _HOMES = {
     "load_adapters": "regard.runs.adapters",
     "load_pretrained": "regard.runs.importing",
     "merge": "regard.runs.merge",
+    "plan": "regard.training.plan",
     "rollout": "regard.runs.rollout",
     "serve": "regard.serving.server",
     "sweep": "regard.experiments.sweep",
@@ -60,6 +63,7 @@ _HOMES = {
 
 __all__ = [
     "Evaluation",
+    "Plan",
     "Prediction",
     "RegardError",
     "Run",
@@ -77,6 +81,7 @@ __all__ = [
     "load_adapters",
     "load_pretrained",
     "merge",
+    "plan",
     "rollout",
     "serve",
     "sweep",

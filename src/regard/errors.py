@@ -79,9 +79,21 @@ class StoppedError(RunError):
         """The exit code that a shell reports for a program ended by that signal."""
 
 
+class DivergedError(RunError):
+    """Training whose loss or weights are not finite, or whose loss has exploded."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(f"{reason}: {advice}")
+        self.reason, self.advice = reason, advice
+
+
 class CheckpointError(RunError):
     """A checkpoint that is damaged or belongs to another run."""
 
 
 class DeviceError(RegardError, RuntimeError):
     """A device that is unavailable or out of memory, or a full disk."""
+
+
+class WriteError(DeviceError):
+    """A file that cannot be written, such as on a full disk; what was there before is unchanged."""

@@ -4,12 +4,12 @@ import json
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
-from regard.errors import ConfigError, DataError, DeviceError, RunError
+from regard.errors import ConfigError, DataError, RunError, WriteError
 
 MOST_LEVELS = 100
 """Levels of lists and objects in a JSON text; the stack of Python has room for about ten times as many."""
@@ -22,20 +22,22 @@ _NO_BRACKETS = re.compile(r"[^][{}]+")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path`; after a crash the file is either complete or unchanged."""
-    part = partial_path(path)
+def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview]) -> None:
+    """Write `data`, whole or in parts, to `path`; after a crash the file is either complete or unchanged."""
+    part, parts = partial_path(path), [data] if isinstance(data, bytes) else list(data)
     try:
         with open_part(part) as file:
-            file.write(data)
+            for each in parts:
+                file.write(each)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
     except BaseException as error:
         if isinstance(error, OSError):
             _remove(part)
-            raise DeviceError(
-                f"cannot write {path} ({len(data):,} bytes): {error.strerror or error}; the existing file is unchanged"
+            size = sum(map(len, parts))
+            raise WriteError(
+                f"cannot write {path} ({size:,} bytes): {error.strerror or error}; the existing file is unchanged"
             ) from None
         part.unlink(missing_ok=True)
         raise

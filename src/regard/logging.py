@@ -10,11 +10,13 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 from regard.errors import one_line
 
 logger = logging.getLogger("regard")
+_recorded: ContextVar[list[str] | None] = ContextVar("recorded", default=None)
 
 Item = TypeVar("Item")
 
@@ -48,13 +50,31 @@ def print_messages_by_default() -> None:
 def log_info(message: str) -> None:
     """Log what was done or chosen."""
     print_messages_by_default()
+    _record(message)
     logger.info(message)
 
 
 def log_warning(message: str) -> None:
     """Log what a user should know before trusting a result."""
     print_messages_by_default()
+    _record(message)
     logger.warning(message)
+
+
+def _record(message: str) -> None:
+    if (messages := _recorded.get()) is not None and message not in messages:
+        messages.append(message)
+
+
+@contextmanager
+def recorded_messages() -> Iterator[list[str]]:
+    """Collect what is logged inside the context, each message once, whether or not it is printed."""
+    messages: list[str] = []
+    token = _recorded.set(messages)
+    try:
+        yield messages
+    finally:
+        _recorded.reset(token)
 
 
 @contextmanager
@@ -63,9 +83,11 @@ def quiet_logs() -> Iterator[None]:
     print_messages_by_default()
     level = logger.level
     logger.setLevel(max(level, logging.WARNING))
+    token = _recorded.set(None)
     try:
         yield
     finally:
+        _recorded.reset(token)
         logger.setLevel(level)
 
 

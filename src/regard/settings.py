@@ -182,17 +182,37 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 def template(settings: Settings, *, section: str = "") -> str:
-    """Format the settings as a commented TOML file to be edited; a setting without a value is a comment."""
+    """Format the settings as a commented TOML file to be edited; a setting or section without a value is a comment."""
     lines, nested = [], []
     for name, info in type(settings).model_fields.items():
-        value = getattr(settings, name)
+        value, path = getattr(settings, name, None), f"{section}.{name}".lstrip(".")
         if isinstance(value, Settings):
-            nested.append(template(value, section=f"{section}.{name}".lstrip(".")))
+            nested.append(template(value, section=path))
             continue
-        lines += [f"# {line}" for line in (info.description or "").splitlines()]
+        description = [f"# {line}" for line in _description(type(settings), name).splitlines()]
+        if value is None and (inner := _section_type(info.annotation)) is not None:
+            unset = template(inner.model_construct(), section=path).splitlines()
+            commented = [line if not line or line.startswith("#") else f"# {line}" for line in unset]
+            nested.append("\n".join([*description, *commented, ""]))
+            continue
+        lines += description
         lines.append(f"# {name} =" if value is None else f"{name} = {_scalar(value)}")
     head = [f"[{section}]"] if section and lines else []
     return "\n".join([*head, *lines, "", *nested])
+
+
+def _description(section: type[Settings], name: str) -> str:
+    """The help of a field: its docstring in the class, or in the nearest one that the class overrides."""
+    fields = [
+        base.model_fields[name] for base in section.__mro__ if issubclass(base, Settings) and name in base.model_fields
+    ]
+    return next((field.description for field in fields if field.description), "")
+
+
+def _section_type(annotation: Any) -> type[Settings] | None:
+    """The section that a field of this type has, if it has a value."""
+    types = (each for each in get_args(annotation) if isinstance(each, type))
+    return next((each for each in types if issubclass(each, Settings)), None)
 
 
 def _parse_value(text: str) -> Any:

@@ -98,6 +98,12 @@ def test_lora_step(run: Run):
     require_times(rows, "ms", "speedup")
 
 
+def test_align_step(run: Run):
+    rows = run("align_step")
+    assert [row["method"] for row in rows] == ["dpo", "grpo"]
+    assert all(row["library"] == "regard" and row["ms"] > 0 for row in rows)
+
+
 def test_generate(run: Run):
     rows = run("generate")
     for shape in ("GPT-2, tiny", "Llama, tiny"):
@@ -142,6 +148,12 @@ def test_context(run: Run, tmp_path: Path):
     assert (tmp_path / "context.png").stat().st_size > 10_000
 
 
+def test_plan(run: Run):
+    rows = run("plan")
+    assert len(rows) == 2
+    require_times(rows, "ms", "planned_ms", "time_ratio", "planned_gib", "tokens_per_s")
+
+
 def test_load_gives_the_same_outputs_as_its_peer(run: Run):
     rows = run("load")
     assert [row["library"] for row in rows] == ["regard", "transformers"] * 2
@@ -155,6 +167,13 @@ def test_load_gives_the_same_outputs_as_its_peer(run: Run):
 def test_memory(run: Run):
     (row,) = run("memory")
     require_times([row], "rows", "seconds", "RssAnon_mib", "RssFile_mib", "VmHWM_mib")
+
+
+def test_checkpointing(run: Run):
+    (row,) = run("checkpointing")
+    assert row["megabytes"] > 0.1
+    require_times([row], "step_s", "wait_s", "write_s", "work_s", "waited_steps", "waited", "worked", "synchronous")
+    assert row["wait_s"] <= row["write_s"]
 
 
 def test_shakespeare(run: Run):
@@ -258,7 +277,7 @@ def test_gpu_runs_its_scripts_with_options_that_they_have(capsys: pytest.Capture
     quick = [name for name in gpu.ROWS if name not in ("shakespeare", "quality")]
     gpu.main(["--tiny", "--json", *(part for name in quick for part in ("--script", name))])
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(printed) == len(quick) == 7
+    assert len(printed) == len(quick) == 8
     assert all(each["results"] for each in printed)
 
 

@@ -41,9 +41,14 @@ def refused(regard, tiny, cache: Path, tmp_path: Path) -> Callable[..., None]:
         pytest.param(b"a\nb\nc\n", ["pairs.tsv", "1 column"], id="one column"),
         pytest.param(b"\n\n  \n", ["nothing but blank lines"], id="blank lines"),
         pytest.param(b"\t\n \t \na\t\n", ["pairs.tsv", "has an empty target", "line 3"], id="empty texts"),
-        pytest.param(b"a\tb\n", ["1 rows", "too few"], id="one row"),
+        pytest.param(b"a\tb\n", ["1 row is", "too few"], id="one row"),
         pytest.param(b"a\tb\nc\td\n", ["2 rows", "too few"], id="two rows"),
-        pytest.param(b"a\tb\n" * 50, ["all 50 rows have the same source", "too few"], id="one source"),
+        pytest.param(b"a\tb\n" * 50, ["all 50 rows have the same source", "add rows with other"], id="one source"),
+        pytest.param(
+            b"text\tlabel\n" + b"one text\tyes\none text\tno\n" * 30,
+            ["all 60 rows have the same source", "add rows with other sources, or a validation file"],
+            id="one source with both labels",
+        ),
         pytest.param(
             rows((7, b"ein \xe9\tx\n"), (9, "zw\u00f6lf \u00e9\tx\n".encode())),
             ["not UTF-8", "line 7, byte 5 is 0xe9", "--encoding"],

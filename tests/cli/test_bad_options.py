@@ -5,6 +5,12 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.parametrize("command", ["train", "sweep", "finetune", "compare"])
+def test_a_command_without_arguments_is_one_line(regard, tmp_path: Path, monkeypatch, command: str):
+    monkeypatch.chdir(tmp_path)
+    regard(command).fails_with("")
+
+
 @pytest.mark.parametrize(
     ("options", "parts"),
     [

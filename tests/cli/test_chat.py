@@ -43,7 +43,7 @@ def run(chats: Path, regard) -> Path:
     found = regard("train", chats, "--steps", 6, *SMALL, "--out", chats.parent / "run").succeeds()
     assert "task instruction-tuning, by the data: conversations (messages)" in found.err
     assert "the answer to the nearest training prompt" in found.err
-    assert "next: regard chat" in found.err
+    assert "next:\n  regard chat" in found.err
     return chats.parent / "run"
 
 

@@ -1,5 +1,6 @@
 """Each command, end to end: results on stdout, talk on stderr, the exit code."""
 
+import inspect
 import json
 import re
 import tomllib
@@ -7,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from regard.cli import bound, lab, predict, sweep, train
+from regard.explanation.pages import page_data
 from regard.runs.folder import RunFolder
 from regard.training.defaults import draft
 
+COMMANDS = {
+    "train": train.train_command, "predict": predict.predict_command, "sweep": sweep.sweep_command,
+    "lab": lab.lab_command, "bound": bound.bound_command,
+}  # fmt: skip
 SCORES = ("exact_match", "bleu", "chrf", "word_error_rate", "character_error_rate", "perplexity")
 
 
@@ -48,8 +55,17 @@ def test_train_prints_the_run_and_talks_on_stderr(regard, tiny, dates: Path, tmp
     assert answer.out == f"{tmp_path / 'run'}\n"
     assert "270 for training" in answer.err
     assert "report:" in answer.err
-    assert f"next: regard predict {tmp_path / 'run'} TEXT" in answer.err
-    assert f"regard test {tmp_path / 'run'}\n" in answer.err
+    assert f"next:\n  regard predict {tmp_path / 'run'} TEXT" in answer.err
+    assert f"regard test {tmp_path / 'run'} " in answer.err
+
+
+def test_the_report_has_the_choices_with_their_reasons_and_the_commands_that_come_next(trained: Path):
+    page = page_data(trained / "report.html")
+    assert page["notes"][0].startswith("task seq2seq, by the data: ")
+    for part in ("270 for training", "learning rate", "parameters on CPU"):
+        assert sum(part in note for note in page["notes"]) == 1
+    assert [command for command, _ in page["commands"]] == [
+        f"regard predict {trained} TEXT", f"regard evaluate {trained} FILE", f"regard test {trained}"]  # fmt: skip
 
 
 def test_train_with_json_prints_one_object_and_quiet_says_nothing(regard, tiny, dates: Path, tmp_path: Path):
@@ -118,7 +134,9 @@ def test_beam_search_scores_its_answer_and_sampling_repeats_itself(regard, train
 
 @pytest.mark.parametrize("command", ["evaluate", "test"])
 def test_scores_come_with_interval_and_signature(regard, run: Path, command: str):
-    header, *lines, rows = regard(command, run).succeeds().out.splitlines()
+    answer = regard(command, run).succeeds()
+    assert ("the scores are those of the run's validation rows" in answer.err) is (command == "evaluate")
+    header, *lines, rows = answer.out.splitlines()
     assert header.split() == ["metric", "value", "95", "%", "interval"]
     lines = [line for line in lines if not line.startswith("-: no interval")]
     assert [line.split()[0] for line in lines] == list(SCORES)
@@ -134,7 +152,7 @@ def test_scores_come_with_interval_and_signature(regard, run: Path, command: str
 
 def test_the_second_look_at_the_test_rows_is_remarked_on(regard, run: Path):
     assert regard("test", run).succeeds().err == ""
-    assert "opened 1 time(s) before" in regard("test", run, "--quiet").succeeds().err
+    assert "opened 1 time before" in regard("test", run, "--quiet").succeeds().err
 
 
 def test_evaluate_reads_a_file_or_two_aligned_ones(regard, trained: Path, dates: Path, tmp_path: Path):
@@ -289,3 +307,14 @@ def test_curves_for_tensorboard_hold_each_step_once_also_after_resuming(regard, 
     regard("train", dates, *options, "--resume", "--steps", 23).succeeds()
     curves = event_accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert [event.step for event in curves.Scalars("loss")] == [10, 12, 20, 23]
+
+
+@pytest.mark.parametrize("command", ["train", "predict", "sweep", "lab", "bound"])
+def test_help_has_each_example_on_one_line_and_words_for_types(regard, command: str):
+    answer = regard(command, "--help").succeeds()
+    documented = inspect.cleandoc(COMMANDS[command].__doc__ or "").splitlines()
+    examples = [line for line in documented if line.startswith("  regard ")]
+    assert len(examples) > 2
+    assert {f"  {line}" for line in examples} <= set(answer.out.splitlines())
+    assert "<" not in answer.out.replace("> ", "").split("Options:")[1]
+    assert "--out TEXT" in answer.out

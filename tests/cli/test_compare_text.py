@@ -37,6 +37,7 @@ def compared(regard, jobs_inside, text: Path, tmp_path_factory: pytest.TempPathF
         return folder, table_of(regard("compare", text, *COMPARED, "--out", folder, "--json"))
 
 
+@pytest.mark.slow
 def test_the_scores_are_those_of_the_test_of_each_run(compared):
     """What `regard test` writes to the ledger is the reference."""
     folder, table = compared
@@ -200,6 +201,7 @@ def test_sizes_must_be_those_of_the_training_set(regard, tmp_path: Path, monkeyp
     regard("compare", "posts.jsonl", *few).fails_with("too few for one window of 70")
 
 
+@pytest.mark.slow
 def test_a_comparison_of_mixtures_with_ngrams_says_so(regard, jobs_inside, text: Path, tmp_path: Path):
     options = ["--models", "gpt,lstm", "--steps", 2, *SMALL, "--set", "task.ngrams=2", "--json"]
     with jobs_inside():

@@ -27,7 +27,7 @@ def run(regard, folder, tmp_path_factory) -> Path:
     assert "images of 6 x 6 pixels in gray, 36 values of 256 levels" in answer.err
     assert "images are not mirrored in training" in answer.err
     assert "histograms" in answer.err
-    assert "next: regard generate" in answer.err
+    assert "next:\n  regard generate" in answer.err
     assert '"images":[{"png":"' in (path / "report.html").read_text()
     return path
 

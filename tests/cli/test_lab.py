@@ -107,7 +107,7 @@ def test_an_option_that_a_study_cannot_use_is_one_line(regard, tmp_path: Path, a
 
 def test_the_help_lists_the_options_of_single_studies(regard):
     out = regard("lab", "--help").succeeds().out
-    assert "--formula TEXT  circuits: " in out
+    assert "--formula TEXT   circuits: " in out
     assert "--function TEXT  representation: " in out
 
 

@@ -52,9 +52,11 @@ def test_a_file_of_the_sealed_rows_is_known_under_any_name(regard, brought: tupl
 
 def test_the_report_says_that_the_test_set_was_opened(regard, run: Path):
     assert "still sealed" in " ".join(page_data(run / "report.html")["certificate"]["findings"])
+    assert page_data(run / "report.html")["commands"][-1][0].startswith("regard test ")
     regard("test", run, "--quiet").succeeds()
     findings = " ".join(page_data(run / "report.html")["certificate"]["findings"])
     assert "sealed" not in findings
+    assert [command.split()[1] for command, _ in page_data(run / "report.html")["commands"]] == ["predict", "evaluate"]
     assert "was opened once" in findings
     assert "Measured on 15 test rows" in findings
 
@@ -119,6 +121,7 @@ def beside(regard, dates: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
+@pytest.mark.slow
 def test_runs_on_the_same_file_are_siblings(regard, beside: Path):
     found = json.loads(regard("certificate", beside / "second", "--json").succeeds().out)
     assert found["siblings"]["others"] == found["siblings"]["opened_by"] == ["first"]
@@ -144,6 +147,7 @@ def test_evaluations_on_a_file_of_ones_own_are_counted_too(regard, beside: Path,
     assert (found["name"], found["num_candidates"], found["num_examples"]) == ("mine.tsv", 2, 30)
 
 
+@pytest.mark.slow
 def test_overwriting_a_run_does_not_undo_its_evaluations(regard, beside: Path, dates: Path):
     before = json.loads(regard("certificate", beside / "first", "--json").succeeds().out)
     for seed, more in ((0, 0), (7, 1)):  # the same training again, and another one

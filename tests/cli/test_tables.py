@@ -194,6 +194,7 @@ def test_a_path_as_text_names_the_option(regard, colors, tmp_path):
     regard("predict", colors, given).fails_with(f"--file {given}")
 
 
+@pytest.mark.slow
 def test_an_interrupted_command_leaves_nothing(colors, tmp_path):
     given, out = tmp_path / "in.csv", tmp_path / "out.csv"
     given.write_text("utterance\n" + "a red thing and a long text about it\n" * 200_000)

@@ -30,7 +30,7 @@ def trained(regard, text: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     answer = regard("train", text, "--tokenizer", "characters", "--out", out, *SMALL).succeeds()
     assert "task language-modeling, by the data" in answer.err
     assert "muon" in answer.err
-    assert f"next: regard generate {out} TEXT, regard evaluate {out} FILE; once, when" in answer.err
+    assert f"next:\n  regard generate {out} PROMPT " in answer.err
     return out
 
 

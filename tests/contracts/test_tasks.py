@@ -338,7 +338,7 @@ CASES = {
     "trend": Case("trend", series, preset="pooled-tiny"),
 }  # fmt: skip
 WITHOUT_BASELINE = (
-    "masked-language-modeling", "preference-optimization", "question-answering", "sentence-embedding", "trend",
+    "masked-language-modeling", "preference-optimization", "question-answering", "trend",
 )  # fmt: skip
 
 

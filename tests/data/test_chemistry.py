@@ -42,7 +42,17 @@ def test_a_fault_says_why_a_text_is_no_molecule(text: str, reason: str):
     assert reason in fault_of(text)
 
 
-@pytest.mark.parametrize("text", [ASPIRIN, "[Na+].[Cl-]", "*CC", "[C][C][O]", "[C][=C][C][=C][C][=C][Ring1][=Branch1]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        ASPIRIN,
+        "[Na+].[Cl-]",
+        "[Cl][Pt+2][Cl].[NH2-].[NH2-]",
+        "*CC",
+        "[C][C][O]",
+        "[C][=C][C][=C][C][=C][Ring1][=Branch1]",
+    ],
+)
 def test_molecules_have_no_fault(text: str):
     assert fault_of(text) == ""
 

@@ -186,7 +186,7 @@ def test_documents_of_two_sets_are_reported(tmp_path: Path):
 
     held_out = {"valid": lines("valid.jsonl", [*ESSAYS[:3], "new"]), "test": lines("test.jsonl", [ESSAYS[5]])}
     data = prepared(rows=ESSAYS, data=held_out)
-    for start in ("3 of the 4 valid documents", "1 of the 1 test documents"):
+    for start in ("3 of the 4 validation documents", "1 of the 1 test documents"):
         assert any(start in note for note in data.notes), data.notes
     running = prepared(rows=ESSAYS, isolate=False, data=held_out)
     assert not [note for note in running.notes if "of the 4 valid" in note]

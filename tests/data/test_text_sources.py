@@ -216,13 +216,13 @@ def test_a_folder_takes_the_place_of_its_files(tmp_path: Path):
         "ptb.test.txt",
     ]
     what = "ptb.train.txt for training, ptb.valid.txt for validation, ptb.test.txt for the test"
-    assert found.inferred[0] == f"took from the folder ptb {what}"
+    assert found.inferred[0] == f"from the folder ptb: {what}"
     other = source(folder, valid=[str(write(tmp_path / "mine.txt", "mine"))])
     assert other.valid is not None
     assert list(other.valid.documents()) == ["mine"]
     essays = source(make(tmp_path / "essays", "d.txt c.txt b.txt a.txt"))
     assert essays.inferred == [
-        "took from the folder essays 4 files for training",
+        "from the folder essays: 4 files for training",
         "read 4 files as independent documents",
     ]
     assert (essays.valid, essays.is_isolated) == (None, True)

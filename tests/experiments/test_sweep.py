@@ -164,6 +164,7 @@ def test_a_grid_is_tried_point_by_point(pruner: Any):
     assert [trial.params for trial in trials_of(study).values()] == space.grid()
 
 
+@pytest.mark.slow
 def test_several_processes_may_create_the_storage_at_once(tmp_path: Path):
     """As threads here; that the first attempt of some fails depends on the moment."""
     errors: list[Exception] = []
@@ -401,6 +402,7 @@ def test_what_was_luck_is_said_no_surer_than_it_is(again: list[float], words: st
     assert retraining_sentence({"winner": {**winner, "repeats": [], "mean": None}}) is None
 
 
+@pytest.mark.slow
 def test_the_certificate_of_the_winner_counts_what_it_was_selected_from(tmp_path: Path):
     found = swept(tmp_path / "sweep")
     judged = len(candidates_in(Ledger(tmp_path / "sweep" / "ledger.jsonl").read()))

@@ -13,7 +13,7 @@ import pytest
 from regard.errors import ConfigError
 from regard.explanation import AttentionMaps, Report, Summary, SummaryTable, write_report
 from regard.explanation.attention import write_attention_page
-from regard.explanation.report import update_certificate
+from regard.explanation.report import update_report
 from regard.tasks.content import Drawing, Section
 
 
@@ -240,7 +240,7 @@ def test_tags_are_shown_with_their_words(tmp_path: Path, drawn: Callable[..., st
     assert re.search(r"<dt>predicted</dt>.*?Ada<small>PER</small>", dom)
 
 
-def test_the_certificate_of_a_report_is_replaced_and_nothing_else(
+def test_the_certificate_and_the_commands_of_a_report_are_replaced_and_nothing_else(
     report: Report, tmp_path: Path, data_of: Callable[[Path], Any]
 ):
     table = SummaryTable(name="bounds", columns=["bound", "lower"], rows=[["Hoeffding", "0.9"]], bold=[0])
@@ -250,12 +250,13 @@ def test_the_certificate_of_a_report_is_replaced_and_nothing_else(
     path = tmp_path / "report.html"
     write_report(path, replace(report, certificate=first))
     before = data_of(path)
-    update_certificate(path, second)
+    update_report(path, certificate=second, commands=[("regard evaluate run FILE", "scores")])
     after = data_of(path)
+    assert after.pop("commands") == [["regard evaluate run FILE", "scores"]] != before.pop("commands")
     assert after.pop("certificate") == {**before.pop("certificate"), "findings": ["opened once"]}
     assert after == before
     path.write_text("my own notes")
-    update_certificate(path, second)
+    update_report(path, certificate=second, commands=[])
     assert path.read_text() == "my own notes"
-    update_certificate(tmp_path / "none.html", second)
+    update_report(tmp_path / "none.html", certificate=second, commands=[])
     assert not (tmp_path / "none.html").exists()

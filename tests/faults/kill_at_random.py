@@ -1,11 +1,13 @@
 """Kill training at random moments, resume it each time, and compare it with training that was left alone.
 
-    python tests/faults/kill_at_random.py --kills 10 --seed 0
+    python tests/faults/kill_at_random.py --kills 50 --seed 0
 
 A third of the kills come a little after a line of figures, a third at the sight
 of a file that is being written, a third after some time, whatever the process is
-doing then; if it has ended by then, there are no more kills. In the end the
-weights, the checkpoint and the figures must be the same.
+doing then; if it has ended by then, another run begins. The moment of each
+kill is drawn from the seed and its number, which are printed. After each, every
+file that was there before must be there and complete; in the end of each run the
+weights, the checkpoint and the figures must be those of a run that was left alone.
 """
 
 import argparse
@@ -23,8 +25,10 @@ from pathlib import Path
 
 from regard.data.builtin import find_builtin
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds after which a process that shows no progress is taken for hung."""
+KILLS_OF_A_RUN = 25
+"""About as many, if there are as many: then another run begins."""
 SETTINGS = {
     "model.model_dim": 22, "model.num_heads": 1, "model.feedforward_dim": 31, "model.num_layers": 1,
     "model.dropout": 0.1, "task.tokenizer": "bytes", "train.batch_tokens": 512, "train.accumulate": 2,
@@ -121,6 +125,28 @@ def kill_sometime(
     return process.returncode == -signal.SIGKILL
 
 
+def complete_files(run: Path) -> set[str]:
+    """The files of a run that are never removed while it trains, each of which can be read as a whole."""
+    from regard.runs.folder import RunFolder
+    from regard.training.checkpoints import load_checkpoint, read_tensors
+
+    folder, found = RunFolder(run), set()
+    if folder.exists:
+        folder.read_settings()
+        found = {path.relative_to(run).as_posix() for part in ("codecs", "held_out") for path in (run / part).iterdir()}
+        found |= {"run.toml"}
+    if folder.read_ledger():
+        found |= {"ledger.jsonl"}
+    if folder.read_metrics():
+        found |= {"metrics.jsonl"}
+    if folder.model_path.exists():
+        read_tensors(folder.model_path)
+        found |= {"model.safetensors"}
+    if load_checkpoint(folder.checkpoints) is not None:
+        found |= {"checkpoints"}
+    return {name for name in found if not name.endswith(".part")}
+
+
 def differences(one: Path, two: Path) -> list[str]:
     """What is not the same in two runs that should not differ."""
     from regard.training.checkpoints import read_tensors
@@ -165,26 +191,37 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=120)
     options = parser.parse_args()
-    rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        data = write_data(folder)
+        data, undisturbed = write_data(folder), folder / "undisturbed"
         begun = time.monotonic()
-        finish(start(data, folder / "undisturbed", options.steps))
+        finish(start(data, undisturbed, options.steps))
         seconds = (time.monotonic() - begun) / 2
-        killed = folder / "killed"
-        num_kills = 0
-        while num_kills < options.kills:
-            kind = ("figures", "writing", "sometime")[num_kills % 3]
-            goal = options.steps * num_kills // options.kills
-            if not kill_sometime(start(data, killed, options.steps), killed, kind, goal, seconds, rng):
-                break
-            num_kills += 1
-            print(f"kill {num_kills} ({kind}): {describe(killed)}", flush=True)
-        finish(start(data, killed, options.steps))
-        found = differences(folder / "undisturbed", killed)
-    print(f"{num_kills} kills; {'; '.join(found) or 'everything is the same'}")
-    sys.exit(bool(found) or num_kills < min(2, options.kills))
+        num_kills = num_runs = 0
+        found: list[str] = []
+        while num_kills < options.kills and not found:
+            num_runs, killed = num_runs + 1, folder / f"killed-{num_runs}"
+            num_kills = kill_run(data, killed, num_kills, options, seconds)
+            finish(start(data, killed, options.steps))
+            found = differences(undisturbed, killed)
+    print(f"{num_kills} kills of {num_runs} runs, seed {options.seed}; {'; '.join(found) or 'everything is the same'}")
+    sys.exit(bool(found))
+
+
+def kill_run(data: Path, run: Path, num_kills: int, options: argparse.Namespace, seconds: float) -> int:
+    """Kill a new run again and again, until it has ended or there were enough kills; returns their number."""
+    first, complete = num_kills, set()
+    while num_kills < options.kills:
+        kind, seed = ("figures", "writing", "sometime")[num_kills % 3], f"{options.seed}-{num_kills}"
+        goal = options.steps * (num_kills - first) // min(options.kills, KILLS_OF_A_RUN)
+        if not kill_sometime(start(data, run, options.steps), run, kind, goal, seconds, random.Random(seed)):
+            break
+        num_kills += 1
+        print(f"kill {num_kills} ({kind}, seed {seed}): {describe(run)}", flush=True)
+        before, complete = complete, complete_files(run)
+        if lost := before - complete:
+            sys.exit(f"lost: {', '.join(sorted(lost))}")
+    return num_kills
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, sent to this very process."""
+"""Ctrl-C, SIGTERM and SIGHUP, sent to this very process."""
 
 import os
 import signal
@@ -12,18 +12,33 @@ from regard.errors import StoppedError
 from regard.runs.train import train
 from regard.training.interruption import listen
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_is_noted_and_the_second_obeyed(number: signal.Signals):
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_first_signal_is_noted_and_a_ctrl_c_after_it_obeyed(number: signal.Signals):
+    before = [signal.getsignal(each) for each in SIGNALS]
     with listen() as interruption:
         assert not interruption
         os.kill(os.getpid(), number)
         assert interruption
         assert interruption.signal == number
+        for again in (signal.SIGTERM, signal.SIGHUP):  # a scheduler may not wait for the first one's effect
+            os.kill(os.getpid(), again)
+            assert interruption.signal == number
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), number)
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+            os.kill(os.getpid(), signal.SIGINT)
+    assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+def test_a_hangup_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with listen() as interruption:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interruption
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_elsewhere_than_in_the_main_thread_nothing_is_listened_for():
@@ -39,7 +54,7 @@ def test_elsewhere_than_in_the_main_thread_nothing_is_listened_for():
     assert found == [False]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_training_saves_and_stops_and_goes_on(tmp_path: Path, monkeypatch, number: signal.Signals, code: int):
     torch.set_default_dtype(torch.float32)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))

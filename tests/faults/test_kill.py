@@ -16,7 +16,9 @@ def test_kills_at_random_moments_change_nothing():
     script = Path(__file__).with_name("kill_at_random.py")
     ended = subprocess.run([sys.executable, script, "--kills", "6"], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.splitlines()[-1] == "6 kills; everything is the same"
+    assert ended.stdout.splitlines()[-1].endswith("everything is the same")
+    assert ended.stdout.startswith("kill 1 (figures, seed 0-0)")
+    assert "\n6 kills of " in ended.stdout
 
 
 @pytest.mark.slow

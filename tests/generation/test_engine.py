@@ -301,6 +301,7 @@ def test_invalid_requests_are_errors(request_: Request, message: str):
     assert engine.is_idle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [GREEDY, BOLD], ids=["greedy", "sampling"])
 def test_suppressed_tokens_are_never_generated(model: Decoder, config: GenerationConfig):
     requests = some_requests(4, has_source=model.config.encoder_depth > 0)

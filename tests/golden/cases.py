@@ -304,11 +304,13 @@ def _cases() -> Iterable[Case]:
     tuned = {"train.learning_rate": 0.01}
     ratings = _rows(data.ratings)
     yield Case("finetune-all", "numbers", ratings, "", tuned, rated, _BASE_LABELS)
-    yield Case("finetune-top", "tags", data.entities, "", tuned, (_TAGGED,), _BASE_LABELS, "top")
+    # Without a linear probe: on separable rows it ends where rounding lets it, which differs between CPUs.
+    directly = {"train.learning_rate": 0.001, "finetune.probe": False}
+    yield Case("finetune-top", "tags", data.entities, "", directly, (_TAGGED,), _BASE_LABELS, "top")
     yield Case("finetune-head", "labels", _rows(data.comparisons), "", tuned, two, _BASE_LABELS, "head")
     lora = {**tuned, "finetune.lora.rank": 3}
     yield Case("finetune-lora", "labels", _rows(data.comparisons), "", lora, two, _BASE_LABELS, "lora")
-    dora = {**lora, "finetune.lora.dora": True}
+    dora = {**lora, "finetune.lora.dora": True, "finetune.probe": False}
     yield Case("finetune-lora-of-gpt", "labels", _OPINIONS, "", dora, (_JUDGED,), _BASE_TEXT, "lora")
 
 

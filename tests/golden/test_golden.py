@@ -45,7 +45,15 @@ def differences(found: Any, recorded: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: {found!r}, recorded {recorded!r}"
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = {"pairs-transformer", "pairs-lstm", "text-gpt", "text-convolution", "masked-transformer", "labels-transformer",
+         "numbers-transformer", "tags-transformer", "answers-transformer", "vectors-bag", "aspects-query-transformer",
+         "images-vit", "finetune-head"}  # fmt: skip
+"""One run of each task, each family and fine-tuning; the others are slow."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
+)
 def test_a_run_gives_the_recorded_numbers(name: str, place: Path):
     recorded = read(name)
     del recorded[HEADER]
@@ -53,6 +61,7 @@ def test_a_run_gives_the_recorded_numbers(name: str, place: Path):
 
 
 def test_there_is_a_file_for_each_run_and_no_other():
+    assert set(CASES) >= QUICK
     assert {path.stem for path in RUNS.iterdir()} == set(CASES)
 
 

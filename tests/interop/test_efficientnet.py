@@ -52,6 +52,7 @@ def test_a_file_becomes_a_run_that_predicts_its_labels(weights, tmp_path: Path):
     assert run.image_maps(picture).weights["grad-cam"].shape == (1, 1, 7, 7)
 
 
+@pytest.mark.slow
 def test_files_that_are_not_complete_are_rejected(weights, tmp_path: Path):
     without = {name: tensor for name, tensor in weights.items() if name != "_blocks.4._bn1.running_var"}
     with pytest.raises(CheckpointError, match=r"lacks the tensor _blocks\.4\._bn1\.running_var"):

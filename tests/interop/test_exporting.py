@@ -158,6 +158,7 @@ def test_an_export_with_other_probabilities_of_texts_is_removed(exportable, tmp_
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BACK)
 @torch.no_grad()
 def test_an_export_is_imported_as_the_same_model(exportable, name: str, tmp_path: Path):

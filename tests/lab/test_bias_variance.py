@@ -124,6 +124,7 @@ def test_random_features_are_drawn_with_each_training_set():
     assert not torch.allclose(said[0], said[1])
 
 
+@pytest.mark.slow
 def test_the_study_is_whole():
     study = study_bias_variance(sizes=TINY)
     assert [len(table.rows) for table in study.tables] == [2, 2, 2, 2, 4, 4]

@@ -1,9 +1,11 @@
 """Learned locality: nested networks, the steps of beta-lasso against wrong forms, and training that resumes."""
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,48 +13,56 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from regard.errors import ConfigError, DataError
+from regard.errors import CheckpointError, ConfigError, DataError
 from regard.lab import run_study
-from regard.lab.locality import filters
+from regard.lab.locality import filters, training
 from regard.lab.locality.filters import (
-    METHODS,
-    LocalityMethod,
-    LocalitySizes,
-    LocallyConnected,
-    TrainedNetwork,
-    beta_lasso_step,
-    dense_filters,
-    draw_patterns,
-    generated_images,
-    make_network,
+    LocalityJob,
+    best_networks,
+    best_settings,
     network_accuracy,
-    read_images,
+    next_settings,
     recovered_share,
-    shuffle_pixels,
+    search_jobs,
     study_locality,
-    train_network,
-    window_shares,
 )
+from regard.lab.locality.images import ImageSets, draw_patterns, generated_images, read_images, vary_images
+from regard.lab.locality.networks import LocallyConnected, dense_filters, make_network, shuffle_pixels, window_shares
+from regard.lab.locality.sizes import METHODS, LocalityMethod, LocalitySizes, Rates
+from regard.lab.locality.training import OutOfTimeError, TrainedNetwork, beta_lasso_step, train_network
 
 TINY = LocalitySizes(side=8, num_train=24, num_test=17, kernel=3, base_channels=2, epochs=4, batch_size=7, num_seeds=2)
 SHAPE = (3, 7, 6)
 
 
+def network(name: str) -> nn.Sequential:
+    return make_network(name, SHAPE, 5, base_channels=TINY.base_channels, kernel=TINY.kernel)
+
+
 def test_a_convolution_is_a_local_layer_with_equal_kernels_and_both_are_dense_layers():
-    convolution = make_network("S-CONV", SHAPE, 5, TINY)[0]
+    convolution = network("S-CONV")[0]
     local = LocallyConnected(SHAPE, TINY.base_channels, TINY.kernel)
     kernels = next(convolution.parameters()).flatten(1).T
     local.weight = nn.Parameter(kernels.expand_as(local.weight).clone())
     images = torch.randn(11, *SHAPE)
     torch.testing.assert_close(local(images), convolution(images).flatten(1))
-    for layer in (convolution, local, make_network("S-FC", SHAPE, 5, TINY)[0]):
+    for layer in (convolution, local, network("S-FC")[0]):
         dense = dense_filters(layer, SHAPE)
         torch.testing.assert_close(images.flatten(1) @ dense.flatten(1).T, layer(images).flatten(1))
 
 
+def test_s_fc_can_be_s_local_exactly():
+    local, dense = network("S-LOCAL"), network("S-FC")
+    dense[0].weight = nn.Parameter(dense_filters(local[0], SHAPE).flatten(1))
+    for own, other in zip(list(dense)[1:], list(local)[1:], strict=True):
+        own.load_state_dict(other.state_dict())
+    images = torch.randn(11, *SHAPE)
+    torch.testing.assert_close(dense(images), local(images))
+
+
 def test_networks_are_nested_and_3_fc_has_the_parameters_of_s_fc():
     counts = {
-        name: sum(each.numel() for each in make_network(name, SHAPE, 5, TINY).parameters() if each.ndim > 1)
+        name: sum(each.numel() for each in network(name).parameters() if each.ndim > 1)
         for name in ("S-CONV", "S-LOCAL", "S-FC", "3-FC")
     }
     assert counts["S-CONV"] < counts["S-LOCAL"] < counts["S-FC"]
@@ -75,10 +85,12 @@ STARTS = [(0.31, 0.2), (-0.31, 0.2), (0.12, -0.1), (0.0, 3.0), (0.0, 0.1), (-0.1
 
 
 def lasso_steps(beta: float) -> list[float]:
-    weight = nn.Parameter(torch.tensor([[start for start, _ in STARTS]]))
-    weight.grad = torch.tensor([[gradient for _, gradient in STARTS]])
-    beta_lasso_step([weight], 0.1, penalty=0.05, beta=beta)
-    return weight[0].tolist()
+    weight, gradient = (torch.tensor(each) for each in zip(*STARTS, strict=True))
+    rounded = torch.full_like(weight, math.nan)
+    rate, penalty, threshold = (torch.tensor(each) for each in (0.1, 0.05, beta * 0.05))
+    beta_lasso_step(weight, gradient, rounded, rate, penalty, threshold)
+    assert torch.equal(rounded, weight)
+    return weight.tolist()
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, 3.0])
@@ -108,38 +120,76 @@ def test_no_pixel_of_a_generated_image_tells_its_label():
     assert ((means - pixels.double().mean(0)).abs() / spread).max() < 5
 
 
-def interrupted_after(batches: Callable[..., object], limit: int) -> Callable[..., object]:
-    calls: list[int] = []
-
-    def stopping(*given: object, **more: object) -> object:
-        calls.append(1)
-        if len(calls) > limit:
-            raise KeyboardInterrupt
-        return batches(*given, **more)
-
-    return stopping
+def test_without_gradients_the_penalty_moves_weights_of_the_later_layers_less():
+    method, sizes = LocalityMethod("S-FC", 0.0), replace(TINY, epochs=50, later_penalty=0.25)
+    run = training._Training(method, Rates(0.3, 0.002), generated_images(TINY, seed=0), sizes, seed=0)
+    for each in run.exact:
+        each.fill_(1.0)
+    num_steps = sizes.epochs * run.steps_per_epoch
+    with torch.no_grad():
+        for _ in range(num_steps):
+            run._update([torch.zeros_like(each) for each in run.parameters])
+            run.num_done.add_(1)
+    # The sum of a cosine that falls from 1 to 0 is half the number of its steps, and half a step.
+    expected = 0.002 * 0.3 * (num_steps + 1) / 2
+    moved = {number: 1 - each.unique().item() for number, each in enumerate(run.exact)}
+    later = {number: expected / 4 if each.ndim > 1 else 0.0 for number, each in enumerate(run.exact)}
+    assert moved == pytest.approx({**later, 0: expected}, abs=1e-5)
 
 
 @pytest.mark.parametrize(
     "method", [LocalityMethod("S-LOCAL"), LocalityMethod("S-FC", 50.0)], ids=lambda each: each.label
 )
-def test_interrupted_training_resumes_to_the_same_network(
-    method: LocalityMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_interrupted_training_resumes_to_the_same_network(method: LocalityMethod, tmp_path: Path):
     images, path = generated_images(TINY, seed=3), tmp_path / "network.safetensors"
-    whole = train_network(method, images, TINY, seed=5)
-    with monkeypatch.context() as patched:
-        patched.setattr(filters, "_batches", interrupted_after(filters._batches, 2))
-        with pytest.raises(KeyboardInterrupt):
-            train_network(method, images, TINY, seed=5, checkpoint=path)
-    assert path.is_file()
-    resumed = train_network(method, images, TINY, seed=5, checkpoint=path)
+    rates = TINY.rates(method)[0][0]
+    whole = train_network(method, rates, images, TINY, seed=5)
+    with pytest.raises(OutOfTimeError, match="after 1 of 4 epochs"):
+        train_network(method, rates, images, TINY, seed=5, checkpoint=path, deadline=0.0)
+    resumed = train_network(method, rates, images, TINY, seed=5, checkpoint=path)
     assert torch.equal(resumed.filters, whole.filters)
-    assert resumed.num_correct == whole.num_correct
+    assert (resumed.num_correct, resumed.train_loss) == (whole.num_correct, whole.train_loss)
+    assert whole.filters.abs().max() > 0
 
 
-def trained(correct: int) -> TrainedNetwork:
-    return TrainedNetwork(correct, 100, 1.0, 0.5, 0.5, torch.zeros(1, 2, 2))
+def test_what_is_no_checkpoint_is_named(tmp_path: Path):
+    path = tmp_path / "network.safetensors"
+    path.write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match=r"network.safetensors is no checkpoint of this network: .*; remove it"):
+        train_network(METHODS[0], Rates(0.1), generated_images(TINY, seed=3), TINY, seed=5, checkpoint=path)
+
+
+def test_held_out_images_are_no_training_images():
+    sets = ImageSets(
+        torch.arange(20, dtype=torch.uint8).view(20, 1, 1, 1), torch.arange(20),
+        torch.zeros(3, 1, 1, 1, dtype=torch.uint8), torch.zeros(3, dtype=torch.long), is_mirrored=False,
+    )  # fmt: skip
+    held = sets.hold_out(0.2)
+    assert (len(held.train), len(held.test)) == (16, 4)
+    assert sorted([*held.train_labels.tolist(), *held.test_labels.tolist()]) == list(range(20))
+    assert torch.equal(held.test.flatten().long(), held.test_labels)
+    with pytest.raises(DataError, match="20 training images are too few to hold out 1%"):
+        sets.hold_out(0.01)
+
+
+def test_varied_images_are_shifted_mirrored_or_covered():
+    torch.manual_seed(0)
+    image = torch.arange(1.0, 65.0).view(1, 1, 8, 8).expand(200, 3, 8, 8)
+    assert torch.equal(vary_images(image, shift=0, distortion=0.0, is_mirrored=False), image)
+    mirrored = vary_images(image, shift=0, distortion=0.0, is_mirrored=True)
+    flipped = (mirrored == image.flip(3)).flatten(1).all(1)
+    assert 60 < flipped.sum() < 140
+    assert torch.equal(mirrored[~flipped], image[~flipped])
+    shifted = vary_images(image, shift=1, distortion=0.0, is_mirrored=False)
+    assert set(shifted[:, 0, 4, 4].tolist()) == {28.0, 29.0, 30.0, 36.0, 37.0, 38.0, 44.0, 45.0, 46.0}
+    distorted = vary_images(image, shift=0, distortion=0.5, is_mirrored=False)
+    same = (distorted - image).flatten(1).abs().amax(1) < 1e-3
+    assert 1 < same.sum() < 60  # about one in 2 ** 6
+    assert (distorted == 0).flatten(1).any(1).sum() > 20
+
+
+def trained(correct: int, valid: int = 0) -> TrainedNetwork:
+    return TrainedNetwork(correct, 100, 1.0, 0.5, 0.5, torch.zeros(1, 1, 2, 2), num_valid_correct=valid)
 
 
 def test_the_recovered_share_is_that_of_the_gap_between_dense_and_local():
@@ -152,8 +202,51 @@ def test_the_recovered_share_is_that_of_the_gap_between_dense_and_local():
     assert share is not None
     assert share[0] == pytest.approx(0.75)
     assert recovered_share({**results, LocalityMethod("S-LOCAL"): [trained(60)] * 2}, 50.0) is None
+    assert recovered_share({LocalityMethod("S-LOCAL"): [trained(90)]}, 50.0) is None
     value, low, high = network_accuracy([trained(90)])
     assert low < value == 0.9 < high
+
+
+def test_settings_are_chosen_on_validation_images_not_on_test_images():
+    method, other = METHODS[0], METHODS[1]
+    results = {
+        LocalityJob(method, Rates(0.1), 0): trained(90, valid=40),
+        LocalityJob(method, Rates(0.2), 0): trained(70, valid=50),
+        LocalityJob(other, Rates(0.1), 0): trained(60, valid=1),
+    }
+    assert best_settings(results) == {method: Rates(0.2), other: Rates(0.1)}
+    assert [each.num_correct for each in best_networks(results)[method]] == [70]
+
+
+def test_settings_are_searched_in_both_directions():
+    settings = [[Rates(rate, penalty) for penalty in (1.0, 2.0, 3.0)] for rate in (0.1, 0.2, 0.3)]
+    scores: dict[Rates, float] = {}
+    while (found := next_settings(settings, scores)) is not None:
+        scores[found] = -abs(found.learning_rate - 0.1) - abs(found.penalty - 2.0)
+    assert list(scores)[:3] == [Rates(0.2, 2.0), Rates(0.2, 3.0), Rates(0.1, 2.0)]
+    assert list(scores)[3:] == [Rates(0.1, 3.0), Rates(0.1, 1.0)]
+
+
+def searched(sizes: LocalitySizes, best: float) -> list[LocalityJob]:
+    """The jobs of a search where settings are better the nearer they are to `best`."""
+    results: dict[LocalityJob, TrainedNetwork] = {}
+    for job in search_jobs(sizes, results, seed=4):
+        value = job.rates.learning_rate if job.method.beta is None else job.rates.penalty
+        results[job] = trained(0, valid=round(1_000 - 100 * abs(math.log2(value / best))))
+    return list(results)
+
+
+def test_the_search_begins_in_the_middle_and_ends_at_settings_better_than_their_neighbors():
+    grid = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+    sizes = replace(TINY, valid_share=0.1, learning_rates=grid, penalties=grid, num_seeds=2)
+    jobs = searched(sizes, best=0.2501)
+    assert [(job.method, job.seed) for job in jobs[:14]] == [
+        (method, seed) for method in METHODS[::-1] for seed in (4, 5)
+    ]
+    own = [job.rates.penalty for job in jobs if job.method == METHODS[-1] and job.seed == 4]
+    assert own == [1.0, 2.0, 0.5, 0.25, 0.125]
+    assert [job.rates.penalty for job in searched(sizes, best=100.0) if job.method == METHODS[-1]][-2:] == [8.0, 8.0]
+    assert len(searched(replace(sizes, valid_share=0.0), best=1.0)) == 14  # nothing to choose on
 
 
 def write_folders(folder: Path, num_images: int) -> None:
@@ -171,6 +264,56 @@ def test_the_study_reads_a_folder_of_images(tmp_path: Path):
     assert [row[0] for row in study.tables[0].rows] == [method.label for method in METHODS]
     assert len(study.findings) == 3
     assert all(isinstance(row[1], tuple) and row[1][1] <= row[1][0] <= row[1][2] for row in study.tables[0].rows)
+
+
+SMALL = replace(TINY, num_seeds=1, epochs=1, valid_share=0.2, learning_rates=(0.05, 0.1))
+
+
+def test_a_study_continues_from_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_folders(tmp_path / "images", 12)
+    data, results = str(tmp_path / "images"), str(tmp_path / "results")
+    first = study_locality(sizes=SMALL, data=data, results=results)
+    assert [row[-1] for row in first.tables[1].rows].count("yes") == len(METHODS)
+    path = tmp_path / "results" / "networks.json"
+    found = json.loads(path.read_text())
+    removed = found["networks"].pop()
+    path.write_text(json.dumps(found))
+    calls: list[LocalityMethod] = []
+
+    def counting(method: LocalityMethod, *rest: Any, **more: Any) -> TrainedNetwork:
+        calls.append(method)
+        return train_network(method, *rest, **more)
+
+    monkeypatch.setattr(filters, "train_network", counting)
+    second = study_locality(sizes=SMALL, data=data, results=results)
+    assert calls == [LocalityMethod(*removed["method"])]
+    assert second.to_json()["tables"] == first.to_json()["tables"]
+    calls.clear()
+    partial = study_locality(sizes=SMALL, minutes="1e-9", data=data, results=results)
+    assert not calls
+    assert partial.findings == second.findings
+    with pytest.raises(ConfigError, match="networks of another study: epochs was 1 and is 2"):
+        study_locality(sizes=SMALL, epochs="2", data=data, results=results)
+    with pytest.raises(ConfigError, match="networks of another study: base_channels was 2 and is 3"):
+        study_locality(sizes=SMALL, channels="3", data=data, results=results)
+
+
+def test_a_study_without_time_says_what_to_change(tmp_path: Path):
+    write_folders(tmp_path / "images", 12)
+    with pytest.raises(DataError, match="allow more --minutes"):
+        study_locality(data=str(tmp_path / "images"), sizes=SMALL, minutes="1e-9", epochs="1")
+    with pytest.raises(ConfigError, match="--minutes must be a positive number, got 'soon'"):
+        study_locality(data=str(tmp_path / "images"), sizes=SMALL, minutes="soon")
+
+
+def test_epochs_are_planned_by_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_folders(tmp_path / "images", 12)
+    monkeypatch.setattr(filters, "seconds_per_epoch", lambda *_: 2.0)
+    seen: list[int] = []
+    monkeypatch.setattr(filters, "train_network", lambda *given, **_: seen.append(given[3].epochs) or trained(1, 1))
+    study_locality(data=str(tmp_path / "images"), sizes=SMALL, minutes="60")
+    assert len(seen) == 4 * 2 + 3
+    assert set(seen) <= set(range(70, 73))  # 85 % of an hour by 3 * 7 networks of 2 seconds in each epoch
 
 
 def test_what_is_no_folder_of_images_is_an_error_that_names_the_package(tmp_path: Path):

@@ -163,6 +163,7 @@ def test_windows_of_a_text_are_read_once_and_held_out_ones_never(tmp_path: Path)
     assert max(sizes.steps) * 2 <= len(language.windows)
 
 
+@pytest.mark.slow
 def test_every_study_of_rows_runs_on_a_file_and_its_command_names_it(numbers: str, texts: str, tmp_path: Path):
     for study in (
         study_bias_variance(data=numbers, sizes=BIAS),

@@ -127,6 +127,7 @@ def test_colours_change_at_night_and_shapes_do_not():
     assert re.sub(r"#[0-9a-f]{6}", "", by_day) == re.sub(r"#[0-9a-f]{6}", "", dark)
 
 
+@pytest.mark.slow
 def test_a_row_of_panels_is_as_wide_as_another():
     figure, axes = make_panels(3, 2)
     assert len(axes) == 5

@@ -1,10 +1,12 @@
 """Attention to fewer keys, and by sums: the fast forms equal the masks and sums that specify them."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.errors import ConfigError
 from regard.nn.attention import Lookup, ShapedLookup, attend
@@ -53,6 +55,39 @@ def test_a_mask_is_what_a_loop_over_queries_and_keys_says(pattern: SparsePattern
         is_global = key < pattern.num_global or query < pattern.num_global
         expected = abs(query - key) < pattern.window or is_global or is_strided
         assert bool(found[query, key]) == (expected and (key <= query or not pattern.is_causal))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_common_positions_are_those_that_every_later_query_attends_to(pattern: SparsePattern):
+    for length in range(13):
+        positions = torch.arange(length)
+        common = pattern.common_positions(length)
+        torch.testing.assert_close(common, positions[pattern.is_common(positions)])
+        assert pattern.num_common(length) == len(common)
+
+
+class CopyRecorder(TorchDispatchMode):
+    """Counts copies of tensors from one device to another, which a CUDA graph cannot capture."""
+
+    num_copies = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        device = (kwargs or {}).get("device")
+        is_copy = func is torch.ops.aten._to_copy.default and device is not None and device != args[0].device
+        self.num_copies += is_copy
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_blocks_copy_nothing_between_devices(pattern: SparsePattern):
+    lookup = SparseLookup(Lookup(make_similarity("scaled-dot", HEAD, SHARED)), pattern)
+    lookup.block_length = 8
+    q, k, v = (torch.empty(BATCH, heads, TIME, HEAD, device="meta") for heads in (HEADS, SHARED, SHARED))
+    with CopyRecorder() as recorder:
+        lookup(q, k, v)
+        assert recorder.num_copies == 0
+        torch.arange(3).to("meta")
+        assert recorder.num_copies == 1
 
 
 @pytest.mark.parametrize("has_padding", [False, True], ids=["whole", "padded"])

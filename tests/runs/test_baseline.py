@@ -158,3 +158,28 @@ def test_a_damaged_file_is_named(tmp_path: Path):
     (tmp_path / "baseline.json").write_text('{"name": "x"}')
     with pytest.raises(RunError, match=r"baseline\.json is damaged"):
         RunFolder(tmp_path).read_baseline()
+
+
+def test_a_perfect_model_is_not_advised_to_train_for_longer(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    def know(inputs: Sequence[str]) -> BaselinePredictions:
+        found = ["+" if "good" in text or "great" in text else "-" for text in inputs]
+        return BaselinePredictions(found, [{label: 1.0} for label in found])
+
+    settings = {**TINY, "train": {**TINY["train"], "max_steps": 60, "learning_rate": 0.02}}
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(TextClassification, "baseline", lambda self, data: Baseline("rule", know))
+        run = train(ROWS, out=tmp_path / "run", settings=settings, show_progress=False)
+    assert run.baseline is not None
+    assert run.baseline.is_perfect
+    rows = run.last_report()["scores"]["rows"]
+    assert run.baseline.advice == (f"more validation rows than {rows} (--valid, or data.splits)",)
+    assert f"most likely to help: {run.baseline.advice[0]}" in caplog.text
+
+
+@pytest.mark.parametrize(("num_scored", "is_first"), [(99, True), (100, False), (None, False)])
+def test_few_validation_rows_come_first_in_the_advice(trained, num_scored: int | None, is_first: bool):
+    run, _ = trained
+    data = run.task.prepare(run.settings.data, ROWS)
+    found = advise(run.settings, run.task, data, used=1.0, num_scored=num_scored)
+    assert found[0].startswith("more validation rows than 99" if is_first else "a larger train.max_steps")
+    assert len(found) == 3

@@ -103,6 +103,7 @@ def test_rates_of_layers_are_not_for_muon(base: Path, tmp_path: Path):
             tune(base, ROWS, tmp_path / "tuned", settings=settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["all", "lora"])
 def test_few_rows_have_a_lower_learning_rate_unless_one_is_set(base: Path, tmp_path: Path, method):
     many = [(f"{text} of {copy}", label) for copy in range(10) for text, label in ROWS]

@@ -1,7 +1,12 @@
 """What a Python program is told: reports reach it without any configuration of logging."""
 
+import logging
 import subprocess
 import sys
+
+import pytest
+
+from regard.logging import log_info, log_warning, quiet_logs, recorded_messages
 
 CODE = """
 import sys
@@ -22,6 +27,8 @@ def run_python(folder, setup: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_reports_reach_a_program_that_has_not_configured_logging(tmp_path):
     done = run_python(tmp_path)
     for part in ("task text-classification, by the data", "54 for training"):
@@ -31,6 +38,21 @@ def test_reports_reach_a_program_that_has_not_configured_logging(tmp_path):
         assert shown.startswith(f"Run('{name}', task='text-classification'")
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_a_program_that_has_configured_logging_decides_itself(tmp_path):
     done = run_python(tmp_path, setup="import logging; logging.basicConfig(level=logging.WARNING)")
     assert "task text-classification" not in done.stderr
+
+
+def test_messages_are_recorded_once_whether_or_not_they_are_printed(caplog):
+    with caplog.at_level(logging.WARNING, logger="regard"), recorded_messages() as found:
+        log_info("chosen")
+        log_info("chosen")
+        log_warning("odd")
+        with quiet_logs():
+            log_info("a trial")
+        with recorded_messages() as inner:
+            log_info("inside")
+    log_info("after")
+    assert (found, inner) == (["chosen", "odd"], ["inside"])

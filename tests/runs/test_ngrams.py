@@ -30,6 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(folder / "text.txt", out=folder / "run", tokenizer="words", minutes=0.05, device="cpu")
 
 
+@pytest.mark.slow
 def test_a_short_run_is_not_worse_than_its_baseline(run: Run):
     report, baseline = run.last_report(), run.baseline
     assert report is not None

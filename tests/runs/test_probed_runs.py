@@ -148,6 +148,7 @@ def test_few_shots_choose_nothing_by_validation_rows(tune):
     assert list(validation_losses(alone)) == [0]
 
 
+@pytest.mark.slow
 def test_a_few_shot_experiment_of_probes(base: Path, tmp_path: Path):
     path = tmp_path / "rows.tsv"
     path.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in LABELED))

@@ -223,7 +223,7 @@ def test_images_are_served_as_data_uris_and_no_path_is_read(
         Image.new("L", (8, 8), 20 * (number % 2) + number).save(name)
     model = {"num_layers": 1, "model_dim": 12, "num_heads": 2, "feedforward_dim": 17}
     settings = {"model": model, "task": {"image": {"size": 8}}, "train": {"max_steps": 1, "device": "cpu"}}
-    run = train(tmp_path / "pictures", out=tmp_path / "run", settings=settings, show_progress=False)
+    run = train(tmp_path / "pictures", model="vit", out=tmp_path / "run", settings=settings, show_progress=False)
     with TestClient(make_app([run])) as client:
         assert client.get("/model").json()["reads_images"]
         name = next((tmp_path / "pictures" / "dark").iterdir())

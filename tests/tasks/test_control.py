@@ -163,6 +163,7 @@ def test_a_hidden_state_depends_on_earlier_steps_only(preset: str):
     assert not torch.equal(one[:, 3], model.encode(changed).hidden_states[:, 3])
 
 
+@pytest.mark.slow
 def test_the_best_return_is_reached_by_conditioning_on_it(tmp_path: Path):
     """Two policies, one with a reward: a model with returns imitates the one whose return it is told."""
     rng = np.random.default_rng(0)
@@ -180,6 +181,7 @@ def test_the_best_return_is_reached_by_conditioning_on_it(tmp_path: Path):
     assert run.predict(json.dumps({**start, "return": 4})) == "1"
 
 
+@pytest.mark.slow
 def test_actions_of_numbers_are_learned_and_stay_in_their_range(tmp_path: Path):
     records = episodes(120, is_discrete=False)
     run: Any = regard.train(

@@ -50,6 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_series_that_depends_on_covariates_alone_is_forecast_well_only_with_them(run: Any, tmp_path: Path):
     error = run.test().scores["mse"].value
     rows = [{name: row[name] for name in ("day", "sold")} for row in shop(220)]

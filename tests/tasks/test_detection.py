@@ -40,6 +40,8 @@ def images(folder: Path, number: int = 30) -> list[str]:
         ("e.tsv", "question1\tquestion2\tis_duplicate\nwho?\twhom?\t1\nwhy?\twhen?\t0\n", "text-classification"),
         ("a.tsv", "".join(f"{number}\tnumber {number}\n" for number in range(40)), "seq2seq"),
         ("b.tsv", "eins\tone\nzwei\ttwo\n", "seq2seq"),
+        ("b.csv", "anchor,positive\na cat,a kitten\na dog,a puppy\n", "sentence-embedding"),
+        ("c.csv", "id,positive,anchor,negative\n7,a cat,a kitten,a car\n3,a dog,a puppy,a day\n", "sentence-embedding"),
         ("c.txt", "eins\tone\nzwei\ttwo\n", "seq2seq"),
         ("d.jsonl", '{"de": "eins", "en": "one"}\n', "seq2seq"),
         ("a.txt", "Once upon a time\nthere was a file.\n", "language-modeling"),
@@ -264,6 +266,7 @@ def test_a_table_of_numbers_is_an_error_that_says_what_was_seen(tmp_path: Path, 
     with pytest.raises(UnknownTaskError) as caught:
         detect_task(DataConfig(train=[write(tmp_path, name, "\n".join([header, *rows] if header else rows))]))
     assert str(caught.value).startswith(f"{name} has {seen}; no task recognizes this: name the columns of an input and")
+    assert ("a table of features has no sequence" in str(caught.value)) == ("text" not in seen)
 
 
 def test_columns_that_are_named_decide(tmp_path: Path):

@@ -100,6 +100,7 @@ def test_a_named_model_of_graphs_chooses_the_task_for_a_table_of_molecules(molec
     assert float(text) == pytest.approx(float(molecules.predict("OCC")), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_every_command_runs(
     run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -159,6 +160,22 @@ def test_nodes_with_unknown_labels_are_neither_trained_nor_scored(tmp_path: Path
     rows = found.folder.read_held_out("valid")
     examples = found.evaluate().examples
     assert sum(map(len, examples.targets)) == sum(len(json.loads(row[1])) - 1 for row in rows)
+
+
+def test_a_label_of_a_node_that_training_has_not_is_reported_and_known_ones_are_not(tmp_path: Path):
+    records = [{**each, "labels": ["end", *["inside"] * (len(each["nodes"]) - 1)]} for each in paths(60)]
+    for record in records:
+        del record["label"]
+    options = {"model": "message-passing-tiny", "steps": 1, "device": "cpu", "show_progress": False}
+    found = regard.train(records, out=tmp_path / "run", **options, settings=MESSAGES)
+    notes = found.folder.read_provenance().notes
+    assert not [note for note in notes if "no training row has" in note]
+    unknown = [*records[:2], {**records[2], "labels": [None, *["middle"] * (len(records[2]["nodes"]) - 1)]}]
+    rows = [(json.dumps({name: each[name] for name in ("nodes", "edges")}), json.dumps(each["labels"]))
+            for each in unknown]  # fmt: skip
+    warning = found.task.unknown_labels(rows, "new rows")
+    assert warning is not None
+    assert warning.startswith("1 row of new rows has a label that no training row has: middle (")
 
 
 def test_labels_must_be_as_many_as_nodes(tmp_path: Path):

@@ -18,7 +18,8 @@ from regard.data.formats.images import ImageConfig
 from regard.errors import BadRowsError, ConfigError, DataError
 from regard.runs.report import summarize
 from regard.tasks import image_classification
-from regard.tasks.task import Objective
+from regard.tasks.content import Prediction
+from regard.tasks.task import EvaluationData, Likelihoods, Objective
 from regard.training.ema import WeightAverage
 
 IMAGE = ImageConfig(size=8, patch_size=4, channels=1)
@@ -137,6 +138,19 @@ def test_images_that_were_moved_have_their_new_paths(images, tmp_path):
     second = prepared(images.rename(tmp_path / "moved")).data
     assert second.content_hash == first.content_hash
     assert all(Path(path).is_file() for path, _ in second.held_out["valid"])
+
+
+def test_samples_show_the_images_that_a_model_was_wrong_about_first(images):
+    made = prepared(images)
+    rows = made.data.held_out["valid"]
+    outputs = [row[1] if number % 2 else "no" for number, row in enumerate(rows)]
+    predictions = [Prediction(row[0], output) for row, output in zip(rows, outputs, strict=True)]
+    samples = made.task.samples(None, EvaluationData(rows, predictions, Likelihoods([], [])))
+    assert [each["right"] for each in samples] == sorted(each["right"] for each in samples)
+    names = {Path(row[0]).name for row in rows}
+    for each in samples:
+        assert each["image"].startswith("data:image/png;base64,")
+        assert each["source"] in names
 
 
 def test_unreadable_images_are_counted_and_can_be_skipped(images):

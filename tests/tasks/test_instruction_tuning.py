@@ -12,6 +12,7 @@ from tests.tiny import Tiny, tiny
 import regard
 from regard.data.conversation_sources import conversation_of
 from regard.data.settings import DataConfig
+from regard.data.sources import NamedRows
 from regard.errors import ConfigError, DataError
 from regard.nn.losses import IGNORED
 from regard.tasks import instruction_tuning, make_task
@@ -31,6 +32,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
             "instruction-tuning", rows_of_chats(53), preset="gpt-tiny", max_length=71,
             data={"splits": [0.7, 0.2, 0.1]}, model={**SMALL, "positions": "learned"},
         )  # fmt: skip
+
+
+def test_the_tokenizer_reads_long_conversations_as_a_whole():
+    """Cut to the part of a cell that other tokenizers are trained on, messages would be no JSON."""
+    rows = [{"messages": [{"role": "user", "content": f"{row} " + 600 * "ab "}, {"role": "assistant", "content": "ab"},
+                          {"role": "user", "content": "ab"}, {"role": "assistant", "content": "ab"}]}
+            for row in range(30)]  # fmt: skip
+    made = tiny("instruction-tuning", NamedRows(rows), preset="gpt-tiny", max_length=3000, model=SMALL)
+    assert made.task.tokenizer.count_unknown(made.task.tokenizer.encode(["ab"])) == 0
+    assert "role" not in json.dumps(json.loads(made.task.tokenizer.to_json())["model"]["vocab"])
 
 
 @pytest.fixture

@@ -107,6 +107,7 @@ def test_the_order_of_the_pair_decides_the_sign(base, rows):
     assert trainer.task.loss(trainer.model, batch) < trainer.task.loss(trainer.model, swapped)
 
 
+@pytest.mark.slow
 def test_sampled_answers_are_from_the_distribution_of_the_model(base):
     """The frequencies of first tokens against their probabilities."""
     run = regard.load(base, device="cpu")
@@ -153,6 +154,7 @@ def test_rollouts_have_the_log_probabilities_and_advantages_of_their_samples(bas
         torch.testing.assert_close(by_text.view(5, 3), expected.to(by_text), atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_first_evaluation_measures_how_long_the_next_ones_take(base, rows):
     """Under a time limit they are timed by it: that of a pass over all rows would leave no time for any."""
     trainer, seconds = trainer_of(base, rows, "reinforce", reward=UTILITY, prompts=3), []
@@ -179,6 +181,7 @@ def test_the_critic_finds_a_linear_value_of_earlier_states():
     torch.testing.assert_close(found, weights, atol=0.1, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dpo", "ppo"])
 def test_a_resumed_alignment_is_bit_for_bit_the_same(base, rows, tmp_path, method):
     """Also where it was interrupted between two updates with the same samples."""
@@ -195,6 +198,7 @@ def test_a_resumed_alignment_is_bit_for_bit_the_same(base, rows, tmp_path, metho
         assert torch.equal(tensor, other[name]), name
 
 
+@pytest.mark.slow
 def test_an_aligned_run_is_an_ordinary_run(base, rows, tmp_path):
     run = aligned(base, rows, tmp_path / "run", method="reinforce", reward=UTILITY, true_reward=UTILITY, steps=4,
                   prompts=4, train={"evaluate_every": 2})  # fmt: skip
@@ -214,6 +218,7 @@ def test_an_aligned_run_is_an_ordinary_run(base, rows, tmp_path):
     assert again.settings.finetune.method == "lora"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["lines", "messages"])
 def test_methods_that_sample_need_prompts_alone(base, rows, tmp_path, form):
     """The score is then the mean reward of sampled answers, which the reward of the run gives again."""
@@ -240,6 +245,7 @@ def test_methods_that_sample_need_prompts_alone(base, rows, tmp_path, form):
     assert run.evaluate(rows).scores["mean_reward"].value  # of their prompts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("messages", [1, 2])
 def test_a_reward_reads_prompts_as_the_rows_have_them_not_as_the_template_writes_them(
     base, rows, tmp_path, monkeypatch, messages
@@ -276,6 +282,7 @@ def test_answers_are_sampled_up_to_twice_the_longest_of_the_data(base, rows, tmp
     assert run.settings.task.max_tokens == 2 * longest
 
 
+@pytest.mark.slow
 def test_an_interrupted_alignment_keeps_its_state(base, rows, tmp_path, monkeypatch):
     import os
     import signal
@@ -297,6 +304,7 @@ def test_an_interrupted_alignment_keeps_its_state(base, rows, tmp_path, monkeypa
     assert run.folder.read_metrics()[-1]["step"] == 5
 
 
+@pytest.mark.slow
 def test_training_stops_where_the_kl_divergence_explodes(base, rows, tmp_path):
     """The rate is absurd; the base, which was evaluated first, is kept, and no later checkpoint is written."""
     run = aligned(base, rows, tmp_path / "run", method="reinforce", reward=UTILITY, steps=40, prompts=4,
@@ -306,7 +314,7 @@ def test_training_stops_where_the_kl_divergence_explodes(base, rows, tmp_path):
     original = regard.load(base, device="cpu").model
 
     assert max(steps) < 40
-    assert not list((run.path / "checkpoints").glob("*")) if (run.path / "checkpoints").exists() else True
+    assert [path.stem for path in (run.path / "checkpoints").iterdir()] == ["step-000000000"], "that of the start"
     for one, other in zip(run.model.parameters(), original.parameters(), strict=True):
         assert torch.equal(one, other)
 
@@ -330,6 +338,7 @@ def test_wrong_options_are_one_line(base, rows, tmp_path, options, message):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_only_language_models_are_aligned_and_only_reward_models_reward(base, rows, tmp_path):
     settings = {"model": MODEL, "task": {"tokenizer": "characters"}}
     reward = regard.train(
@@ -401,6 +410,7 @@ def panel_of(section: Section) -> Panel:
     return section.plot.panels[0]
 
 
+@pytest.mark.slow
 def test_prompts_of_messages_are_written_by_the_chat_template(base, rows, tmp_path):
     template = "{% for m in messages %}{{ m.content }} {% endfor %}"
     asked = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in rows]

@@ -51,6 +51,7 @@ def test_pairs_on_a_gpu_are_trained_by_muon_and_regularized_where_there_is_time(
     assert "rdrop" not in found(0.05, tokenizer="characters").train
 
 
+@pytest.mark.slow
 def test_fine_tuning_on_a_gpu_is_regularized_where_there_are_rows_and_time():
     def found(rows: Any, name: str, method: str = "all", device: Any = "cuda", **budget: Any) -> Defaults:
         task = {"name": name, "tokenizer": "words"}

@@ -196,3 +196,19 @@ def test_a_small_model_learns_which_texts_belong_together():
     assert recall[0] < 0.4
     assert recall[1] > 0.8
     assert after.mean < before.mean
+
+
+def test_the_baseline_ranks_by_common_parts_of_words_and_leaves_equal_texts_out():
+    rows = [(f"the {word} of {number}", f"a {word} like {number}") for number, word in enumerate(NUMBERS * 3)]
+    made = prepared()
+    similarity = made.task.baseline(made.data)
+    assert similarity.name == "cosine of TF-IDF vectors"
+    found = similarity.compare(["null eins", "acht"], ["null eins", "neun"])
+    assert found[0, 0] == pytest.approx(1.0)
+    assert found[0, 0] > found[0, 1] > found[1, 0] >= 0.0
+    ranks = made.task.baseline_examples(similarity, [*rows, rows[0]]).extras["ranks"]
+    assert len(ranks) == 31
+    assert ranks[0] == ranks[-1]
+    assert np.mean([rank == 1 for rank in ranks]) > 0.2
+    shuffled = [(text, rows[(place + 1) % 30][1]) for place, (text, _) in enumerate(rows)]
+    assert np.mean(made.task.baseline_examples(similarity, shuffled).extras["ranks"]) > 2 * np.mean(ranks)

@@ -47,6 +47,7 @@ def test_a_cooldown_that_begins_with_the_end_of_the_budget_is_none(make_trainer,
     assert trainer.progress.cooldown_step == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("single_precision")
 def test_the_schedule_stays_the_upper_limit_of_a_cooldown(make_trainer, recorder):
     """A cosine near its end falls faster than a line."""
@@ -59,6 +60,7 @@ def test_the_schedule_stays_the_upper_limit_of_a_cooldown(make_trainer, recorder
     assert all(rate <= rates(whole.lines)[step] for step, rate in rates(found.lines).items())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("single_precision")
 def test_a_run_stopped_before_and_within_its_cooldown_resumes_bit_for_bit(make_trainer, recorder, tmp_path: Path):
     # A rate at which the loss of the averaged weights rises.
@@ -87,6 +89,7 @@ def test_a_run_stopped_before_and_within_its_cooldown_resumes_bit_for_bit(make_t
         assert rates([*before.lines, *after.lines]) == rates(undisturbed.lines)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("single_precision")
 def test_a_finished_run_resumes_with_more_patience_at_the_rate_of_its_schedule(make_trainer, recorder, tmp_path: Path):
     settings = {**STALLED, "evaluate_every": 10, "max_steps": 120}

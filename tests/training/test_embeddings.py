@@ -33,6 +33,7 @@ def test_resized_embeddings_keep_the_largest_variances():
     assert wide.shape == (50, 11)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cache", "single_precision")
 def test_a_run_is_initialized_with_the_tokenizer_and_the_embeddings_of_another(tmp_path):
     shape = {"num_layers": 1, "model_dim": 24, "num_heads": 2}

@@ -102,6 +102,7 @@ def test_the_loss_decreases(make_trainer, recorder):
     assert losses[-1] < losses[0] - 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("single_precision")
 def test_budgets_in_steps_epochs_and_minutes(make_trainer, recorder):
     trainer = make_trainer(max_steps=11)
@@ -118,6 +119,7 @@ def test_budgets_in_steps_epochs_and_minutes(make_trainer, recorder):
     assert trainer.progress.step == 4, "the shortest budget ends the run"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("single_precision")
 def test_early_stopping(make_trainer, recorder):
     trainer, seen = make_trainer(learning_rate=1e-30, evaluate_every=2, patience=3, max_steps=100), recorder()

@@ -89,6 +89,7 @@ def fit(opinions: Any, recorder: Any, **train: Any) -> tuple[Trainer, Any]:
     return trainer, seen
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("single_precision")
 def test_a_run_on_labels_keeps_the_weights_with_the_best_accuracy(opinions: Any, recorder):
     assert opinions.settings.train.select_by == "score"

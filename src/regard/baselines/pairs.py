@@ -1,12 +1,16 @@
 """Pairs of texts without a model: the source itself, or the target of the most similar training source.
 
 Similarity is the cosine of TF-IDF vectors of n-grams of 1 to 4 characters inside words, as in a translation memory.
-Which of the two is used is decided on training rows that are held back.
+Which of the two is used is decided on training rows that are held back. Texts that belong together are found by the
+same similarity of the texts themselves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from regard.baselines.baseline import Baseline, BaselinePredictions, limit_rows
 from regard.errors import DataError
@@ -20,6 +24,8 @@ _QUERIES_AT_ONCE = 64
 """Bounds the memory of similarities to 15 MB."""
 _LONGEST_NGRAM = 4
 
+_FEATURES: dict[str, Any] = {"analyzer": "char_wb", "ngram_range": (1, _LONGEST_NGRAM), "sublinear_tf": True}
+
 Pair = tuple[str, str]
 
 
@@ -30,7 +36,7 @@ class NearestTarget:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         sources, self._targets = zip(*pairs, strict=True)
-        self._features = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, _LONGEST_NGRAM), sublinear_tf=True)
+        self._features: Any = TfidfVectorizer(**_FEATURES)
         self._sources = self._features.fit_transform(sources).T.tocsr()
 
     def __call__(self, inputs: Sequence[str]) -> list[str]:
@@ -40,6 +46,30 @@ class NearestTarget:
             similarities = (queries[start : start + _QUERIES_AT_ONCE] @ self._sources).toarray()
             found += [self._targets[best] for best in similarities.argmax(axis=1)]
         return found
+
+
+@dataclass(frozen=True)
+class TextSimilarity(Baseline):
+    """A baseline that compares texts, and predicts no outputs."""
+
+    compare: Callable[[Sequence[str], Sequence[str]], Float[np.ndarray, "texts others"]] = lambda texts, others: (
+        np.zeros((len(texts), len(others)))
+    )
+    """The cosine of each of some texts with each of others."""
+
+
+def fit_similarity(pairs: Sequence[Pair]) -> TextSimilarity:
+    """The cosine of TF-IDF vectors, with frequencies of n-grams in both texts of training pairs."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    most = max(2, len(pairs) * _MOST_CHARACTERS // max(_MOST_CHARACTERS, sum(len(a) + len(b) for a, b in pairs)))
+    used = limit_rows(pairs, min(_MOST_SOURCES, most))
+    features: Any = TfidfVectorizer(**_FEATURES).fit([text for pair in used for text in pair])
+
+    def compare(texts: Sequence[str], others: Sequence[str]) -> Float[np.ndarray, "texts others"]:
+        return (features.transform(texts) @ features.transform(others).T).toarray()
+
+    return TextSimilarity("cosine of TF-IDF vectors", lambda inputs: BaselinePredictions(), len(used), compare=compare)
 
 
 def fit_pairs(sources: Sequence[str], targets: Sequence[str], *, metric: Metric) -> Baseline:

@@ -16,7 +16,7 @@ _PIPED_WIDTH = 140
 
 
 def bound_command(
-    m: Annotated[int | None, option("Candidates: the number of hypotheses that one is selected from.", "--m")] = None,
+    m: Annotated[int | None, option("The number of candidates that one is selected from.", "--m")] = None,
     n: Annotated[int | None, option("Examples that they are scored on.", "--n")] = None,
     delta: Annotated[float, typer.Option(help="The probability with which the bound may fail.")] = 0.05,
     score: Annotated[float | None, option("The score of the selected one: a mean of scores in [0, 1].")] = None,
@@ -26,7 +26,7 @@ def bound_command(
     out: Annotated[str | None, option("Also write a figure (.png, .svg) or a page (.html).")] = None,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Bound the true score of the best of M hypotheses, measured on N examples, or compute the M, N or delta required.
+    """Bound the true score of the best of M candidates, measured on N examples, or compute the M, N or delta required.
 
     Examples:
 

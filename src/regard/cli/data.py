@@ -4,12 +4,14 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.output import Json, argument, print_json
+from regard.cli.output import Command, Json, argument, print_json
 
-data_app = typer.Typer(help="The built-in data sets.", no_args_is_help=True, rich_markup_mode=None)
+data_app = typer.Typer(
+    help="List the built-in data sets, or print rows of one.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
-@data_app.command("list")
+@data_app.command("list", cls=Command)
 def list_(json: Json = False) -> None:
     """List the built-in data sets."""
     from regard.data.builtin import builtin_names, find_builtin
@@ -22,7 +24,7 @@ def list_(json: Json = False) -> None:
         print(f"{data.name}\t{data.description}")
 
 
-@data_app.command("show")
+@data_app.command("show", cls=Command)
 def show(
     name: Annotated[str, argument("NAME", "One of the names that `regard data list` prints.")],
     rows: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 20,

@@ -20,7 +20,7 @@ def demo_command(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a model on dates in 50 languages in two minutes, then test, compare and certify it.
+    """Train a model on dates in more than 50 languages in two minutes, then test, compare and certify it.
 
     Examples:
 

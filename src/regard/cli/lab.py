@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from regard.cli.output import Json, Quiet, argument, configure_logging, print_json
+from regard.cli.output import Command, Json, Quiet, argument, configure_logging, print_json
 from regard.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ _PIPED_WIDTH = 140
 """Columns of a table where stdout is not a terminal."""
 
 
-class LabCommand(TyperCommand):
+class LabCommand(Command):
     """`regard lab`, with the options that the registered studies declare; `lab_command` finds them in `ctx.obj`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -32,12 +31,11 @@ class LabCommand(TyperCommand):
         ctx.obj, others = take_options(args, [option for entry in named for option in _study_options(entry)])
         return super().parse_args(ctx, others)
 
-    def get_help(self, ctx: Any) -> str:
+    def more_options(self) -> dict[str, list[tuple[str, str]]]:
         from regard.lab import STUDIES
 
         options = [(entry.name, *option) for entry in STUDIES for option in _study_options(entry).items()]
-        lines = [f"  --{name} TEXT  {study}: {help}" for study, name, help in options]
-        return "\n".join([super().get_help(ctx), "\nOptions of single studies:", *lines])
+        return {"Options of single studies": [(f"--{name} TEXT", f"{study}: {help}") for study, name, help in options]}
 
 
 def take_options(arguments: list[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from functools import partial
 from typing import Any
 
 import typer
@@ -26,6 +27,7 @@ from regard.cli import (
     importing,
     lab,
     merge,
+    plan,
     predict,
     rollout,
     serve,
@@ -34,48 +36,51 @@ from regard.cli import (
     train,
 )
 from regard.cli.options import StepsAreOptional
-from regard.cli.output import fail
+from regard.cli.output import Command, fail
 from regard.errors import RegardError
 
 app = typer.Typer(
     name="regard",
-    help="From a file of sequences to a model you can trust.",
-    epilog="Try: regard demo · regard train pairs.tsv --minutes 5 · regard predict runs/pairs 'some text'",
+    help="Train models of sequences from a file, and measure how far their scores can be trusted.",
+    epilog=(
+        "\b\nTry:\n  regard demo\n  regard train pairs.tsv --minutes 5 --out runs/pairs\n"
+        "  regard predict runs/pairs 'some text'\n\nregard COMMAND --help has the options of a command, with examples."
+    ),
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help takes half the time
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo", short_help="Train, compare, explain and certify on built-in data, in two minutes.")(
-    demo.demo_command
-)
-app.command("train", short_help="Train a model on a file.", cls=StepsAreOptional)(train.train_command)
-app.command("finetune", short_help="Fine-tune a model on your rows.")(finetune.finetune_command)
-app.command("align", short_help="Align a language model with preferences or a reward.")(align.align_command)
-app.command("merge", short_help="Merge LoRA updates into the weights.")(merge.merge_command)
-app.command("import", short_help="Import a pretrained model.")(importing.import_command)
-app.command("export", short_help="Export a model to another format.")(export.export_command)
-app.command("compare", short_help="Train several models and test their differences.")(compare.compare_command)
-app.command("sweep", short_help="Search settings, with bounds on the selected score.", cls=StepsAreOptional)(
+_command = partial(app.command, cls=Command)
+_command("demo", short_help="Train, compare, explain and certify on built-in data, in two minutes.")(demo.demo_command)
+_command("train", short_help="Train a model on a file.", cls=StepsAreOptional)(train.train_command)
+_command("finetune", short_help="Fine-tune a model on your rows.")(finetune.finetune_command)
+_command("align", short_help="Align a language model with preferences or a reward.")(align.align_command)
+_command("merge", short_help="Merge LoRA updates into the weights.")(merge.merge_command)
+_command("import", short_help="Import a pretrained model.")(importing.import_command)
+_command("export", short_help="Export a model to another format.")(export.export_command)
+_command("compare", short_help="Train several models and test their differences.")(compare.compare_command)
+_command("sweep", short_help="Search settings, with bounds on the selected score.", cls=StepsAreOptional)(
     sweep.sweep_command
 )
-app.command("predict", short_help="Print the output for each input.")(predict.predict_command)
-app.command("forecast", short_help="Forecast the next steps of series.")(forecast.forecast_command)
-app.command("rollout", short_help="Let a model act in an environment.")(rollout.rollout_command)
-app.command("generate", short_help="Generate text from a prompt.")(generate.generate_command)
-app.command("chat", short_help="Chat with a model in the terminal.")(chat.chat_command)
-app.command("score", short_help="Print the log-probability of a text.")(generate.score_command)
-app.command("embed", short_help="Print embeddings of texts, or search by them.")(embed.embed_command)
-app.command("serve", short_help="Serve models over HTTP, with a page to try them.")(serve.serve_command)
-app.command("evaluate", short_help="Score a run on a file.")(evaluate.evaluate_command)
-app.command("test", short_help="Score a run on its sealed test set.")(evaluate.test_command)
-app.command("certificate", short_help="Print confidence bounds on a run's score.")(certificate.certificate_command)
-app.command("check", short_help="Check that equal computations give equal results.")(check.check_command)
-app.command("attention", short_help="Plot attention maps.")(attention.attention_command)
-app.command("bound", short_help="Bound the score of the best of many candidates.")(bound.bound_command)
-app.command("lab", cls=lab.LabCommand, short_help="Run a study.")(lab.lab_command)
-app.command("settings", short_help="Print all settings as TOML.")(settings.settings_command)
+_command("plan", short_help="Compute the memory and time of training on many devices.")(plan.plan_command)
+_command("predict", short_help="Print the output for each input.")(predict.predict_command)
+_command("forecast", short_help="Forecast the next steps of series.")(forecast.forecast_command)
+_command("rollout", short_help="Run a policy in an environment.")(rollout.rollout_command)
+_command("generate", short_help="Generate text from a prompt.")(generate.generate_command)
+_command("chat", short_help="Chat with a model in the terminal.")(chat.chat_command)
+_command("score", short_help="Print the log-probability of a text.")(generate.score_command)
+_command("embed", short_help="Print embeddings of texts, or search by them.")(embed.embed_command)
+_command("serve", short_help="Serve models over HTTP, with a page to try them.")(serve.serve_command)
+_command("evaluate", short_help="Score a run on a file.")(evaluate.evaluate_command)
+_command("test", short_help="Score a run on its sealed test set.")(evaluate.test_command)
+_command("certificate", short_help="Print confidence bounds on a run's score.")(certificate.certificate_command)
+_command("check", short_help="Check that resuming, caching and exporting change no result.")(check.check_command)
+_command("attention", short_help="Plot attention maps.")(attention.attention_command)
+_command("bound", short_help="Bound the score of the best of many candidates.")(bound.bound_command)
+_command("lab", cls=lab.LabCommand, short_help="Run a small study, of softmax or of scaling laws.")(lab.lab_command)
+_command("settings", short_help="Print all settings as TOML.")(settings.settings_command)
 app.add_typer(data.data_app, name="data")
 
 _SETTINGS = {

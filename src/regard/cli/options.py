@@ -1,15 +1,13 @@
 """Options of the commands that train, the settings they stand for, and advice on errors."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from regard.cli.output import option, print_json
+from regard.cli.output import Command, option, print_json
 from regard.errors import (
     BadRowsError,
     ConfigError,
@@ -75,12 +73,12 @@ TUNING_REMEDIES: dict[type[RegardError], str] = {
 """Those of commands that start from the model of another run."""
 
 
-class StepsAreOptional(TyperCommand):
+class StepsAreOptional(Command):
     """A command whose `--ladder` and `--thresholdout` may stand alone, which means `auto`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given: list[str] = []
-        for word, following in zip(args, [*args[1:], ""], strict=True):
+        for word, following in zip(args, [*args[1:], ""], strict=False):
             given.append(word)
             if word in ("--ladder", "--thresholdout") and not _is_number(following):
                 given.append("auto")
@@ -189,23 +187,14 @@ def read_template(path: str | None) -> str | None:
 def print_run(run: "Run", *, json: bool) -> None:
     """Print the path of a run that was trained, or its scores as JSON."""
     if not json:
-        log_info(_next_commands(run))
+        from regard.runs.commands import next_commands
+
+        commands = next_commands(run)
+        width = max(len(command) for command, _ in commands)
+        log_info("\n".join(["next:", *(f"  {command:<{width}}  {purpose}" for command, purpose in commands)]))
         print(run.path)
         return
     report = run.last_report()
     scores = {} if report is None else report["scores"]
     baseline = {} if run.baseline is None else {"baseline": run.baseline.to_json()}
     print_json({"run": str(run.path), "report": str(run.folder.report_path), **scores, **baseline})
-
-
-def _next_commands(run: "Run") -> str:
-    """What can be done with a run, for its task."""
-    schema, path = run.task.server_schema([]), shlex.quote(str(run.path))
-    verb = "generate" if schema.streams else "embed" if schema.output == "vector" else "predict"
-    use = f"{verb} {path} {'IMAGE' if schema.reads_files else 'TEXT'}"
-    if run.task.answers_prompts:
-        use = f"chat {path}, regard predict {path} PROMPT"
-    if run.task.next_command is not None:
-        use = run.task.next_command.format(run=path)
-    use = f"next: regard {use}, regard evaluate {path} FILE"
-    return f"{use}; once, when all choices are made: regard test {path}" if run.folder.has_test else use

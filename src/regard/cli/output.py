@@ -1,17 +1,56 @@
 """What all commands share: results on stdout, messages on stderr, options with one name and meaning."""
 
+import inspect
 import json
 import logging
+import re
 import sys
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from regard.errors import ConfigError
 from regard.logging import MessageFormatter
 
 _LINE_ENDS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\u0085\u2028\u2029"}
 """Characters that are valid in JSON and that some programs take for line breaks."""
+
+_TYPE = re.compile(r"<(?:list\[)?(\w+)(?: range)?\]?>")
+_TYPES = {"str": "TEXT", "int": "INTEGER", "float": "NUMBER", "file": "FILE"}
+"""The words for types that help texts have, by the names of Python's types."""
+
+
+class Command(TyperCommand):
+    """A command whose help has the types of options in words, and each example on a line of its own, to be copied."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
+        formatter.write_paragraph()
+        with formatter.indentation():
+            for number, paragraph in enumerate(paragraphs):
+                if paragraph.startswith("  "):
+                    formatter.write(f"{' ' * formatter.current_indent}{paragraph}\n")
+                    continue
+                if number:
+                    formatter.write_paragraph()
+                formatter.write_text(paragraph)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                is_argument = parameter.param_type_name == "argument"
+                name = _TYPE.sub("" if is_argument else lambda found: _TYPES.get(found[1], "TEXT"), record[0])
+                sections["Arguments" if is_argument else "Options"].append((name.strip(), record[1]))
+        for title, records in {**sections, **self.more_options()}.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def more_options(self) -> dict[str, list[tuple[str, str]]]:
+        """Further sections of options for the help: titles, and the name and the help of each option."""
+        return {}
 
 
 def option(help: str, *names: str, **more: Any) -> Any:

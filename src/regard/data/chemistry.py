@@ -171,7 +171,7 @@ def _parse(text: str) -> Any:
 
     with BlockLogs():
         if _is_selfies(text):
-            text = _from_selfies(text) or ""
+            text = _from_selfies(text) or text  # salts in SMILES may have atoms in brackets only
         return chem.MolFromSmiles(text) if is_smiles(text) else None
 
 

@@ -155,7 +155,7 @@ def _build_images(
         raise DataError(f"there are no validation images: data.splits must have a share for them, got {config.splits}")
     folder.mkdir(parents=True)
     training = [row[1:] for row in by_role["train"]]
-    codecs = encoder.fit_codecs(FitData(lambda: training, lambda: training, 0, {}))
+    codecs = encoder.fit_codecs(FitData(lambda: training, lambda: training, lambda: training, 0, {}))
     write_codecs(folder / "codecs", codecs)
     faults: list[str] = []
     kept = {role: _write_images(folder / role, by_role[role], codecs, faults, write) for role in ("train", "valid")}
@@ -172,7 +172,7 @@ def _build_images(
         *encoder.with_codecs(codecs).notes(),
     ]
     warnings = [f"skipped: {_describe_faults(faults, total)}"] if faults else []
-    warnings += [*plan.warnings, *_image_leaks(by_role), *label_warnings(codecs, held_out)]
+    warnings += [*plan.warnings, *_image_leaks(by_role), *label_warnings(encoder.with_codecs(codecs), held_out)]
     write_record(folder, notes, warnings, held_out)
 
 

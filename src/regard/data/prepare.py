@@ -32,8 +32,8 @@ from regard.data.stores.rows import TokenStore, write_store
 from regard.errors import CheckpointError, ConfigError, DataError, DeviceError
 from regard.logging import log_info, log_warning, progress_bar
 
-_LAYOUT = 6
-"""Part of the cache key: raised when the layout of the cache changes."""
+_LAYOUT = 7
+"""Part of the cache key: raised when the layout of the cache changes, or how a file is read."""
 _KEPT_ROWS, _KEPT_CHARACTERS = 100_000, 1 << 26
 """Training rows that are kept as text, for baselines: at most these, chosen by a hash of the row."""
 _ROWS_FILE = "train_rows.jsonl.gz"
@@ -122,7 +122,7 @@ class RowEncoder(Protocol):
         ...
 
     def labels_of(self, row: Values) -> Sequence[str]:
-        """The labels of a row, where `has_labels`."""
+        """The labels of a row, where it has some."""
         ...
 
     def notes(self) -> list[str]:
@@ -138,6 +138,8 @@ class FitData:
     """Every training row; each call is a pass over the data."""
     sample: Callable[[], Iterable[Values]]
     """Training rows for tokenizers, at most 100,000, each cell cut to 1,000 characters; or running text in pieces."""
+    whole_sample: Callable[[], Iterable[Values]]
+    """About as many, with whole cells: half a molecule or conversation cannot be read."""
     num_characters: int
     complete_vocabularies: Mapping[str, int]
     """Default vocabulary sizes of tokenizers that cover all of the data."""
@@ -210,7 +212,7 @@ def find_or_build(
     found = _read_cache(folder, store, encoder)
     if found is None:
         _require_space(folder, source.train.paths)
-        _build_atomically(folder, build)
+        _build_atomically(folder, lambda work: _build_unchanged(work, build, source, content))
         found = _read_cache(folder, store, encoder)
     if found is None:
         raise DeviceError(f"what was written to {folder} cannot be read back")
@@ -244,6 +246,14 @@ def _read_cache(
         log_warning(f"the prepared data in {folder} is damaged: it is prepared again")
         shutil.rmtree(folder, ignore_errors=True)
         return None
+
+
+def _build_unchanged(work: Path, build: Callable[[Path], None], source: DataSource, content: str) -> None:
+    """Build, and raise if a file has changed since its hash was computed: what was read has another."""
+    build(work)
+    if source.content_hash() != content:
+        names = ", ".join(Path(path).name for path in source.train.paths) or "the data"
+        raise DataError(f"{names} changed while it was read: nothing was kept, try again when it is complete")
 
 
 def _build_atomically(folder: Path, build: Callable[[Path], None]) -> None:
@@ -285,10 +295,16 @@ def _build_rows(folder: Path, source: Source, config: DataConfig, encoder: RowEn
         num_characters = sum(len(text) for row in training_rows for text in row)
         plan = replace(plan, sample=training_rows, num_characters=num_characters)
     kept = training_rows if isinstance(training_rows, list) else None
+    share = _kept_share(plan.num_rows if kept is None else len(kept), plan.num_characters)
+
+    def rows() -> Iterable[Values]:
+        return kept if kept is not None else _route(source.train, plan, {"valid": [], "test": []})
+
     codecs = encoder.fit_codecs(
         FitData(
-            rows=lambda: kept if kept is not None else _route(source.train, plan, {"valid": [], "test": []}),
+            rows=rows,
             sample=lambda: plan.sample if plan.sample is not None else sample_rows(_entries(source.train), plan.rule),
+            whole_sample=lambda: (row for row in rows() if _is_kept(row, share)),
             num_characters=plan.num_characters,
             complete_vocabularies={"characters": 32_000},
         )
@@ -296,7 +312,6 @@ def _build_rows(folder: Path, source: Source, config: DataConfig, encoder: RowEn
     encoder = encoder.with_codecs(codecs)
     folder.mkdir(parents=True)
     write_codecs(folder / "codecs", codecs)
-    share = _kept_share(plan.num_rows if kept is None else len(kept), plan.num_characters)
     training_rows = _keep_rows(training_rows, folder / _ROWS_FILE, share)
     train = _write_store(folder / "train", training_rows, encoder, encoder.max_row_length)
     for role, table in (("valid", source.valid), ("test", source.test)):
@@ -321,11 +336,15 @@ def _kept_share(num_rows: int, num_characters: int) -> float:
     return min(1.0, _KEPT_ROWS / max(1, num_rows), _KEPT_CHARACTERS / max(1, num_characters))
 
 
+def _is_kept(row: Values, share: float) -> bool:
+    return share == 1.0 or row_hash(row) < share * (1 << 64)
+
+
 def _keep_rows(rows: Iterable[tuple[str, ...]], path: Path, share: float) -> Iterator[tuple[str, ...]]:
     """Yield the rows, and write a share of them to a file."""
     with gzip.open(path, "wt", compresslevel=1, encoding="utf-8") as file:
         for row in rows:
-            if share == 1.0 or row_hash(row) < share * (1 << 64):
+            if _is_kept(row, share):
                 file.write(json.dumps(row) + "\n")
             yield row
 
@@ -409,17 +428,15 @@ def _row_warnings(
     return [
         *warnings,
         *plan.warnings,
-        *label_warnings(encoder.codecs, held_out),
+        *label_warnings(encoder, held_out),
         *leak_warnings(trained, compared, "rows"),
     ]
 
 
-def label_warnings(codecs: Mapping[str, Codec], held_out: HeldOut) -> list[str]:
+def label_warnings(encoder: RowEncoder, held_out: HeldOut) -> list[str]:
     """Warnings about labels of held-out rows that no training row has."""
-    codec = codecs.get("label")
-    if not isinstance(codec, LabelCodec):
-        return []
-    return unknown_label_warnings(codec.counts, held_out, lambda row: codec.split(row[-1]))
+    codec = encoder.codecs.get("label")
+    return unknown_label_warnings(codec.counts, held_out, encoder.labels_of) if isinstance(codec, LabelCodec) else []
 
 
 def unknown_label_warnings(

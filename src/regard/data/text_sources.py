@@ -154,7 +154,7 @@ def _with_folder(config: DataConfig) -> tuple[DataConfig, list[str]]:
     found = {"train": changed.train, "valid": changed.valid, "test": changed.test}
     used = {split: paths for split, paths in found.items() if paths and paths != getattr(config, split)}
     files = ", ".join(f"{format_paths(map(Path, paths))} {SPLIT_PURPOSES[split]}" for split, paths in used.items())
-    return changed, [f"took from the folder {Path(config.train[0]).name} {files}"]
+    return changed, [f"from the folder {Path(config.train[0]).name}: {files}"]
 
 
 def _with_split_keys(file: TextFile | Table, config: DataConfig) -> TextFile | Table:
@@ -246,7 +246,7 @@ def _build_text(folder: Path, source: TextSource, config: DataConfig, encoder: R
     def sample() -> Iterator[Values]:
         return ((text,) for text in _training_texts(plan, is_whole=is_whole))
 
-    codecs = encoder.fit_codecs(FitData(sample, sample, plan.num_characters, _TEXT_VOCABULARIES))
+    codecs = encoder.fit_codecs(FitData(sample, sample, sample, plan.num_characters, _TEXT_VOCABULARIES))
     encoder = encoder.with_codecs(codecs)
     tokenizer = next(codec.tokenizer for codec in codecs.values() if isinstance(codec, TextCodec))
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""`demo`: train, compare and certify on built-in data, dates in 50 languages to ISO 8601."""
+"""`demo`: train, compare and certify on built-in data, dates in more than 50 languages to ISO 8601."""
 
 import os
 import time

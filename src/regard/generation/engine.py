@@ -13,7 +13,7 @@ requests need: when that changes, the rows are copied to another batch.
 Dimensions: `batch` sequences, `time` positions.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice, takewhile
@@ -402,12 +402,10 @@ class Engine:
             ahead = islice(self._queue, _LOOKAHEAD)
             new += [sequence for sequence in ahead if sequence.state is None]
         prefixes = {sequence.request_id: self._prefix_of(sequence.request) for sequence in new}
-
-        def kind(sequence: _Sequence) -> tuple[int, int]:
-            return len(sequence.request.prompt), id(prefixes[sequence.request_id])
-
-        for _, alike in groupby(sorted(new, key=kind), key=kind):
-            group = list(alike)
+        groups: defaultdict[tuple[int, int], list[_Sequence]] = defaultdict(list)
+        for sequence in new:
+            groups[len(sequence.request.prompt), id(prefixes[sequence.request_id])].append(sequence)
+        for _, group in sorted(groups.items()):
             width = max(len(sequence.request.prompt) + sequence.request.source_length for sequence in group)
             at_once = max(1, _PREFILL_TOKENS[self._device.type] // width)
             for first in range(0, len(group), at_once):

@@ -32,7 +32,7 @@ class ModelConfig(Settings):
     """The settings of a model, and what training and generation need to know about its family."""
 
     family: str
-    """Name under which the family is registered."""
+    """The family of models that these are settings of."""
     model_dim: int = Field(default=512, ge=1, le=MOST_UNITS)
     """Width of the hidden states."""
 

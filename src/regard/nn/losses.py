@@ -372,10 +372,16 @@ def _sum_dtype(x: Tensor) -> torch.dtype:
 
 
 def _chunk_size(weight: Float[Tensor, "vocab model"], num_tokens: int) -> int:
-    """Return the tokens of a chunk: chunks of about the same size, rounded up to whole tiles of a matrix product."""
-    most = _CPU_CHUNK
-    if weight.is_cuda:
-        most = min(_GPU_CHUNK, torch.cuda.get_device_properties(weight.device).total_memory // _GPU_SHARE)
-    largest = max(1, most // (4 * weight.size(0)))
+    memory = torch.cuda.get_device_properties(weight.device).total_memory if weight.is_cuda else None
+    return logits_chunk(weight.size(0), num_tokens, gpu_memory=memory)
+
+
+def logits_chunk(vocab_size: int, num_tokens: int, *, gpu_memory: int | None = None) -> int:
+    """Return the tokens of a chunk: chunks of about the same size, rounded up to whole tiles of a matrix product.
+
+    `gpu_memory` is the memory of the GPU in bytes; None is a CPU.
+    """
+    most = _CPU_CHUNK if gpu_memory is None else min(_GPU_CHUNK, gpu_memory // _GPU_SHARE)
+    largest = max(1, most // (4 * vocab_size))
     size = math.ceil(num_tokens / math.ceil(num_tokens / largest)) if num_tokens else 1
     return size if size < _TILE else math.ceil(size / _TILE) * _TILE

@@ -91,6 +91,25 @@ class SparsePattern:
         is_global = positions < self.num_global
         return is_global if self.stride is None else is_global | ((positions + 1) % self.stride == 0)
 
+    def common_positions(self, length: int, device: torch.device | None = None) -> Int[Tensor, " common"]:
+        """Return the positions below `length` that every later query attends to, in ascending order."""
+        found = [torch.arange(min(self.num_global, length), device=device)]
+        if self.stride is not None:
+            first = (self.num_global // self.stride + 1) * self.stride - 1
+            found.append(torch.arange(min(first, length), length, self.stride, device=device))
+        return torch.cat(found)
+
+    def num_common(self, length: int) -> int:
+        """Return the number of `common_positions`.
+
+        Example:
+            >>> pattern = SparsePattern(window=2, num_global=3, stride=2)
+            >>> pattern.common_positions(8).tolist(), pattern.num_common(8)
+            ([0, 1, 2, 3, 5, 7], 6)
+        """
+        strided = 0 if self.stride is None else max(0, length // self.stride - self.num_global // self.stride)
+        return min(length, self.num_global) + strided
+
     def mask(
         self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
     ) -> Bool[Tensor, "*rows query key"]:

@@ -279,7 +279,7 @@ def unroll(
         assert isinstance(layer, RecurrentLayer)
         outputs, ends = [], []
         for direction in range(layer.num_directions):
-            names = (f"{kind}_l0{'_reverse' if direction else ''}" for kind in _WEIGHTS)
+            names = (f"{kind}_l0{'_reverse' if direction else ''}" for kind in KERNEL_WEIGHTS)
             w, u, b, c = (getattr(layer.kernel, name) for name in names)
             hidden: CellState = tuple(part[direction] for part in start)
             steps = range(x.size(1)) if direction == 0 else reversed(range(x.size(1)))
@@ -295,7 +295,8 @@ def unroll(
     return x, tuple(last)
 
 
-_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+KERNEL_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+"""Names of the weights of a direction in PyTorch's layers, which end in `_l0`."""
 _FUSED: dict[tuple[Cell, CellActivation], Callable[..., tuple[Tensor, ...]]] = {
     ("rnn", "tanh"): torch.rnn_tanh,
     ("rnn", "relu"): torch.rnn_relu,

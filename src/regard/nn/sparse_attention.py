@@ -88,32 +88,30 @@ class SparseLookup(nn.Module):
     def _attend_in_blocks(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None, bias: Bias | None
     ) -> Float[Tensor, "batch heads time value"]:
-        pattern, length, num_global = self.pattern, self.block_length, self.pattern.num_global
-        # On the host: which keys a block needs must not be read from a GPU.
-        every = torch.arange(q.size(2))
-        common = every[pattern.is_common(every)]
+        pattern, length, num_global, time = self.pattern, self.block_length, self.pattern.num_global, q.size(2)
+        # Places are computed on the host and ranges on the device: nothing is read from a GPU, and nothing is copied
+        # to it, which a CUDA graph cannot capture.
+        common = pattern.common_positions(time, q.device)
         # Splitting has a gradient of linear cost; slices would each add to one of full length.
         keys, values = k.split(length, dim=2), v.split(length, dim=2)
-        common_keys, common_values = (part.index_select(2, common.to(q.device)) for part in (k, v))
+        common_keys, common_values = (part.index_select(2, common) for part in (k, v))
         reach = -(-(pattern.window - 1) // length)
         masks: dict[tuple[int, int, int], Tensor] = {}
         parts = []
         for i, queries in enumerate(q.split(length, dim=2)):
             first, last = max(0, i - reach), i + 1 if pattern.is_causal else min(len(keys), i + reach + 1)
-            near = every[first * length : last * length]
-            is_far = (common < near[0]) if pattern.is_causal else (common < near[0]) | (common > near[-1])
-            far = is_far.nonzero()[:, 0]
-            positions = every[i * length : i * length + queries.size(2)]
-            shape = (queries.size(2), len(near), i - first) if not len(far) else (i, 0, 0)
-            indices = torch.cat([near, common[far]]).to(q.device)
+            start, end = first * length, min(last * length, time)
+            before, after = pattern.num_common(start), time if pattern.is_causal else pattern.num_common(end)
+            far = [slice(before), *([] if pattern.is_causal else [slice(after, None)])]
+            near = torch.arange(start, end, device=q.device)
+            indices = torch.cat([near, *(common[each] for each in far)])
+            shape = (queries.size(2), len(near), i - first) if len(indices) == len(near) else (i, 0, 0)
             if shape not in masks:
-                masks[shape] = pattern.mask(positions.to(q.device), indices)[None, None]
+                positions = torch.arange(i * length, i * length + queries.size(2), device=q.device)
+                masks[shape] = pattern.mask(positions, indices)[None, None]
             allowed = masks[shape] if mask is None else masks[shape] & mask.index_select(3, indices)
-            block_k, block_v = torch.cat(keys[first:last], dim=2), torch.cat(values[first:last], dim=2)
-            if len(far):
-                chosen = far.to(q.device)
-                block_k = torch.cat([block_k, common_keys.index_select(2, chosen)], dim=2)
-                block_v = torch.cat([block_v, common_values.index_select(2, chosen)], dim=2)
+            block_k = torch.cat([*keys[first:last], *(common_keys[:, :, each] for each in far)], dim=2)
+            block_v = torch.cat([*values[first:last], *(common_values[:, :, each] for each in far)], dim=2)
             own_bias = None if bias is None else bias.split(length, dim=2)[i].index_select(3, indices)
             parts.append(self.lookup(queries, block_k, block_v, allowed, own_bias))
         found = torch.cat(parts, dim=2)

@@ -18,6 +18,8 @@ from regard.training.settings import ResolvedSettings
 
 _FEW_ROWS = 2_000
 """With fewer training rows, more of them are likely to help."""
+_FEW_SCORED = 100
+"""A test on fewer validation rows shows large differences only."""
 _BUDGET_USED = 0.95
 """A run that used less of its budget stopped early, and would not have used more."""
 _MOST_ADVICE = 3
@@ -51,6 +53,11 @@ class BaselineResult:
     def score(self) -> float:
         """The headline score of the baseline."""
         return self.scores[self.headline]["value"]
+
+    @property
+    def is_perfect(self) -> bool:
+        """Whether the model and the baseline have the highest possible score, where there is one."""
+        return find_metric(self.headline).higher_is_better and self.model_score == self.score == 1.0
 
     @property
     def is_beaten(self) -> bool:
@@ -109,9 +116,30 @@ def compare_with_baseline(
     return BaselineResult(name=name, seconds=seconds, headline=headline, scores=scores, **test)
 
 
-def advise(settings: ResolvedSettings, task: Task[Any], data: Prepared, *, used: float) -> tuple[str, ...]:
-    """The changes most likely to make a model better than its baseline; `used` is the share of the budget used."""
+def advise(
+    settings: ResolvedSettings,
+    task: Task[Any],
+    data: Prepared,
+    *,
+    used: float,
+    num_scored: int | None = None,
+    is_perfect: bool = False,
+) -> tuple[str, ...]:
+    """The changes most likely to make a model better than its baseline, or to show that it is.
+
+    Args:
+        settings: Those of the run.
+        task: Its task.
+        data: Its training rows.
+        used: The share of the budget that was used.
+        num_scored: The number of validation rows, where these may be too few for a significant difference.
+        is_perfect: Whether no higher score is possible: then only other validation rows can show a difference.
+    """
     train, tuned, found = settings.train, settings.finetune, list[str]()
+    if num_scored is not None and (is_perfect or num_scored < _FEW_SCORED):
+        found.append(f"more validation rows than {num_scored:,} (--valid, or data.splits)")
+    if is_perfect:
+        return tuple(found)
     if used >= _BUDGET_USED:
         budgets = {"train.minutes": train.minutes, "train.max_steps": train.max_steps,
                    "train.max_epochs": train.max_epochs}  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from regard.data.prepare import Prepared
 from regard.data.sources import IN_MEMORY, Rows
 from regard.errors import DataError
-from regard.logging import format_duration, log_info
+from regard.logging import format_duration, log_info, recorded_messages
 from regard.models.family import find_family
 from regard.runs.folder import RunFolder
 from regard.runs.run import Run, split_paths_and_rows
@@ -129,8 +129,9 @@ def finetune(
             finetune={"top_layers": top_layers, **({} if rank is None else {"lora": {"rank": rank}})},
         ),
     )
-    prepared, resolved, trainer = set_up_finetuning(Path(base), values, method=method, rows=rows)
-    _report_cost(trainer)
+    with recorded_messages() as choices:
+        prepared, resolved, trainer = set_up_finetuning(Path(base), values, method=method, rows=rows)
+        _report_cost(trainer)
     tuned = resolved.finetune
     assert tuned is not None, "fine-tuning has a base"
     relative = os.path.relpath(Path(base).absolute(), folder.path.absolute())
@@ -142,7 +143,8 @@ def finetune(
     }
     task_settings = {**resolved.task.model_dump(), **rewards}
     resolved = resolved.changed(finetune={**tuned.model_dump(), "base": relative}, task=task_settings)
-    return start(folder, prepared, resolved, trainer, overwrite=overwrite, show_progress=show_progress)
+    return start(folder, prepared, resolved, trainer, choices=choices, overwrite=overwrite,
+                 show_progress=show_progress)  # fmt: skip
 
 
 def set_up_finetuning(

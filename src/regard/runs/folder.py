@@ -16,6 +16,7 @@ report.html          the report
 import fcntl
 import json
 import os
+import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,8 +26,9 @@ from typing import Any
 
 from regard.data.codecs.codec import Codec, read_codecs, write_codecs
 from regard.data.formats.messages import format_names
-from regard.errors import ConfigError, DeviceError, RegardError, RunError, RunExistsError
+from regard.errors import ConfigError, RegardError, RunError, RunExistsError, WriteError
 from regard.files import load_json, partial_path, require_own_files, require_writable, write_atomically
+from regard.logging import log_warning
 from regard.runs.baseline import BaselineResult
 from regard.selection.bounds import DELTA
 from regard.selection.certificate import Certificate, certify
@@ -56,6 +58,8 @@ from regard.training.settings import Provenance, ResolvedSettings
 
 IMPORTED = "none: imported"
 """The hardware of a run that was imported, in its provenance."""
+_MOST_OF_HOLDER = 200
+"""Bytes of a lock file that are read."""
 _MOST_SEARCHED = 1_000
 """Entries of a folder that are searched for imported runs."""
 
@@ -330,13 +334,27 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise RunError(f"{self.baseline_path} is damaged: {error}") from None
 
-    def rewind(self, step: int) -> None:
-        """Remove the figures after a checkpoint, which will be written again, and partial files."""
+    def rewind(self, step: int, rollbacks: int = 0, *, kept: tuple[int, int] | None = None) -> None:
+        """Remove the figures after a checkpoint, which will be written again, and partial files.
+
+        Args:
+            step: The step of the checkpoint.
+            rollbacks: How often training has returned to an earlier one before it.
+            kept: The step of the kept weights, and that number then: their evaluation stays, also if it is later.
+        """
         self._record_sets()
         for path in (self.model_path, self.metrics_path, self.settings_path):
             partial_path(path).unlink(missing_ok=True)
-        kept = [line for line in self.read_metrics() if line["step"] <= step]
-        write_atomically(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        for path in self.checkpoints.glob("*.part"):
+            path.unlink(missing_ok=True)
+
+        def is_kept(line: Mapping[str, Any]) -> bool:
+            before = line.get("rollbacks", 0)
+            is_of_kept = ("valid_loss" in line or "valid_score" in line) and (line["step"], before) == kept
+            return before <= rollbacks and (line["step"] <= step or is_of_kept)
+
+        lines = [json.dumps(line) + "\n" for line in self.read_metrics() if is_kept(line)]
+        write_atomically(self.metrics_path, "".join(lines).encode())
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
         _append(self.metrics_path, line)
@@ -360,16 +378,17 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run folder for one process; a second one gets a RunError.
+        """Hold the run folder for one process; a second one gets a RunError that names the first.
 
-        The lock belongs to an open file, so it ends with its process, however that ends. A folder that is created for
-        the lock is removed where no run is created in it.
+        The lock belongs to an open file, so it ends with its process, however that ends. Commands that only read a run
+        or add lines to its ledger, which has a lock of its own, do not need it. A folder that is created for the lock
+        is removed where no run is created in it.
         """
         is_new, path = not self.path.exists(), self.path / "lock"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             require_own_files(self.path)
-            file = open(path, "w")
+            file = open(path, "a+b", buffering=0)  # without truncating: it names its holder
         except OSError as error:
             raise RunError(f"cannot create a run in {self.path}: {error.strerror or error}") from None
         with file:
@@ -378,9 +397,18 @@ class RunFolder:
                 is_free = os.fstat(file.fileno()).st_nlink > 0  # otherwise removed by the process that held it
             except BlockingIOError:
                 is_free = False
+            except OSError as error:
+                log_warning(f"{self.path} cannot be locked ({error.strerror}): let no other process train there")
+                is_free = True
             if not is_free:
-                raise RunError(f"another process is training in {self.path}: name another folder")
+                file.seek(0)
+                found = file.read(_MOST_OF_HOLDER).decode(errors="replace").strip()
+                holder = f", {found}," if found else ""
+                raise RunError(f"another process{holder} is training in {self.path}: name another folder")
             try:
+                with suppress(OSError):  # such as on a full disk, where training says so
+                    file.truncate(0)
+                    file.write(f"{os.getpid()} on {platform.node()}\n".encode())
                 yield
             finally:
                 path.unlink(missing_ok=True)
@@ -406,7 +434,7 @@ def _append(path: Path, line: Mapping[str, Any]) -> None:
             drop_partial_line(file)
             file.write(json.dumps(line).encode() + b"\n")
     except OSError as error:
-        raise DeviceError(f"cannot write {path}: {error.strerror or error}; the existing file is unchanged") from None
+        raise WriteError(f"cannot write {path}: {error.strerror or error}; the existing file is unchanged") from None
 
 
 def imported_runs() -> Iterator[RunFolder]:

@@ -215,17 +215,18 @@ def _write(
     """Write all files, the large one first: if the disk is full, an existing run is unchanged."""
     is_new = not folder.path.exists()
     staged = folder.path / _STAGED
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        write_tensors(staged, weights, {"step": 0})
-        folder.create(settings, provenance, codecs, {})
-        os.replace(staged, folder.model_path)
-        if template is not None:
-            write_atomically(folder.chat_template_path, template.encode())
-    except BaseException as error:
-        staged.unlink(missing_ok=True)
-        if is_new:
-            shutil.rmtree(folder.path, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise RunError(f"cannot write a run to {folder.path}: {error.strerror or error}") from None
-        raise
+    with folder.lock():
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            write_tensors(staged, weights, {"step": 0})
+            folder.create(settings, provenance, codecs, {})
+            os.replace(staged, folder.model_path)
+            if template is not None:
+                write_atomically(folder.chat_template_path, template.encode())
+        except BaseException as error:
+            staged.unlink(missing_ok=True)
+            if is_new:
+                shutil.rmtree(folder.path, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise RunError(f"cannot write a run to {folder.path}: {error.strerror or error}") from None
+            raise

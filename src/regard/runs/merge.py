@@ -40,20 +40,21 @@ def merge(path: str | os.PathLike[str], out: str | os.PathLike[str], *, overwrit
     settings = run.settings.changed(finetune=None)
     held_out = {"valid": rows} if (rows := run.folder.read_held_out("valid")) else {}
     is_new, staged = not folder.path.exists(), folder.path / _STAGED
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        # The large file first: if the disk is full, an existing run is unchanged.
-        write_tensors(staged, weights_of(run.model), {"step": 0})
-        folder.create(settings, provenance.changed(**changes), run.task.codecs, held_out)
-        run.folder.copy_sealed_to(folder)
-        if (template := run.folder.read_chat_template()) is not None:
-            write_atomically(folder.chat_template_path, template.encode())
-        os.replace(staged, folder.model_path)
-    except BaseException as error:
-        staged.unlink(missing_ok=True)
-        if is_new:
-            shutil.rmtree(folder.path, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise RunError(f"cannot create a run in {folder.path}: {error.strerror or error}") from None
-        raise
+    with folder.lock():
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            # The large file first: if the disk is full, an existing run is unchanged.
+            write_tensors(staged, weights_of(run.model), {"step": 0})
+            folder.create(settings, provenance.changed(**changes), run.task.codecs, held_out)
+            run.folder.copy_sealed_to(folder)
+            if (template := run.folder.read_chat_template()) is not None:
+                write_atomically(folder.chat_template_path, template.encode())
+            os.replace(staged, folder.model_path)
+        except BaseException as error:
+            staged.unlink(missing_ok=True)
+            if is_new:
+                shutil.rmtree(folder.path, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise RunError(f"cannot create a run in {folder.path}: {error.strerror or error}") from None
+            raise
     return folder.path

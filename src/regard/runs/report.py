@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from regard.data.formats.messages import format_count
 from regard.data.prepare import Prepared
 from regard.evaluation.registry import find_metric
 from regard.evaluation.tables import label_cells, main_scores
@@ -11,6 +12,7 @@ from regard.explanation.report import Report, certificate_summary, write_report
 from regard.logging import format_duration
 from regard.runs.attention import maps_for_report
 from regard.runs.baseline import BaselineResult
+from regard.runs.commands import next_commands
 from regard.runs.evaluation import Evaluation
 from regard.runs.run import Run
 from regard.selection.releases import read_release
@@ -31,8 +33,9 @@ def summarize(run: Run, content: ReportContent | None = None) -> dict[str, str]:
     trained = [line for line in metrics if "loss" in line]
     evaluations = [line for line in metrics if "valid_loss" in line]
     depths = [depth for depth in (settings.model.encoder_depth, settings.model.decoder_depth) if depth]
+    layers = format_count(sum(depths), "layer").removeprefix(str(sum(depths)))
     facts = {
-        "model": f"{settings.preset}, {'+'.join(map(str, depths)) or 0} layers, {settings.model.model_dim} wide",
+        "model": f"{settings.preset}, {'+'.join(map(str, depths)) or 0}{layers}, {settings.model.model_dim} wide",
         "parameters": f"{provenance.num_parameters:,}",
         "data": ", ".join(Path(name).name for name in settings.data.train),
         **(run.task.facts() if content is None else content.facts),
@@ -41,15 +44,23 @@ def summarize(run: Run, content: ReportContent | None = None) -> dict[str, str]:
         speeds = sorted(line["tokens_per_second"] for line in trained)
         facts["trained"] = f"{trained[-1]['step']:,} steps in {format_duration(trained[-1]['seconds'])}"
         facts["speed"] = f"{speeds[len(speeds) // 2]:,.0f} {run.task.token_unit}/s"
+    if returns := [line for line in metrics if "rolled_back_from" in line]:
+        facts["diverged"] = "; ".join(_rolled_back(line) for line in returns)
     if evaluations:
-        step = note_of(run.folder.model_path).get("step")
-        kept = [line for line in evaluations if line["step"] == step]
+        note = note_of(run.folder.model_path)
+        of_model = note.get("step"), note.get("rollbacks", 0)
+        kept = [line for line in evaluations if (line["step"], line.get("rollbacks", 0)) == of_model]
         best = kept[-1] if kept else min(evaluations, key=lambda line: line["valid_loss"])
         facts["best"] = f"step {best['step']:,}, {_evaluated(best)}"
     if (tuned := settings.finetune) is not None:
         start = "" if not tuned.probe else ", a linear probe" if settings.is_probe_alone else " after a linear probe"
         facts["fine-tuned"] = f"from {Path(tuned.base).name}, {tuned.method}{start}"
     return {**facts, "hardware": provenance.hardware}
+
+
+def _rolled_back(line: Mapping[str, Any]) -> str:
+    """Why training has returned to a checkpoint, and how it has continued."""
+    return f"{line['reason']}, continued from step {line['step']:,} at {line['learning_rate_factor']:g} x learning rate"
 
 
 def _evaluated(line: Mapping[str, Any]) -> str:
@@ -115,6 +126,7 @@ def write_run_report(
         attention=maps_for_report(run.task, run.model, content),
         sections=[*_training_sections(run), *content.sections],
         notes=run.folder.read_provenance().notes,
+        commands=next_commands(run),
     )
     write_report(run.folder.report_path, report)
     return run.folder.report_path
@@ -137,6 +149,7 @@ def write_released_report(run: Run, metric: str) -> Path:
             settings=run.folder.settings_path.read_text(encoding="utf-8"),
             certificate=certificate_summary(run.certificate()),
             notes=run.folder.read_provenance().notes,
+            commands=next_commands(run),
         ),
     )
     return run.folder.report_path

@@ -13,7 +13,7 @@ from typing import Any
 
 from regard.data.builtin import builtin_names, find_builtin
 from regard.data.prepare import cache_folder
-from regard.errors import ConfigError, DeviceError, RunError
+from regard.errors import ConfigError, RunError, WriteError
 from regard.files import write_atomically
 from regard.runs.folder import RunFolder
 from regard.runs.run import Run
@@ -86,7 +86,7 @@ def _remember(source: str) -> None:
     known = _remembered()
     if ":" in source and source not in known:
         path = cache_folder() / _REMEMBERED
-        with suppress(OSError, DeviceError):  # without a cache, the user names it again
+        with suppress(OSError, WriteError):  # without a cache, the user names it again
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, "".join(f"{one}\n" for one in [*known, source]).encode())
 

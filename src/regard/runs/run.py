@@ -30,20 +30,21 @@ from regard.explanation.attention import (
 )
 from regard.explanation.attribution import Highlights
 from regard.explanation.image_maps import ImageMaps, image_maps
-from regard.explanation.report import certificate_summary, update_certificate
+from regard.explanation.report import certificate_summary, update_report
 from regard.files import write_atomically
 from regard.generation.config import GenerationConfig
 from regard.logging import log_info, log_warning, progress_bar, quiet_logs
 from regard.nn.inference import prepare_for_inference
 from regard.runs.attention import attention_of, input_tokenizer
 from regard.runs.baseline import BaselineResult
+from regard.runs.commands import next_commands
 from regard.runs.conversation import Conversation
 from regard.runs.evaluation import Evaluation
 from regard.runs.folder import RunFolder
 from regard.runs.tables import ROWS_AT_ONCE, TableInputs, check_out, predict_subjects, write_table
 from regard.selection.bounds import DELTA
 from regard.selection.certificate import Certificate
-from regard.selection.ledger import FILE, openings_in
+from regard.selection.ledger import FILE, openings_in, weights_name
 from regard.selection.sealed import rows_digest, without_sealed
 from regard.selection.siblings import read_ledgers
 from regard.tasks.capabilities import (
@@ -413,7 +414,9 @@ class Run:
                 )
             rows, name = self.folder.read_held_out("valid"), "valid" if log else None
             self._warn_of_unknown(rows, "the validation set")
-            return self._evaluate(rows, name, stride=stride, num_paths=num_paths, **options)
+            evaluation = self._evaluate(rows, name, stride=stride, num_paths=num_paths, **options)
+            log_info("no file is named: the scores are those of the run's validation rows")
+            return evaluation
         paths, rows = split_paths_and_rows(data)
         found, note = self._read(paths, rows, columns=columns, encoding=encoding, skip_bad=skip_bad)
         found = self._without_released(found)
@@ -438,13 +441,13 @@ class Run:
         rows = self.folder.open_test(reason, self.candidate(**options))
         if before:
             log_warning(
-                f"the test set has been opened {before} time(s) before: if a choice was made since, the score is "
-                "biased, and the certificate says so"
+                f"the test set has been opened {format_count(before, 'time')} before: if anything was selected by its "
+                "score since, the score is too high on average, and the certificate states that"
             )
         elif others:
             log_warning(
-                f"{others[0]} has opened the same test rows: keeping the better of the two runs is a choice by these "
-                "rows, and the certificate says so"
+                f"{others[0]} has opened the same test rows: selecting the better of the two runs by them makes its "
+                "score too high on average, and the certificate states that"
             )
         self._warn_of_unknown(rows, "the test set")
         evaluation = self._evaluate(rows, "test", **options)
@@ -452,8 +455,10 @@ class Run:
         return evaluation
 
     def _update_report(self) -> None:
-        """Bring the certificate in the report up to date with the ledger."""
-        update_certificate(self.folder.report_path, certificate_summary(self.certificate()))
+        """Bring the certificate and the commands in the report up to date with the ledger."""
+        update_report(
+            self.folder.report_path, certificate=certificate_summary(self.certificate()), commands=next_commands(self)
+        )
 
     def certificate(self, metric: str | None = None, *, delta: float = DELTA) -> Certificate:
         """Confidence bounds on the headline score or another, and whether the test set is sealed."""
@@ -475,12 +480,16 @@ class Run:
             log_warning(f"the evaluation is not recorded in the ledger: {error}")
             return
         if (count := read_ledgers(self.path).num_by_file[digest]) > 1:
-            log_info(f"{count:,} candidates have been evaluated on these rows: the best of them is chosen by the rows")
+            log_info(
+                f"{count:,} candidates have been evaluated on these rows: the score of the best of them is too high on "
+                "average, and regard certificate has its bound"
+            )
 
     def candidate(self, **options: Any) -> str:
         """What is evaluated: the weights, by their step, and generation options that differ from the settings."""
-        step = note_of(self.folder.model_path).get("step", 0)
-        return ", ".join([f"step {step}", *(f"{name} {value}" for name, value in sorted(options.items()))])
+        note = note_of(self.folder.model_path)
+        name = weights_name(note.get("step", 0), note.get("rollbacks", 0))
+        return ", ".join([name, *(f"{name} {value}" for name, value in sorted(options.items()))])
 
     def highlights(self, text: str, *, aspect: str | None = None) -> Highlights:
         """For aspect sentiment: the weight of each word of `text` for `aspect`, or for each aspect."""

@@ -24,10 +24,10 @@ from regard.data.settings import DataConfig
 from regard.data.sources import IN_MEMORY, Rows, Source, is_builtin
 from regard.data.stores.tokens import TokenStream
 from regard.data.text_sources import TextSource
-from regard.errors import ConfigError, DataError, DeviceError, RunError, StoppedError
+from regard.errors import ConfigError, DataError, DeviceError, RunError, StoppedError, WriteError
 from regard.evaluation.registry import find_metric, score_label
 from regard.evaluation.scores import make_signature
-from regard.logging import format_duration, log_info, log_warning
+from regard.logging import format_duration, log_info, log_warning, recorded_messages
 from regard.models.family import find_family, read_model_config
 from regard.models.presets import find_preset, has_size
 from regard.runs.baseline import BaselineResult, advise, compare_with_baseline
@@ -36,7 +36,7 @@ from regard.runs.folder import RunFolder, imported_runs
 from regard.runs.report import describe_failure, describe_release, write_released_report, write_run_report
 from regard.runs.rewards import load_reward
 from regard.runs.run import Run, split_paths_and_rows
-from regard.selection.ledger import TRAINING
+from regard.selection.ledger import TRAINING, weights_name
 from regard.selection.releases import AUTO, Release, ReleasedScores
 from regard.selection.siblings import read_ledgers
 from regard.settings import merge_tables, require_table
@@ -53,6 +53,7 @@ from regard.training.interruption import listen
 from regard.training.loop import Trainer
 from regard.training.precision import find_device, is_out_of_memory, keep_memory, threads
 from regard.training.settings import Provenance, ResolvedSettings, TrainConfig
+from regard.training.writing import BackgroundWriter
 from regard.version import version
 
 OnEvaluation = Callable[[int, float], None]
@@ -73,6 +74,7 @@ _MAY_CHANGE = {
         "patience",
         "checkpoint_every",
         "keep_checkpoints",
+        "max_rollbacks",
         "device",
         "tensorboard",
         "baseline",
@@ -181,11 +183,12 @@ def train(
         return _resume(RunFolder(out), values, rows, show_progress, on_evaluation)
     folder = RunFolder(out if out is not None else new_run_path(paths))
     folder.require_vacant(overwrite=overwrite)
-    prepared, resolved, trainer = set_up(values, rows)
+    with recorded_messages() as choices:
+        prepared, resolved, trainer = set_up(values, rows)
     if "preset" not in values and resolved.train.baseline:
         _suggest_finetuning(resolved, trainer.task, len(prepared.train))
     return start(
-        folder, prepared, resolved, trainer, overwrite=overwrite, show_progress=show_progress,
+        folder, prepared, resolved, trainer, choices=choices, overwrite=overwrite, show_progress=show_progress,
         on_evaluation=on_evaluation,
     )  # fmt: skip
 
@@ -345,11 +348,12 @@ def start(
     settings: ResolvedSettings,
     trainer: Trainer,
     *,
+    choices: Sequence[str] = (),
     overwrite: bool = False,
     show_progress: bool = True,
     on_evaluation: OnEvaluation | None = None,
 ) -> Run:
-    """Create the run folder, train, and report."""
+    """Create the run folder, train, and report; `choices` is what was logged before, for the report."""
     provenance = Provenance(
         version=version(),
         torch=torch.__version__,
@@ -357,7 +361,7 @@ def start(
         num_parameters=sum(p.numel() for p in trainer.model.parameters()),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         hardware=f"{trainer.hardware}, {platform.machine()}",
-        notes=data.notes,
+        notes=[*choices, *(note for note in data.notes if note not in choices)],
         columns=list(data.columns),
     )
     _require_space(folder, provenance.num_parameters, settings.train.keep_checkpoints)
@@ -392,7 +396,10 @@ def _resume(
     task = make_task(settings.task)
     data = task.prepare(settings.data, rows)
     if data.content_hash != folder.read_provenance().data_hash:
-        raise RunError(f"the data is not what {folder.path} was trained on: its content has changed")
+        raise RunError(
+            f"the data is not what {folder.path} was trained on: its content has changed; restore it, or name another "
+            "folder for a new run"
+        )
     stored = folder.read_codecs(settings)
     if {name: codec.to_json() for name, codec in data.codecs.items()} != {
         name: codec.to_json() for name, codec in stored.items()
@@ -406,7 +413,8 @@ def _resume(
         else:
             trainer.restore(*found)
             log_info(f"resuming from step {trainer.progress.step:,}")
-        folder.rewind(trainer.progress.step)
+        progress = trainer.progress
+        folder.rewind(progress.step, progress.num_rollbacks, kept=(progress.best_step, progress.kept_rollbacks))
         folder.write_settings(settings)
         return _fit(folder, trainer, data, show_progress, on_evaluation)
 
@@ -422,23 +430,51 @@ def _released_scores(folder: RunFolder, trainer: Trainer) -> ReleasedScores | No
 def _fit(
     folder: RunFolder, trainer: Trainer, data: Prepared, show_progress: bool, on_evaluation: OnEvaluation | None = None
 ) -> Run:
+    has_model = folder.model_path.exists()
+
     def save(trainer: Trainer) -> None:
-        save_checkpoint(
-            folder.checkpoints,
-            trainer.progress.step,
+        note, last_good = trainer.progress_note(), trainer.progress.last_good if trainer.config.max_rollbacks else None
+        writer.submit(
+            "checkpoint",
             trainer.tensors(),
-            trainer.progress_note(),
-            keep=trainer.config.keep_checkpoints,
+            lambda tensors: save_checkpoint(
+                folder.checkpoints,
+                note["step"],
+                tensors,
+                note,
+                keep=trainer.config.keep_checkpoints,
+                last_good=last_good,
+            ),
         )
-        if not folder.model_path.exists():
+        if not has_model and trainer.progress.step:
             save_best(trainer)
 
     def save_best(trainer: Trainer) -> None:
+        nonlocal has_model
+        has_model, progress = True, trainer.progress
         tuned = trainer.settings.finetune
         own = trained_weights(trainer.model) if tuned and tuned.is_adapter else weights_of(trainer.model)
-        write_tensors(folder.model_path, {**own, **trainer.ema.tensors()}, {"step": trainer.progress.step})
+        note = {"step": progress.step, **({"rollbacks": progress.num_rollbacks} if progress.num_rollbacks else {})}
+        writer.submit(
+            "model", {**own, **trainer.ema.tensors()}, lambda tensors: write_tensors(folder.model_path, tensors, note)
+        )
+
+    def load(step: int) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+        writer.wait()
+        return load_checkpoint(folder.checkpoints, at_most=step)
+
+    def should_stop() -> bool:
+        writer.raise_error()
+        return bool(interruption)
 
     def observe(line: Mapping[str, Any]) -> None:
+        progress = trainer.progress
+        if progress.num_rollbacks:
+            line = {**line, "rollbacks": progress.num_rollbacks}
+        if "rolled_back_from" in line:
+            folder.rewind(progress.step, progress.num_rollbacks - 1, kept=(progress.best_step, progress.kept_rollbacks))
+            folder.add_metrics(line)
+            return
         folder.add_metrics(line)
         display.update(line, trainer.used())
         if "valid_loss" in line or "valid_score" in line:
@@ -446,12 +482,13 @@ def _fit(
             if "valid_score" in line:
                 scores[line["valid_metric"]] = line["valid_score"]
             more = {"release": line["release"]} if "release" in line else {}
-            folder.ledger.add("valid", "training", f"step {line['step']}", scores, **more)
+            name = weights_name(line["step"], progress.num_rollbacks)
+            folder.ledger.add("valid", "training", name, scores, **more)
         elif trainer.config.minutes is None:
             estimate.add(line, trainer.used())
-        if writer is not None:
-            for name in line.keys() - {"step", "valid_metric", "release"}:
-                writer.add_scalar(name, line[name], line["step"])
+        if tensorboard is not None:
+            for name in line.keys() - {"step", "valid_metric", "release", "rollbacks"}:
+                tensorboard.add_scalar(name, line[name], line["step"])
         if "valid_loss" in line and line["step"] and on_evaluation is not None:
             on_evaluation(line["step"], line["valid_loss"])
 
@@ -464,14 +501,17 @@ def _fit(
     with (
         listen() as interruption,
         TrainingDisplay(is_shown=show_progress) as display,
-        _tensorboard(folder, trainer) as writer,
+        _tensorboard(folder, trainer) as tensorboard,
         threads(torch.get_num_threads()),
     ):
         try:
-            outcome = trainer.fit(
-                observe, save=save, save_best=save_best, should_stop=lambda: bool(interruption),
-                release=None if record is None else release,
-            )  # fmt: skip
+            with BackgroundWriter() as writer:
+                outcome = trainer.fit(
+                    observe, save=save, save_best=save_best, should_stop=should_stop, load=load,
+                    release=None if record is None else release,
+                )  # fmt: skip
+        except WriteError as error:
+            raise WriteError(f"{error}; free some space, then resume {folder.path}") from None
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -487,9 +527,19 @@ def _fit(
     steps = outcome.progress.step
     log_info(
         f"trained {steps:,} {'step' if steps == 1 else 'steps'} in {format_duration(outcome.progress.seconds)}: "
-        f"{outcome.reason}; weights of step {outcome.progress.best_step:,} kept"
+        f"{outcome.reason}; {_describe_kept(outcome.progress.best_step)} kept"
     )
     return _report(folder, trainer, data)
+
+
+def _describe_kept(step: int) -> str:
+    """Which weights were kept.
+
+    Example:
+        >>> _describe_kept(1_200), _describe_kept(0)
+        ('weights of step 1,200', 'no step has improved on the first weights, which are')
+    """
+    return f"weights of step {step:,}" if step else "no step has improved on the first weights, which are"
 
 
 def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
@@ -502,15 +552,16 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     folder.write_baseline(baseline)
     path = write_run_report(run, evaluation, training=data)
     if baseline is not None and not baseline.is_beaten:
-        log_warning(f"{baseline.sentence}; most likely to help: {', '.join(baseline.advice)}")
+        advice = f"; most likely to help: {', '.join(baseline.advice)}" if baseline.advice else ""
+        log_warning(f"{baseline.sentence}{advice}")
+    if failure := describe_failure(run, evaluation):
+        log_warning(failure)
     headline = evaluation.scores[evaluation.headline]
     rows = f" ({len(evaluation.rows):,} rows)" if run.task.has_targets else ""
     log_info(f"validation {score_label(headline.name)}{rows}: {headline.format_value()}")
     if baseline is not None and baseline.is_beaten:
         log_info(baseline.sentence)
     log_info(f"report: {path}")
-    if failure := describe_failure(run, evaluation):
-        log_warning(failure)
     return run
 
 
@@ -536,7 +587,11 @@ def _baseline(run: Run, trainer: Trainer, data: Prepared, evaluation: Evaluation
     found = compare_with_baseline(run.task, data, evaluation.rows, [evaluation.examples], evaluation.headline)
     if found is None or found.is_beaten:
         return found
-    return replace(found, advice=advise(run.settings, run.task, data, used=trainer.used()))
+    num_scored = len(evaluation.rows) if run.task.has_targets and found.verdict == "not significant" else None
+    advice = advise(
+        run.settings, run.task, data, used=trainer.used(), num_scored=num_scored, is_perfect=found.is_perfect
+    )
+    return replace(found, advice=advice)
 
 
 def _require_same_run(before: ResolvedSettings, after: ResolvedSettings) -> None:
@@ -580,8 +635,8 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _require_space(folder: RunFolder, num_parameters: int, num_checkpoints: int) -> None:
-    """The checkpoints of four numbers a parameter, one more being written, and the model."""
-    needed = num_parameters * 4 * (4 * (num_checkpoints + 1) + 1)
+    """The checkpoints of four numbers a parameter, one to return to and one that is being written, and the model."""
+    needed = num_parameters * 4 * (4 * (num_checkpoints + 2) + 1)
     existing = next(parent for parent in (folder.path, *folder.path.absolute().parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:

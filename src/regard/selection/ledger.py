@@ -24,7 +24,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from regard.errors import DeviceError, RunError
+from regard.errors import RunError, WriteError
 from regard.files import load_json, write_atomically
 
 LedgerLine = dict[str, Any]
@@ -90,12 +90,12 @@ class Ledger:
                     _write_all(file, json.dumps(line, ensure_ascii=False).encode() + b"\n")
                     os.fsync(file.fileno())
                     write_atomically(self._head_path, f"{len(lines) + 1} {line['chain']}\n".encode())
-                except (OSError, DeviceError):
+                except (OSError, WriteError):
                     os.truncate(file.fileno(), end)  # the whole line or nothing
                     raise
         except OSError as error:
             reason = error.strerror or error
-            raise DeviceError(f"cannot write {self.path}: {reason}; the existing file is unchanged") from None
+            raise WriteError(f"cannot write {self.path}: {reason}; the existing file is unchanged") from None
         return line
 
     def read(self) -> list[LedgerLine]:
@@ -226,6 +226,17 @@ def chain_hash(before: str, line: Mapping[str, Any]) -> str:
     content = {name: value for name, value in line.items() if name != "chain"}
     text = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(f"{before}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def weights_name(step: int, rollbacks: int = 0) -> str:
+    """The name of the weights of a step, as a candidate: after training has returned to a checkpoint, others.
+
+    Example:
+        >>> weights_name(200), weights_name(200, 2)
+        ('step 200', 'step 200 after 2 rollbacks')
+    """
+    after = f" after {rollbacks} rollback{'' if rollbacks == 1 else 's'}" if rollbacks else ""
+    return f"step {step}{after}"
 
 
 def candidates_in(lines: Iterable[LedgerLine], role: str = "valid") -> set[str]:

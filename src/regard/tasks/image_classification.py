@@ -42,7 +42,7 @@ from regard.tasks.capabilities import ExportGraph, LabeledVectors
 from regard.tasks.choices import MUON_REASON, Defaults, DefaultsContext
 from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
-from regard.tasks.images import ImageTask, ShuffledImages, choose_flips, draw_offsets
+from regard.tasks.images import ImageTask, ShuffledImages, choose_flips, draw_offsets, picture_samples
 from regard.tasks.task import (
     PLAIN,
     Detection,
@@ -284,6 +284,9 @@ class ImageClassification(ImageTask[ImageClassificationSettings]):
     def report(self, model: Any, data: EvaluationData) -> ReportContent:
         table = confusion_table(self.label_codec, data)
         return ReportContent(samples=self.samples(model, data), confusion=table, facts=self.facts())
+
+    def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
+        return picture_samples(super().samples(model, data))
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return ServerSchema(("path",), labels=tuple(self.label_codec.labels), output="label", reads_files=True)

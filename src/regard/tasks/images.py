@@ -7,6 +7,7 @@ Dimensions: `batch` images, `channels`, `height` and `width` of each.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from regard.baselines.linear import check_flips
 from regard.data.codecs.labels import LabelCodec
 from regard.data.codecs.pixels import PixelCodec
-from regard.data.formats.images import ImageConfig
+from regard.data.formats.images import ImageConfig, is_data_uri, read_image, to_data_uri
 from regard.data.image_sources import ImageSource
 from regard.data.permutation import mix, permute
 from regard.data.prepare import Prepared
@@ -35,6 +36,8 @@ IMAGES_FOR_FLIPS = 4_000
 """Images from which it is decided whether images are mirrored in training."""
 _AUGMENTATION = 1
 """Augmentation has random numbers of its own, beside those of the order of the images."""
+_SHOWN, _THUMBNAIL = 60, 64
+"""Images that a report shows, and their height and width."""
 _DECIDED_FLIPS: WeakKeyDictionary[ImageStore, bool] = WeakKeyDictionary()
 """Defaults are computed more than once for the same images."""
 
@@ -99,6 +102,27 @@ class ImageTask(Task[ImageTaskSettingsT], ABC):
         """The images that are evaluated at once."""
         at_once = max(1, EVALUATION_TOKENS // self.image.num_positions)
         return [range(start, min(start + at_once, num_images)) for start in range(0, num_images, at_once)]
+
+
+def picture_samples(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Samples whose `source` is an image, wrong ones first, each with a small copy of it."""
+    wrong, right = ([each for each in samples if each["right"] is is_right] for is_right in (False, True))
+    return [
+        {**each, "source": name_of_image(each["source"], number), "image": _thumbnail(each["source"])}
+        for number, each in enumerate([*wrong[: _SHOWN // 2], *right[: _SHOWN // 2]], start=1)
+    ]
+
+
+def name_of_image(image: str, number: int) -> str:
+    """The name of its file; a number for an image without one."""
+    return f"image {number:,}" if is_data_uri(image) else Path(image).name
+
+
+def _thumbnail(image: str) -> str:
+    """A small copy of an image, as a data URI."""
+    config = ImageConfig(size=_THUMBNAIL, patch_size=_THUMBNAIL)
+    is_small = is_data_uri(image) and len(image) < _THUMBNAIL**2
+    return image if is_small else to_data_uri(read_image(image, config).transpose(1, 2, 0))
 
 
 def choose_flips(wanted: bool | None, store: Any) -> bool:

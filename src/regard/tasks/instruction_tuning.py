@@ -243,7 +243,8 @@ class InstructionTuning(TextTask[InstructionTuningSettings]):
     def fit_codecs(self, data: FitData) -> dict[str, Codec]:
         """The tokenizer is trained on what the template writes, its own words included."""
         rendered = (
-            render_chat(self.chat_template, conversation_of(row[0], row[1]), _BLANK_TOKENS) for row in data.sample()
+            render_chat(self.chat_template, conversation_of(row[0], row[1]), _BLANK_TOKENS)
+            for row in data.whole_sample()
         )
         return {"text": fit_tokenizer(rendered, self.settings, data)}
 

@@ -81,7 +81,7 @@ def detect_task(
     if not found:
         raise UnknownTaskError(
             f"{_describe(summary)}; no task recognizes this: name the columns of an input and a target, and one of "
-            f"{', '.join(TASKS.names())}"
+            f"{', '.join(_tasks_of_tables())}{_describe_numbers(summary)}"
         )
     *_, name, reason = max(found)
     return name, reason
@@ -90,3 +90,16 @@ def detect_task(
 def _describe(summary: DetectionSummary) -> str:
     columns = summary.describe_columns()
     return f"{summary.name} has {columns}" if columns else f"{summary.name} is neither a table, text nor images"
+
+
+def _tasks_of_tables() -> list[str]:
+    """The tasks that a table of texts is likely to be for, where it does not say so."""
+    return [task.name for task in TASKS if task.input_kind == "tokens" and task.receives_imports]
+
+
+def _describe_numbers(summary: DetectionSummary) -> str:
+    """What is missing in a table of numbers, with or without a label, that has neither a text nor a time."""
+    kinds = {column.kind for column in summary.columns}
+    if "numbers" not in kinds or kinds - {"numbers", "labels"}:
+        return ""
+    return "; numbers are read as a series, which has a column of time: a table of features has no sequence to model"

@@ -32,9 +32,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from regard.baselines.baseline import Baseline
+from regard.baselines.pairs import TextSimilarity, fit_similarity
 from regard.data.batches import batches_by_length
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.text import TextCodec
+from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows, Source, open_source
 from regard.errors import ConfigError
@@ -45,7 +48,17 @@ from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, Pool, build_body, default_pooling, pooled
 from regard.tasks.choices import Defaults, DefaultsContext
 from regard.tasks.content import Prediction, ServerSchema
-from regard.tasks.task import EVALUATION_TOKENS, NUM_SAMPLES, PLAIN, EvaluationData, Likelihoods, Objective, to_device
+from regard.tasks.detection import DetectionSummary
+from regard.tasks.task import (
+    EVALUATION_TOKENS,
+    NUM_SAMPLES,
+    PLAIN,
+    Detection,
+    EvaluationData,
+    Likelihoods,
+    Objective,
+    to_device,
+)
 from regard.tasks.text import (
     TextBatch,
     TextSettings,
@@ -120,6 +133,12 @@ class SentenceEmbedding(TextTask[SentenceEmbeddingSettings]):
     head_kind = "vector"
     objectives = frozenset()
 
+    @classmethod
+    def detect(cls, summary: DetectionSummary) -> Detection | None:
+        if summary.columns_given or not {"anchor", "positive"} <= set(summary.names):
+            return None
+        return Detection("columns anchor and positive", confidence=0.9)
+
     def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
         return open_source(config, self.roles, rows)
 
@@ -189,6 +208,17 @@ class SentenceEmbedding(TextTask[SentenceEmbeddingSettings]):
 
     def examples(self, data: EvaluationData) -> Examples:
         return Examples(extras={"ranks": data.likelihoods.ranks})
+
+    def baseline(self, data: Prepared) -> Baseline:
+        return fit_similarity([(row[0], row[1]) for row in data.train_rows()])
+
+    def baseline_examples(self, baseline: Baseline, rows: Sequence[Sequence[str]]) -> Examples:
+        """The ranks by the similarity of the texts; equal texts are left out of them, as they are of the model's."""
+        assert isinstance(baseline, TextSimilarity)
+        similarities = baseline.compare([row[0] for row in rows], [row[1] for row in rows])
+        hashes = [[zlib.crc32(np.array(ids).tobytes()) for ids in side] for side in self.encode_rows(rows)]
+        ranks = rank_matches(similarities, np.eye(len(rows)), duplicates=np.array(hashes))
+        return Examples(extras={"ranks": tuple(ranks.tolist())})
 
     def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
         """Texts, their partners, and the nearest of all partners; errors first."""

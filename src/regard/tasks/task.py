@@ -57,6 +57,7 @@ class TaskSettings(Settings):
     """The `[task]` section of run.toml: the name of the task, and the settings of its own."""
 
     name: str
+    """The task, as `--task` takes it."""
 
 
 @dataclass(frozen=True)

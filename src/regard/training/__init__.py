@@ -7,7 +7,7 @@ ema                             the exponential moving average of the weights
 finetuning                      training that starts from weights, or from embeddings, of another run
 precision                       the device, its precision and its threads
 checkpoints                     tensors on disk, written atomically and checked by hash
-interruption                    Ctrl-C and SIGTERM
+interruption                    Ctrl-C, SIGTERM and SIGHUP
 """
 
 from regard.training.checkpoints import read_tensors, write_tensors

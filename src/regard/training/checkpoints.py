@@ -3,27 +3,37 @@
 A file is written under another name, flushed to the disk, and renamed: a crash
 at any point leaves the previous file. Its header has a JSON note, and a SHA-256 of
 the note and of every tensor's name, dtype, shape and bytes.
+
+Files have the format of safetensors. They are written tensor by tensor, without a copy of
+all of them in memory, and without Python's global lock, so that a thread can write
+while training continues; `safetensors.torch.save` needs both.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, WriteError
 from regard.files import load_json, write_atomically
 from regard.logging import log_warning
 
 _HEADER = "regard"
+_DTYPES = {
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.int32: "I32", torch.int64: "I64",
+    torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64", torch.complex64: "C64",
+    torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
+"""The names of types in safetensors."""
 _SPARE_NUMBERS, _NUMBERS_PER_BYTE, _NUMBERS_PER_TENSOR = 1 << 26, 4, 256
 """A model may have so many numbers that its file does not have, such as tables of positions; so many for each byte of
 the file; and a tensor counts as so many more, since making it takes time."""
@@ -50,7 +60,28 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, 
     text = json.dumps(note)
     # One entry: safetensors writes several in any order, and the same weights should be the same bytes.
     header = json.dumps({"sha256": _digest(on_cpu, text), "note": text})
-    write_atomically(path, save(on_cpu, metadata={_HEADER: header}))
+    write_atomically(path, _serialized(on_cpu, {_HEADER: header}))
+
+
+def _serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """A safetensors file in parts: the length of the header, the header, and the bytes of each tensor."""
+    # The largest elements first, so that every tensor is aligned.
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name in names:
+        tensor, start = tensors[name], end
+        end += tensor.numel() * tensor.element_size()
+        dtype = _DTYPES.get(tensor.dtype)
+        if dtype is None:
+            raise CheckpointError(f"{name} has dtype {tensor.dtype}, which is not stored")
+        entries[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    header = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    header += b" " * (-len(header) % 8)
+    yield len(header).to_bytes(8, "little")
+    yield header
+    for name in names:
+        yield _bytes_of(tensors[name])
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -97,21 +128,43 @@ def note_of(path: Path) -> dict[str, Any]:
 
 
 def save_checkpoint(
-    folder: Path, step: int, tensors: Mapping[str, Tensor], note: Mapping[str, Any], *, keep: int = 2
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Tensor],
+    note: Mapping[str, Any],
+    *,
+    keep: int = 2,
+    last_good: int | None = None,
 ) -> None:
-    """Write the checkpoint of a step, then delete all but the `keep` newest ones, and incomplete files."""
-    folder.mkdir(exist_ok=True)
-    newest = folder / f"step-{step:09d}.safetensors"
+    """Write the checkpoint of a step, then delete others, and incomplete files.
+
+    Args:
+        folder: The folder of the checkpoints.
+        step: The step.
+        tensors: The training state.
+        note: The progress.
+        keep: The number of the newest checkpoints that stay; that of step 0 is not one of them.
+        last_good: The step of another one that stays: the one that training returns to when it diverges.
+    """
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"cannot create {folder}: {error.strerror or error}") from None
+    newest, start = _path_of(folder, step), _path_of(folder, 0)
     write_tensors(newest, tensors, note)
-    kept = [path for path in checkpoint_paths(folder) if path <= newest][-keep:]
-    # Checkpoints of later steps are from a run that was resumed from an earlier one.
+    kept = [path for path in checkpoint_paths(folder) if start < path <= newest][-keep:] or [newest]
+    if last_good is not None:
+        kept.append(_path_of(folder, last_good))
+    # Checkpoints of later steps are from a run that was resumed from an earlier one, or has returned to it.
     for path in {*checkpoint_paths(folder), *folder.glob("*.part")} - set(kept):
         path.unlink()
 
 
-def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The newest checkpoint that is not damaged; damaged ones are skipped with a warning."""
+def load_checkpoint(folder: Path, *, at_most: int | None = None) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The newest checkpoint, of the step `at_most` or an earlier one; damaged ones are skipped with a warning."""
     paths = checkpoint_paths(folder)
+    if at_most is not None:
+        paths = [path for path in paths if path <= _path_of(folder, at_most)]
     for path in reversed(paths):
         try:
             return read_tensors(path)
@@ -208,6 +261,10 @@ def _parsed(header: str) -> dict[str, Any]:
         return {}
 
 
+def _path_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:09d}.safetensors"
+
+
 def checkpoint_paths(folder: Path) -> list[Path]:
     """The checkpoints of a run, the oldest first."""
     return sorted(folder.glob("step-*.safetensors"))
@@ -218,5 +275,9 @@ def _digest(tensors: Mapping[str, Tensor], note: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(_bytes_of(tensor))
     return digest.hexdigest()
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data

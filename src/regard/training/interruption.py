@@ -1,4 +1,8 @@
-"""Ctrl-C and SIGTERM: finish the step, save and exit. A second Ctrl-C exits at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: finish the step, save and exit. A second Ctrl-C exits without saving.
+
+A scheduler may send SIGTERM more than once before it kills: the state is saved all the same. SIGHUP, which a process
+gets when its terminal is closed, stays ignored under `nohup`.
+"""
 
 import signal
 import threading
@@ -19,18 +23,21 @@ class Interruption:
 
 @contextmanager
 def listen() -> Iterator[Interruption]:
-    """Record Ctrl-C and SIGTERM inside the context, instead of ending the process."""
+    """Record Ctrl-C, SIGTERM and SIGHUP inside the context, instead of ending the process."""
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
         yield interruption  # Python handles signals in the main thread only
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        if interruption:
+        if interruption and number == signal.SIGINT:
             raise KeyboardInterrupt
-        interruption.signal = signal.Signals(number)
+        interruption.signal = interruption.signal or signal.Signals(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield interruption
     finally:

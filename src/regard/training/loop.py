@@ -10,6 +10,7 @@ was interrupted anywhere continues as if it had not been.
 """
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,15 +21,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.data.formats.messages import format_count
 from regard.data.permutation import mix
 from regard.data.prepare import Prepared
-from regard.errors import CheckpointError, ConfigError, RunError
+from regard.errors import CheckpointError, ConfigError, DivergedError
 from regard.evaluation.registry import find_metric
-from regard.logging import log_info
+from regard.logging import log_info, log_warning
 from regard.selection.releases import Release, Thresholdout
 from regard.tasks.capabilities import PartSolver, RolloutTask, StatefulTask, capability
 from regard.tasks.task import Batch, Batches, Likelihoods, SelectionScore, Task
 from regard.training.checkpoints import copy_weights, resize_buffers, trained_weights, weights_digest
+from regard.training.divergence import HIGH_LINES, RATE_FACTOR, RECENT_LINES, LoadState, is_high, roll_back
 from regard.training.ema import WeightAverage
 from regard.training.finetuning import lr_multipliers
 from regard.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
@@ -66,6 +69,8 @@ class Progress:
     """The best score so far, negated where lower is better; None where weights are selected by loss."""
     best_step: int = 0
     """The step of the kept weights."""
+    kept_rollbacks: int = 0
+    """The value of `num_rollbacks` at that step."""
     kept_loss: float = math.inf
     kept_score: float | None = None
     num_worse: int = 0
@@ -87,6 +92,18 @@ class Progress:
     """When the last line of figures was written."""
     window: list[tuple[Tensor, int, int]] = field(default_factory=list)
     """The summed loss, and the number of targets and of tokens, of each step since then."""
+    last_good: int = 0
+    """The step of the checkpoint that training returns to if it diverges."""
+    num_rollbacks: int = 0
+    """How often it has."""
+    num_skipped: int = 0
+    """The batches that were seen before it did, and are not repeated."""
+    first_loss: float | None = None
+    """That of the first line of figures."""
+    recent_losses: list[float] = field(default_factory=list)
+    """Those of the last lines of figures, without those that are far above the others."""
+    num_high: int = 0
+    """Lines in a row whose loss is."""
 
     def add_release(self, rank: float | None) -> bool:
         """Record an evaluation of which a mechanism releases `rank`; returns whether the weights are the ones to keep.
@@ -97,7 +114,7 @@ class Progress:
         is_best = self.kept_score is None or (rank is not None and rank > self.kept_score)
         self.num_worse = 0 if is_best and rank is not None else self.num_worse + 1
         if is_best:
-            self.best_step, self.kept_score = self.step, rank
+            self.best_step, self.kept_rollbacks, self.kept_score = self.step, self.num_rollbacks, rank
             self.best_score = rank
         return is_best
 
@@ -120,7 +137,8 @@ class Progress:
         if quality is not None:
             self.best_score = quality if self.best_score is None else max(self.best_score, quality)
         if is_best:
-            self.best_step, self.kept_loss, self.kept_score = self.step, loss, quality
+            self.best_step, self.kept_rollbacks = self.step, self.num_rollbacks
+            self.kept_loss, self.kept_score = loss, quality
         return is_best
 
 
@@ -162,6 +180,7 @@ class Trainer:
         )
         self.progress = Progress()
         self._release: Releaser | None = None
+        self._can_roll_back = False
         self._ahead = BatchPrefetcher(self.batches, is_threaded=hardware.device.type == "cuda")
 
     def fit(
@@ -172,8 +191,11 @@ class Trainer:
         save_best: Callable[["Trainer"], None] = lambda trainer: None,
         should_stop: Callable[[], bool] = lambda: False,
         release: Releaser | None = None,
+        load: LoadState | None = None,
     ) -> Outcome:
         """Train until the budget is used, early stopping ends the run, or `should_stop` returns True.
+
+        Training that diverges returns to an earlier state, if there is one, at a lower learning rate.
 
         Args:
             observe: Called with a dictionary of figures every few steps, and after each evaluation.
@@ -181,10 +203,27 @@ class Trainer:
             save_best: Called when the validation score, or the loss, is the best so far.
             should_stop: Called after each step.
             release: Returns what may be used and shown of a score; needed where the settings have a mechanism.
+            load: Returns a state that `save` has saved; without it, training that diverges is an error.
         """
         if (self.config.mechanism is None) != (release is None):
             raise ConfigError("a run whose settings have a mechanism needs what releases its scores, and no other does")
         self._release = release
+        while True:
+            self._can_roll_back = load is not None and self.progress.num_rollbacks < self.config.max_rollbacks
+            try:
+                return self._fit(observe, save, save_best, should_stop)
+            except DivergedError as error:
+                line = roll_back(self, error, load)
+            observe(line)
+
+    def _fit(
+        self,
+        observe: Callable[[Mapping[str, Any]], None],
+        save: Callable[["Trainer"], None],
+        save_best: Callable[["Trainer"], None],
+        should_stop: Callable[[], bool],
+    ) -> Outcome:
+        """The same; a `DivergedError` if the loss or the weights are not finite, or the loss has exploded."""
         progress = self.progress
         clock = time.perf_counter() - progress.seconds
         last_save, save_seconds = progress.seconds, 0.0
@@ -202,6 +241,8 @@ class Trainer:
             if isinstance(self.task, RolloutTask):  # it samples answers: the time of a pass over the rows says nothing
                 progress.evaluation_seconds = time.perf_counter() - before
         reason = self._reason_to_stop()
+        if progress.step == 0 and reason is None and self._can_roll_back:
+            save(self)
         chooser = self._thread_chooser()
         while reason is None:
             before = time.perf_counter()
@@ -225,8 +266,11 @@ class Trainer:
             is_due = self._is_checkpoint_due(progress.seconds - last_save, save_seconds) or reason or is_stopped
             if is_due and not self._has_diverged:  # of a run that diverged, the checkpoint before is kept
                 before = time.perf_counter()
-                self._require_finite_weights()
-                save(self)
+                is_fixed = progress.step % self._checkpoint_steps == 0 or reason is not None
+                if self._has_finite_weights(is_required=is_fixed):
+                    if is_fixed and not progress.num_high:
+                        progress.last_good = progress.step
+                    save(self)
                 last_save, save_seconds = progress.seconds, time.perf_counter() - before
             if is_stopped:
                 return Outcome(progress, "interrupted", is_finished=False)
@@ -304,7 +348,7 @@ class Trainer:
     def progress_note(self) -> dict[str, Any]:
         """The progress as JSON."""
         window = [(float(loss), targets, tokens) for loss, targets, tokens in self.progress.window]
-        return {**vars(self.progress), "window": window}
+        return {**vars(self.progress), "window": window, "recent_losses": list(self.progress.recent_losses)}
 
     def restore(self, tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
         """Restore a state from `tensors` and `progress_note`."""
@@ -317,6 +361,7 @@ class Trainer:
         resize_buffers(self.model, parts["model"])
         copy_weights(trained_weights(self.model), parts["model"])
         self.ema.restore(parts["ema"])
+        self.updater.reset()
         restore_optimizer(self.optimizer, self.model, parts["optimizer"])
         if carried := parts["state"]:
             self.updater.carried = {0: [carried[str(n)].to(self.hardware.device) for n in range(len(carried))]}
@@ -361,7 +406,8 @@ class Trainer:
 
     def _is_new(self) -> bool:
         """Whether nothing was computed yet, in this process or before it."""
-        return self.progress.step == 0 and self.progress.best_loss == math.inf
+        progress = self.progress
+        return progress.step == 0 and progress.best_loss == math.inf and not progress.num_rollbacks
 
     def _solve(self) -> bool:
         """Whether a new model has parts that were solved; not where no validation rows may weight them."""
@@ -405,7 +451,7 @@ class Trainer:
         """One update; the summed loss, and the number of targets and of tokens in it."""
         config = self.config
         torch.manual_seed(mix(config.seed, step))
-        first = (step - 1) * config.accumulate
+        first = (step - 1) * config.accumulate + self.progress.num_skipped
         batches = [self.training_batch(first + index) for index in range(config.accumulate)]
         decay, progress = self.ema.decay_at(step), self.used(step - 1)
         total = self.updater.update(batches, learning_rate=self._learning_rate(step), decay=decay, progress=progress)
@@ -419,7 +465,7 @@ class Trainer:
         return ThreadChooser(torch.get_num_threads())
 
     def _learning_rate(self, step: int) -> float:
-        return self.config.learning_rate * self._lr_multiplier(step)
+        return self.config.learning_rate * self._lr_multiplier(step) * RATE_FACTOR**self.progress.num_rollbacks
 
     def _lr_multiplier(self, step: int) -> float:
         """That of the schedule and, once early stopping has begun a cooldown, at most that of the cooldown."""
@@ -474,16 +520,23 @@ class Trainer:
         step, config = self.progress.step, self.config
         if since_save > _CHECKPOINT_SECONDS:
             return True
-        if config.checkpoint_every is not None:
-            return step % config.checkpoint_every == 0
-        is_cheap = config.minutes is None or save_seconds <= _CHECKPOINT_SHARE * since_save
-        return step % _CHECKPOINT_STEPS == 0 and is_cheap
+        is_cheap = (
+            config.checkpoint_every is not None
+            or config.minutes is None
+            or save_seconds <= _CHECKPOINT_SHARE * since_save
+        )
+        return step % self._checkpoint_steps == 0 and is_cheap
+
+    @property
+    def _checkpoint_steps(self) -> int:
+        return self.config.checkpoint_every or _CHECKPOINT_STEPS
 
     def _line(self, clock: float) -> dict[str, Any]:
         """The figures of the steps since the last line."""
         progress = self.progress
         losses, targets, tokens = (sum(each) for each in zip(*progress.window, strict=True))
         loss = self._finite(float(losses) / targets, "loss")
+        self._watch(loss)
         self.hardware.synchronize()
         progress.tokens += tokens
         progress.window = []
@@ -532,18 +585,47 @@ class Trainer:
         with self.ema.applied(), self.hardware.autocast():
             self.task.blend(self.model, self.task.validation_batches(self.data), self.hardware.device)
 
+    def _watch(self, loss: float) -> None:
+        """Raise if the loss of the last steps has exploded and training can return to a checkpoint."""
+        progress = self.progress
+        if not self.config.max_rollbacks or isinstance(self.task, RolloutTask):  # whose loss is not one of a model
+            return
+        if progress.first_loss is None:
+            progress.first_loss = loss
+        if not is_high(loss, progress.first_loss, progress.recent_losses):
+            progress.num_high = 0
+            progress.recent_losses = [*progress.recent_losses, loss][-RECENT_LINES:]
+            return
+        progress.num_high += 1
+        if progress.num_high < HIGH_LINES:
+            return
+        usual = statistics.median(progress.recent_losses)
+        reason = f"the loss is {loss:.4g} at step {progress.step}, and was {usual:.4g}"
+        if self._can_roll_back:
+            raise DivergedError(reason, self._advice)
+        if progress.num_high == HIGH_LINES:
+            log_warning(f"{reason}: {self._advice}")
+
     def _finite(self, value: float, what: str) -> float:
         if not math.isfinite(value):
-            raise RunError(
-                f"the {what} is {value} at step {self.progress.step}: "
-                f"a lower train.learning_rate than {self.config.learning_rate:.1e} may help"
-            )
+            raise DivergedError(f"the {what} is {value} at step {self.progress.step}", self._advice)
         return value
 
-    def _require_finite_weights(self) -> None:
-        """The loss is of the weights before a step; a checkpoint has those after it."""
-        for weight in self.model.parameters():
-            self._finite(float(weight.detach().sum()), "sum of some weights")
+    @property
+    def _advice(self) -> str:
+        return f"a lower train.learning_rate than {self.config.learning_rate:.1e} may help"
+
+    def _has_finite_weights(self, *, is_required: bool) -> bool:
+        """Whether the weights may be saved: the loss is of those before a step, and a checkpoint has those after it.
+
+        Required where that does not depend on the clock or on a signal, so that a run that is interrupted diverges
+        at the same step as one that is not. Elsewhere the checkpoint before is kept.
+        """
+        sums = torch.stack([weight.detach().sum().float() for weight in self.model.parameters()])
+        total = float(sums[~sums.isfinite()][:1].sum())
+        if is_required:
+            self._finite(total, "sum of some weights")
+        return math.isfinite(total)
 
     @property
     def _has_diverged(self) -> bool:
@@ -572,7 +654,7 @@ class Trainer:
         config, progress = self.config, self.progress
         if config.minutes and progress.seconds >= 60 * config.minutes:
             return "time limit reached"
-        return f"{progress.step:,} steps completed"
+        return f"{format_count(progress.step, 'step')} completed"
 
 
 class BatchPrefetcher:

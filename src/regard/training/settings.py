@@ -94,6 +94,7 @@ class TrainConfig(Settings):
     Unset: 0.998 for sequence-to-sequence models and for images on a GPU, 0.98 for language models, 0.99 for others; for
     fine-tuning 0, but on a GPU with 1,000 rows or more an average over 0.4 of the steps, at most 500."""
     seed: int = 0
+    """The seed of the initial weights, of dropout and of the order of the rows."""
     evaluate_every: int | None = Field(default=None, ge=1)
     """Steps between evaluations on the validation rows. Unset: 200; for fine-tuning a twelfth of all steps; under a
     time limit by the clock, about 25 evaluations that take at most a tenth of the time."""
@@ -103,6 +104,9 @@ class TrainConfig(Settings):
     keep_checkpoints: int = Field(default=2, ge=2)
     """The newest checkpoints that are kept: one, and another in case it is damaged; more to measure what changes in
     training (`regard lab curvature`)."""
+    max_rollbacks: int = Field(default=3, ge=0)
+    """How often training that diverges (a loss or weights that are not finite, or a loss that has exploded) returns to
+    the last checkpoint, each time at half the learning rate; 0 makes the first divergence an error."""
     device: DeviceName = "auto"
     """auto, cpu, cuda, or cuda:1 and so on."""
     precision: PrecisionName = "auto"
@@ -163,7 +167,7 @@ class Provenance(Settings):
     created: str
     hardware: str
     notes: list[str]
-    """What was inferred, left out or found in two sets when the data was read."""
+    """What was detected, chosen, left out or found in two sets before training, with the reasons."""
     columns: list[str] = Field(default_factory=list)
     """The columns of the training table that were used, by name, in the order in which the task needs them."""
 
@@ -172,7 +176,7 @@ class ResolvedSettings(Settings):
     """All settings of a run, each with a value: `run.toml` without its `[provenance]`."""
 
     preset: str
-    """The named shape that [model] was based on."""
+    """The preset that [model] is based on."""
     task: SerializeAsAny[TaskSettings]
     model: SerializeAsAny[ModelConfig]
     head: HeadConfig
@@ -180,6 +184,7 @@ class ResolvedSettings(Settings):
     train: TrainConfig
     generate: GenerationConfig = Field(default_factory=GenerationConfig)
     finetune: FinetuneConfig | None = None
+    """Only for `regard finetune`, which sets the base."""
 
     @property
     def is_probe_alone(self) -> bool:

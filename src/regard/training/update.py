@@ -94,6 +94,13 @@ class Updater:
         torch.set_rng_state(state)
         self.carried.clear()
 
+    def reset(self) -> None:
+        """Forget what refers to a training state that is replaced: the optimizer's, CUDA graphs, a carried state."""
+        for optimizer in getattr(self.optimizer, "optimizers", [self.optimizer]):
+            optimizer.state.clear()
+        self._graphs.clear()
+        self.carried.clear()
+
     def _eager(self, batches: Sequence[Batch], decay: float) -> Tensor:
         while True:
             try:

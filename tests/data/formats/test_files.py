@@ -175,6 +175,8 @@ def test_the_place_is_counted_in_bytes_and_from_the_mark(tmp_path: Path):
     [
         ("Bär".encode() + "ä".encode()[:1], "(the file ends inside a character)"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "(looks like an old spreadsheet, .xls; save it as .xlsx)"),
+        (b"\xff\xd8\xff\xe0\0\x10JFIF\0", "a folder with a folder for each label, or a table of their paths)"),
+        (b"%PDF-1.4\0", "(looks like a PDF document; extract its text first)"),
         (gzip.compress(b"Hello", mtime=0), "(looks like gzip; let its name end in .gz)"),
         (lzma.compress(b"Hello"), "(looks like xz; let its name end in .xz)"),
     ],

@@ -84,7 +84,7 @@ def test_a_file_is_taken_before_its_compressed_copy(tmp_path: Path):
         ("train.de train.en", ("de", "es"), "has no train.es; it has train.de, train.en"),
         ("train.tsv train.csv", None, "has more than one table to train on: train.csv, train.tsv"),
         ("test.de test.en", ("de", "en"), "has nothing to train on: it needs train.tsv, .csv, .jsonl, .parquet or "
-         ".txt, or one file for each column, such as train.de and train.en"),
+         ".txt, one file for each column, such as train.de and train.en, or a folder of images for each label"),
     ],
 )  # fmt: skip
 def test_a_folder_that_can_be_seen_in_no_way_or_in_several_is_refused(

@@ -424,7 +424,17 @@ SENTENCES = [f"Satz Nummer {number} ist lang" for number in range(12)]
         ([("was", "preis"), ("x", "teuer"), *((f"v{n}", f"{n}") for n in range(12))], True),
         ([("was", "teuer"), ("x", "teuer"), *((f"v{n}", f"{n}") for n in range(12))], False),
         ([("was", "preis"), ("x", "teuer"), *((f"v{n}", f"{n}") for n in range(7))], False),
+        ([("anchor", "positive"), ("a cat", "a kitten"), ("a dog", "a puppy")], True),
+        ([("fine", "positive"), ("a dog", "negative"), ("a long film", "positive")], False),
         ([("subject", "time"), ("p1", "later"), ("p2", "3")], True),
+        # A single word above sentences, beside a word that is none of the labels below it.
+        ([("Kommentar", "Bewertung"), *((text, "gut" if n % 3 else "übel") for n, text in enumerate(SENTENCES))], True),
+        ([("Kommentar", "gut"), *((text, "gut" if n % 3 else "übel") for n, text in enumerate(SENTENCES))], False),
+        ([("Kommentar", "Bewertung"), *((text, f"w{n}") for n, text in enumerate(SENTENCES))], False),
+        (
+            [("so ein Satz", "Bewertung"), *((text, "gut" if n % 3 else "übel") for n, text in enumerate(SENTENCES))],
+            False,
+        ),
     ],
 )
 def test_a_header_is_recognized_by_types_names_and_forms(tmp_path: Path, rows: list[tuple[str, ...]], has_header: bool):

@@ -23,6 +23,7 @@ from regard.evaluation.metrics.text import (
     count_exact_match,
     count_word_errors,
     levenshtein_distance,
+    make_bleu,
 )
 from regard.evaluation.scores import Score, score_counts
 
@@ -274,3 +275,9 @@ def test_bleu_prints_no_advice_of_another_library(caplog: pytest.LogCaptureFixtu
     outputs = ["a dog runs home ."] * 200
     assert count_bleu(outputs, outputs).value == pytest.approx(100)
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("tokenizer", ["13a", "intl", "none"])
+def test_scores_by_bleu_share_a_tokenizer_whose_cache_lives_as_long_as_the_process(tokenizer):
+    assert make_bleu(tokenizer=tokenizer).tokenizer is make_bleu(tokenizer=tokenizer, longest=1).tokenizer
+    assert make_bleu(tokenizer=tokenizer).tokenizer is not make_bleu(tokenizer="char").tokenizer

@@ -299,6 +299,7 @@ def test_a_truncated_file_is_an_error_wherever_it_ends(small_file, tmp_path):
             GGUFFile(path)
 
 
+@pytest.mark.slow
 def test_a_damaged_header_is_an_error_of_one_line(small_file, tmp_path):
     content = small_file.read_bytes()
     header = GGUFFile(small_file).tensors["token_embd.weight"].start

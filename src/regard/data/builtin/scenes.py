@@ -128,7 +128,7 @@ def _grounding(text: str, order: tuple[int, ...], names: list[str], boxes: list[
 
 SCENES_DATA = BuiltinData(
     name="scenes",
-    description=f"pictures of {SIZE} x {SIZE} pixels with colored shapes, two captions of each, and boxes of the words",
+    description=f"images of {SIZE} x {SIZE} pixels with colored shapes, two captions of each, and boxes of the words",
     columns=("image", "caption", "grounding"),
     num_rows=20_000,
     tokenizer="",

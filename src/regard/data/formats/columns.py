@@ -17,8 +17,10 @@ from regard.errors import DataError
 
 # Common names of the columns for each role, likeliest first.
 _SYNONYMS = {
-    "source": "source src input inputs question prompt instruction query article document original text sentence",
-    "target": "target tgt trg output outputs answer completion response summary translation reference label labels",
+    "source": """source src input inputs question prompt instruction query article document original text sentence
+        anchor""",
+    "target": """target tgt trg output outputs answer completion response summary translation reference label labels
+        positive""",
     "text": "text sentence content review document comment tweet input body source src title smiles sequence",
     "aspect": "aspect category target term",
     "image": "image picture img photo file filename path",
@@ -36,6 +38,8 @@ _IDENTIFIERS = "id idx index key guid uid number unnamed:0 __index_level_0__"
 _HEADER_NAMES = """source src target tgt trg text texts label labels input inputs output outputs question answer
     answers prompt completion sentence sentences sentence1 sentence2 premise hypothesis question1 question2 gold_label
     is_duplicate"""
+_PAIR_NAMES = {"anchor", "positive"}
+"""Which are a header together: "positive" alone is a label."""
 _OTHER_NAMES = """caption captions context date entities event event_type image intent lang language lemma name pos
     score split subject subject_id tag tags phonemes pronunciation spelling text1 text2 time timestamp token tokens
     topic transcription url utterance word words"""
@@ -55,6 +59,8 @@ _MAX_NAME_LENGTH = 40
 _MIN_NUMBERS = 3
 _MIN_ALIKE = 10
 """So many cells that have something in common which the first one lacks make that one a title."""
+_MIN_EACH = 5
+"""Cells that a label below a title occurs in, on average."""
 
 
 class ColumnNames(NamedTuple):
@@ -130,12 +136,16 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     in ten cells of such a column may be another word. It also is if they are short, and one is a typical name (`text`,
     `label`, `question`, ...), or two are common names (`word`, `tag`) or languages (`en`, `de`): a single one may be a
     word of the data, such as `no` and `it`, unless all cells below it or another one have digits, several words or
-    capitals only, and the title has not; or if the first one is empty above an index.
+    capitals only, and the title has not; or if the first one is empty above an index; or if one is no label of the
+    column of labels below it, each of which occurs repeatedly, and another one is a single word above texts.
 
     >>> looks_like_header([["en", "de"], ["Hello", "Hallo"]])
     True
     >>> looks_like_header([["Is it raining?", "no"], ["Is it late?", "yes"]])
     False
+    >>> rows = [["Das Essen war gut.", "gut"], ["Es war kalt.", "schlecht"]] * 9
+    >>> looks_like_header([["Kommentar", "Bewertung"], *rows])
+    True
     """
     first = [cell.strip() for cell in rows[0]]
     named = [cell for cell in first if cell]
@@ -144,13 +154,16 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
         return True
     if len(set(named)) < len(named) or any(len(cell) > _MAX_NAME_LENGTH or cell[-1] in ".?!" for cell in named):
         return False
-    is_typical = any(cell.lower() in _HEADER_NAMES.split() for cell in named)
+    lowered = {cell.lower() for cell in named}
+    is_typical = bool(lowered & set(_HEADER_NAMES.split())) or lowered >= _PAIR_NAMES
     num_common = sum(_is_common_name(cell) for cell in named)
     if is_typical or num_common > 1:
         return True
     if not first[0] and named and _is_index(columns[0][1:], is_untitled=True):
         return True
-    return num_common > 0 and any(map(_has_other_form, columns))
+    if num_common > 0 and any(map(_has_other_form, columns)):
+        return True
+    return any(map(_is_above_labels, columns)) and any(map(_is_above_texts, columns))
 
 
 def _is_common_name(cell: str) -> bool:
@@ -174,6 +187,25 @@ def _has_other_form(column: Sequence[str]) -> bool:
     title, *cells = (cell.strip() for cell in column)
     forms: list[Callable[[str], bool]] = [_has_digit, _has_space, str.isupper]
     return len(cells) >= _MIN_ALIKE and any(not form(title) and all(map(form, cells)) for form in forms)
+
+
+def _is_above_labels(column: Sequence[str]) -> bool:
+    """Whether the cells are few labels, each of which occurs repeatedly, and the first one, the title, is not one."""
+    title, *cells = (cell.strip() for cell in column)
+    counts = Counter(cells)
+    return (
+        len(cells) >= _MIN_ALIKE
+        and title not in counts
+        and 1 < len(counts) <= len(cells) // _MIN_EACH
+        and min(counts.values()) > 1
+    )
+
+
+def _is_above_texts(column: Sequence[str]) -> bool:
+    """Whether nearly all cells have several words, and the first one, the title, is a single word."""
+    title, *cells = (cell.strip() for cell in column)
+    num_words = sum(not _has_space(cell) for cell in cells)
+    return len(cells) >= _MIN_ALIKE and not _has_space(title) and num_words <= len(cells) // _MIN_ALIKE
 
 
 def _has_digit(text: str) -> bool:

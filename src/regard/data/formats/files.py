@@ -415,13 +415,18 @@ def _decode(block: bytes, path: Path, start: _Position) -> str:
         raise EncodingError(f"{path} is not UTF-8: {position} is 0x{block[error.start]:02x}{hint}") from error
 
 
+_IMAGE = "looks like an image; images are read from a folder with a folder for each label, or a table of their paths"
 _MAGIC_BYTES = {
+    b"\x89PNG": _IMAGE,
+    b"\xff\xd8\xff": _IMAGE,
+    b"GIF8": _IMAGE,
     b"\x1f\x8b": "looks like gzip; let its name end in .gz",
     b"\xfd7zXZ": "looks like xz; let its name end in .xz",
     b"BZh": "looks like bzip2; let its name end in .bz2",
     b"\x28\xb5\x2f\xfd": "looks like Zstandard; let its name end in .zst",
     b"PAR1": "looks like Parquet; let its name end in .parquet",
     b"PK\x03\x04": "looks like a ZIP archive or a spreadsheet; the name of a spreadsheet must end in .xlsx",
+    b"%PDF": "looks like a PDF document; extract its text first",
     b"\xd0\xcf\x11\xe0": "looks like an old spreadsheet, .xls; save it as .xlsx",
 }
 

@@ -133,7 +133,10 @@ def _suffixes(folder: Path, files: dict[str, Path], columns: Sequence[str] | Non
         return tuple(texts)
     if "txt" in there:
         return ("txt",)
-    needed = "train.tsv, .csv, .jsonl, .parquet or .txt, or one file for each column, such as train.de and train.en"
+    needed = (
+        "train.tsv, .csv, .jsonl, .parquet or .txt, one file for each column, such as train.de and train.en, "
+        "or a folder of images for each label"
+    )
     raise DataError(f"{folder} has nothing to train on: it needs {needed}")
 
 

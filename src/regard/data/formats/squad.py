@@ -126,7 +126,10 @@ def question_format(path: Path, encoding: str | None = None) -> str | None:
     first, *others = [line.strip() for line in sample if line.strip()]
     if not first.startswith("{"):
         if suffix == ".json":
-            raise DataError(f"{path.name} is neither SQuAD's JSON nor JSON lines: it does not begin with an object")
+            array = "; write each element of an array on a line of its own" if first.startswith("[") else ""
+            raise DataError(
+                f"{path.name} is neither SQuAD's JSON nor JSON lines: it does not begin with an object{array}"
+            )
         return None
     is_jsonl = first.endswith("}") and (any(line.startswith("{") for line in others) or '"paragraphs"' not in first)
     return "jsonl" if is_jsonl else "squad"

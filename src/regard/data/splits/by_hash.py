@@ -113,9 +113,12 @@ def plan_by_source(entries: Iterable[SplitEntry], config: DataConfig, *, has_val
     train_from = max(valid_below, _train_from(config, num_rows, [number for number, _ in largest]))
     rows = [row for number, row in largest if number >= train_from]
     if not rows:
-        advice = "too few to hold out any for validation: add rows or a validation file"
         if num_rows > 1 and len(set(smallest)) == 1:
-            raise DataError(f"all {num_rows:,} rows have the same source, and are {advice}")
+            raise DataError(
+                f"all {num_rows:,} rows have the same source, and rows with one source stay together, so that none can "
+                "be held out for validation: add rows with other sources, or a validation file"
+            )
+        advice = "too few to hold out any for validation: add rows or a validation file"
         if num_rows == 1:
             raise DataError(f"1 row is {advice}")
         raise DataError(f"{num_rows:,} rows, of which those with the same source stay together, are {advice}")

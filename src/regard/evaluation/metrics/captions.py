@@ -15,11 +15,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from sacrebleu.metrics import bleu as sacrebleu_bleu
 
 from regard.evaluation.counts import Counts, check_equal_lengths, ratio
 from regard.evaluation.examples import Examples
-from regard.evaluation.metrics.text import References, count_with_sacrebleu, num_references, reference_lists
+from regard.evaluation.metrics.text import (
+    References,
+    count_with_sacrebleu,
+    make_bleu,
+    num_references,
+    reference_lists,
+)
 from regard.evaluation.registry import Metric, on_pairs
 
 _LONGEST, _SIGMA = 4, 6.0
@@ -33,7 +38,7 @@ def count_short_bleu(predictions: Sequence[str], references: References, *, long
         >>> round(count_short_bleu(["a dog runs"], [["a dog sits", "a cat runs"]], longest=1).value, 6)
         100.0
     """
-    return count_with_sacrebleu(sacrebleu_bleu.BLEU(max_ngram_order=longest, force=True), predictions, references)
+    return count_with_sacrebleu(make_bleu(longest=longest), predictions, references)
 
 
 def count_cider(predictions: Sequence[str], references: References) -> Counts:

@@ -8,7 +8,7 @@ Hyyrö, "A Bit-Vector Algorithm for Computing Levenshtein and Damerau Edit Dista
 import re
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -65,8 +65,19 @@ def count_bleu(predictions: Sequence[str], references: References, *, tokenizer:
     """
     if tokenizer not in get_args(BleuTokenizer):
         raise ConfigError(f"tokenizer must be one of {', '.join(get_args(BleuTokenizer))}, got {tokenizer!r}")
+    return count_with_sacrebleu(make_bleu(tokenizer=tokenizer), predictions, references)
+
+
+_TOKENIZERS: dict[str, Any] = {}
+
+
+def make_bleu(*, tokenizer: BleuTokenizer = "13a", longest: int = 4) -> sacrebleu_bleu.BLEU:
+    """BLEU as sacrebleu computes it, with n-grams up to `longest`."""
     # Without `force`, sacrebleu logs advice on its own parameters where predictions look tokenized.
-    return count_with_sacrebleu(sacrebleu_bleu.BLEU(tokenize=tokenizer, force=True), predictions, references)
+    metric = sacrebleu_bleu.BLEU(tokenize=tokenizer, max_ngram_order=longest, force=True)
+    # Each tokenizer caches its texts for as long as the process runs: a new one for each score would keep them all.
+    metric.tokenizer = _TOKENIZERS.setdefault(tokenizer, metric.tokenizer)
+    return metric
 
 
 def count_chrf(predictions: Sequence[str], references: References) -> Counts:

@@ -69,7 +69,8 @@ class _Results:
 
     def table(self) -> dict[str, Any]:
         plan, names = self.plan, self.names
-        log_info(f"testing {len(names) * (len(names) - 1) // 2} differences on {self.num_examples:,} examples")
+        num_pairs = len(names) * (len(names) - 1) // 2
+        log_info(f"testing {num_pairs} difference{'' if num_pairs == 1 else 's'} on {self.num_examples:,} examples")
         pairs = compare_all({name: self._counts(self._jobs(name), self.metric) for name in names})
         first_jobs = [job for name in names for job in self._jobs(name) if job.seed == plan.seeds[0]]
         return {

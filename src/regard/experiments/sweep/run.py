@@ -35,11 +35,13 @@ from regard.experiments.sweep.plan import SweepOptions, SweepPlan, plan_sweep
 from regard.experiments.sweep.study import (
     HEARTBEAT_SECONDS,
     TrialKey,
+    close_storage,
     has_ended,
     importance_of,
     open_storage,
     open_study,
     record_heartbeats,
+    reported_errors,
     retry_lost,
     retry_stale,
     trials_of,
@@ -167,7 +169,7 @@ def sweep(
 
 
 def _run(plan: SweepPlan, *, num_workers: int, show_progress: bool) -> Sweep:
-    with folder_lock(plan.path) as lock:
+    with reported_errors(plan.storage), folder_lock(plan.path) as lock:
         storage = open_storage(plan.storage)
         study = open_study(plan, storage)
         log_info(f"{plan.num_trials} trials of {plan.budget}, {num_workers} at a time, in {plan.path}")
@@ -186,6 +188,7 @@ def _run(plan: SweepPlan, *, num_workers: int, show_progress: bool) -> Sweep:
             ledger.add(f"{job.label}, repeat {Path(job.path).name}", evaluations_of(RunFolder(job.path)))
         table = sweep_table(study, plan)
         _record_selection(plan, winner)
+        close_storage(storage)
     write_atomically(plan.path / "result.json", json.dumps(table, ensure_ascii=False).encode())
     draw_sweep(table, plan.path / "sweep.png")
     write_sweep(plan.path / "sweep.html", table)
@@ -205,7 +208,7 @@ def _write_request(plan: SweepPlan, storage: str | None, *, overwrite: bool) -> 
                 f"{folder} has {before['trials']} trials, so trials must be at least that, got {plan.num_trials}"
             )
     if storage is not None:
-        open_storage(storage)  # raises, before anything is written, if it cannot be reached
+        close_storage(open_storage(storage))  # raises, before anything is written, if it cannot be reached
     owner = before["owner"] if before is not None and not overwrite else uuid.uuid4().hex
     try:
         if overwrite and before is not None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import StorageInternalError
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.pruners import BasePruner, HyperbandPruner, NopPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
@@ -29,7 +30,7 @@ from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_s
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from regard.errors import RunError
 from regard.experiments.sweep.plan import SweepPlan
@@ -53,7 +54,8 @@ class TrialKey(StrEnum):
 
 HEARTBEAT_SECONDS, GRACE_SECONDS = 20, 300
 """A trial without a heartbeat for the second is lost."""
-_CREATION_SECONDS = 2.0
+_CREATION_SECONDS, _CREATION_PAUSE = 60.0, 0.5
+_SIGNS_OF_CREATION = ("already exists", "is locked")
 _MIN_TRIALS_FOR_IMPORTANCE = 5
 _TARGET_QUANTILE = 0.25
 """A setting is important if the best quarter of the trials lies in a small part of its range."""
@@ -62,32 +64,74 @@ _TARGET_QUANTILE = 0.25
 def open_storage(url: str) -> RDBStorage:
     """The storage at a URL such as sqlite:///study.db or postgresql://host/name."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    make = partial(
-        RDBStorage,
-        url,
-        heartbeat_interval=HEARTBEAT_SECONDS,
-        grace_period=GRACE_SECONDS,
-        heartbeat_stale_trial_callback=_retry,
-    )
-    try:
-        with _without_warnings():
+    with reported_errors(url, ImportError, ValueError, OSError), _without_warnings():
+        make = partial(
+            RDBStorage,
+            with_driver(url),
+            heartbeat_interval=HEARTBEAT_SECONDS,
+            grace_period=GRACE_SECONDS,
+            heartbeat_stale_trial_callback=_retry,
+        )
+        deadline = time.monotonic() + _CREATION_SECONDS
+        while True:
             try:
                 return make()
-            except (IntegrityError, OperationalError) as error:
-                if not isinstance(error, IntegrityError) and "already exists" not in str(error):
+            except (IntegrityError, OperationalError, ProgrammingError) as error:
+                # Another process creates the tables at the same time.
+                is_early = isinstance(error, IntegrityError) or any(sign in str(error) for sign in _SIGNS_OF_CREATION)
+                if not is_early or time.monotonic() > deadline:
                     raise
-                time.sleep(_CREATION_SECONDS)  # another process creates the tables at the same time
-                return make()
-    except (SQLAlchemyError, ImportError, ValueError, OSError) as error:
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+            time.sleep(_CREATION_PAUSE)
+
+
+def close_storage(storage: RDBStorage) -> None:
+    """Close the connections to the database."""
+    storage.remove_session()
+    storage.engine.dispose()
+
+
+def with_driver(url: str) -> str:
+    """The URL with the driver of the extra `regard[postgresql]`, where it names PostgreSQL and no driver."""
+    found = make_url(url)
+    if found.drivername != "postgresql":
+        return url
+    return found.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+
+
+@contextmanager
+def reported_errors(url: str, *others: type[Exception]) -> Iterator[None]:
+    """Errors of a database, and the `others`, are one line inside the context, which does not show its password."""
+    try:
+        yield
+    except (SQLAlchemyError, StorageInternalError, *others) as error:
+        cause = error.__cause__ if isinstance(error, StorageInternalError | ImportError) else None
+        cause = error if cause is None else cause
+        reason = _masked(_first_line(str(getattr(cause, "orig", None) or cause)), url)
+        if isinstance(cause, ModuleNotFoundError):
+            remedy = ": install regard[postgresql]" if cause.name == "psycopg" else ""
+            reason = f"it needs the package {cause.name}{remedy}"
         raise RunError(f"the storage {without_password(url)} cannot be reached: {reason}") from None
+
+
+def _first_line(text: str) -> str:
+    """Of several attempts to connect, such as one for each address of a host, the reason of the first."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return lines[0] if lines else "no reason is given"
+
+
+def _masked(text: str, url: str) -> str:
+    try:
+        password = make_url(url).password
+    except (SQLAlchemyError, ValueError):
+        password = None
+    return text.replace(str(password), "***") if password else text
 
 
 def without_password(url: str) -> str:
     """The URL as it may be shown."""
     try:
         return make_url(url).render_as_string(hide_password=True)
-    except SQLAlchemyError:
+    except (SQLAlchemyError, ValueError):
         return url if "@" not in url else f"...@{url.rpartition('@')[2]}"
 
 

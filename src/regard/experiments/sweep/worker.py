@@ -21,9 +21,11 @@ from regard.experiments.sweep.objectives import evaluations_of, measure_run, obj
 from regard.experiments.sweep.plan import SweepPlan
 from regard.experiments.sweep.study import (
     TrialKey,
+    close_storage,
     open_storage,
     open_study,
     record_heartbeats,
+    reported_errors,
     retry_stale,
     take_trial,
 )
@@ -41,12 +43,18 @@ class PrunedError(Exception):
 def work(plan: SweepPlan) -> None:
     """Train trials of a plan until there are enough."""
     torch.set_num_threads(1)
+    with reported_errors(plan.storage):
+        _train_trials(plan)
+
+
+def _train_trials(plan: SweepPlan) -> None:
     storage = open_storage(plan.storage)
     study = open_study(plan, storage)
     while True:
         retry_stale(study, storage, plan.owner)
         trial = take_trial(study, plan.ranges, num_trials=plan.num_trials, owner=plan.owner)
         if trial is None:
+            close_storage(storage)
             return
         record_heartbeats(study, storage, plan.owner)
         try:

@@ -1,7 +1,7 @@
 /* Attention over a picture: the picture once for each token, its cells darkened by the attention that they do not have. */
 "use strict";
 
-const PICTURE_LEAD = "Each picture shows the attention weights of the cells of the image when one token is generated: bright cells have the largest weight. The weights of a token sum to 1. Attention weights show what the decoder reads from, not why it makes a prediction.";
+const PICTURE_LEAD = "Each map shows the attention weights of the cells of the image when one token is generated: bright cells have the largest weight. The weights of a token sum to 1. Attention weights show what the decoder reads from, not why it makes a prediction.";
 const VEIL = 0.82;
 const PICTURE_SIDE = 256;
 

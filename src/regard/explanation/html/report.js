@@ -12,6 +12,8 @@ PAGES.report = (root, data) => {
   if (data.scores.length) root.append(makeScores(data.scores, data.baseline));
   if (data.summary.length) root.append(makeTiles(data.summary));
   addSections(root, [
+    ["notes", "Choices", data.notes.length, (section, { notes }) => section.append(makeNotes(notes))],
+    ["next", "Next", data.commands?.length, showCommands],
     ["learning", "Learning curves", data.curves.length, showLearning],
     ...(data.sections ?? []).map((each) => [each.title.toLowerCase().replace(/\W+/g, "-"), each.title, true, (section) => showTaskSection(section, each)]),
     ["confusion", "Confusion matrix", data.confusion, showConfusion],
@@ -19,10 +21,13 @@ PAGES.report = (root, data) => {
     ["samples", "Samples", data.samples.length, showSamples],
     ["attention", "Attention", data.attention.length, showAttention],
     ["certificate", "Certificate", data.certificate, showCertificate],
-    ["notes", "Notes", data.notes.length, (section, { notes }) => section.append(makeNotes(notes))],
     ["settings", "Settings", data.settings.trim().length, showSettings],
   ], data);
 };
+
+/* What can be done next. */
+const showCommands = (section, { commands }) => section.append(make("dl", { class: "commands" },
+  ...commands.flatMap(([command, purpose]) => [make("dt", {}, make("code", {}, command)), make("dd", {}, purpose)])));
 
 /* What a task shows: a plot, drawings, images, texts with shaded words, a table. */
 function showTaskSection(section, { lead, figure, description, drawings = [], images, texts, table, note }) {

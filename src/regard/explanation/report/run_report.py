@@ -54,7 +54,9 @@ class Report:
     sections: "Sequence[Section]" = ()
     """What the task shows, below the learning curves."""
     notes: Sequence[str] = ()
-    """What was inferred, counted or left out, one sentence each."""
+    """What was detected, chosen, counted or left out before training, one sentence each."""
+    commands: Sequence[tuple[str, str]] = ()
+    """What can be done next: commands, each with what it gives."""
 
 
 def write_report(path: str | os.PathLike[str], report: Report) -> None:
@@ -76,15 +78,17 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "attention": [maps.to_page_data() for maps in report.attention],
         "sections": [_section(section) for section in report.sections],
         "notes": list(report.notes),
+        "commands": [list(command) for command in report.commands],
     }
     write_page(path, "report", title=report.title, data=data)
 
 
-def update_certificate(path: str | os.PathLike[str], certificate: Summary) -> None:
-    """Replaces the certificate of a report after an evaluation; a file that is not a report is left as it is."""
+def update_report(path: str | os.PathLike[str], *, certificate: Summary, commands: Sequence[tuple[str, str]]) -> None:
+    """Replaces what an evaluation changes in a report; a file that is not a report is left as it is."""
     data = page_data(path) if Path(path).exists() else None
     if data is not None:
-        write_page(path, "report", title=data["title"], data={**data, "certificate": certificate.to_json()})
+        found = {"certificate": certificate.to_json(), "commands": [list(command) for command in commands]}
+        write_page(path, "report", title=data["title"], data={**data, **found})
 
 
 def _section(section: "Section") -> dict[str, Any]:

@@ -13,4 +13,10 @@ LOCALITY = StudyEntry(
     runs_on_gpu=True,
     lectures=("L40",),
     minutes=(1.2, None),
+    options={
+        "minutes": "stop after so many minutes; without --epochs, as many epochs are planned as fit",
+        "epochs": "train every network for so many epochs",
+        "channels": "channels of the convolution, by which all networks are scaled",
+        "results": "a folder for finished networks, from which an interrupted study continues",
+    },
 )

@@ -151,14 +151,10 @@ class Transformer(SequenceModel[TransformerConfig]):
     def static_state(self, num_slots: int, capacity: int, *, source_length: int = 0) -> StaticCache:
         config, weight = self.config, self.embedding.weight
         shared = config.num_key_value_heads or config.num_heads
-
-        def zeros(length: int) -> tuple[Tensor, Tensor]:
-            keys = weight.new_zeros(num_slots, shared, length, config.head_dim)
-            return keys, torch.zeros_like(keys)
-
         decoder = self.decoder_stack()
+        keys = weight.new_zeros(num_slots, shared, source_length, config.head_dim)
         masked = torch.zeros(num_slots, 1, 1, source_length, dtype=torch.bool, device=weight.device)
-        cross_kvs = [CrossAttentionKV(*zeros(source_length), masked.clone()) for _ in decoder.blocks]
+        cross_kvs = [CrossAttentionKV(keys.clone(), keys.clone(), masked.clone()) for _ in decoder.blocks]
         lengths = torch.zeros(num_slots, dtype=torch.long, device=weight.device)
         caches = decoder.static_caches(weight.new_empty(num_slots, shared, 0, config.head_dim), capacity)
         return StaticCache(caches, lengths, cross_kvs if source_length else None, capacity)
@@ -324,26 +320,11 @@ class TransformerStack(nn.Module):
 
     def empty_caches(self, like: Float[Tensor, "batch heads 0 head"]) -> list[GrowingCache]:
         """Return caches without positions, that of each block by its kind of attention."""
-
-        def empty(block: Block, pattern: SparsePattern | None) -> GrowingCache:
-            if isinstance(block.attention.lookup, LinearLookup):
-                return LinearCache.zeros(like)
-            return KVCache.empty(like) if pattern is None else SparseKVCache.empty(like, pattern)
-
-        return [empty(*pair) for pair in self._layers()]
+        return [_empty_cache(block, pattern, like) for block, pattern in self._layers()]
 
     def static_caches(self, like: Float[Tensor, "batch heads 0 head"], capacity: int) -> list[StaticLayerCache]:
         """Return caches for up to `capacity` positions, that of each block by its kind of attention."""
-
-        def zeros(block: Block, pattern: SparsePattern | None) -> StaticLayerCache:
-            if isinstance(block.attention.lookup, LinearLookup):
-                return LinearCache.zeros(like, is_static=True)
-            if pattern is not None:
-                return SparseStaticKVCache.zeros(like, pattern, capacity)
-            keys = like.new_zeros(like.size(0), like.size(1), capacity, like.size(3))
-            return StaticKVCache(keys, torch.zeros_like(keys))
-
-        return [zeros(*pair) for pair in self._layers()]
+        return [_static_cache(block, pattern, like, capacity) for block, pattern in self._layers()]
 
     def _layers(self) -> list[tuple[Block, SparsePattern | None]]:
         blocks = [block for block in self.blocks if isinstance(block, Block)]
@@ -408,6 +389,25 @@ class TransformerStack(nn.Module):
         return self.positions(positions, positions if cache is None else every.expand(x.size(0), -1))
 
 
+def _empty_cache(
+    block: Block, pattern: SparsePattern | None, like: Float[Tensor, "batch heads 0 head"]
+) -> GrowingCache:
+    if isinstance(block.attention.lookup, LinearLookup):
+        return LinearCache.zeros(like)
+    return KVCache.empty(like) if pattern is None else SparseKVCache.empty(like, pattern)
+
+
+def _static_cache(
+    block: Block, pattern: SparsePattern | None, like: Float[Tensor, "batch heads 0 head"], capacity: int
+) -> StaticLayerCache:
+    if isinstance(block.attention.lookup, LinearLookup):
+        return LinearCache.zeros(like, is_static=True)
+    if pattern is not None:
+        return SparseStaticKVCache.zeros(like, pattern, capacity)
+    keys = like.new_zeros(like.size(0), like.size(1), capacity, like.size(3))
+    return StaticKVCache(keys, torch.zeros_like(keys))
+
+
 def make_position_encoding(config: TransformerConfig, positions: Positions, *, is_causal: bool) -> nn.Module | None:
     """Return the position encoding of a stack, or None."""
     match positions:
@@ -444,27 +444,12 @@ def make_attention(
     """Return one attention layer of a block; only self-attention can be shaped, or of another kind than full."""
     if kind == "low-rank" and is_causal:
         raise ConfigError("low-rank attention averages all positions, later ones too: it cannot be causal")
-
-    def head_lookup(head_dim: int, num_shared: int) -> HeadLookup | ShapedLookup | LinearLookup:
-        if kind == "linear":
-            return LinearLookup(is_causal=is_causal)
-        if kind == "low-rank":
-            scale, dropout = head_dim**-0.5, config.attention_dropout
-            return LowRankLookup(config.rank, config.context_length, scale=scale, dropout=dropout)
-        similarity = make_similarity(config.similarity, head_dim, num_shared)
-        pattern = config.sparse_pattern(kind, is_causal=is_causal)
-        # A sparse pattern contains the causal order.
-        is_ordered = is_causal and pattern is None
-        lookup = make_lookup(config, similarity, dropout=config.attention_dropout, is_causal=is_ordered)
-        chosen = lookup if pattern is None else SparseLookup(lookup, pattern)
-        return ShapedLookup(chosen, config.num_heads) if config.shaped_attention and not is_cross else chosen
-
     return MultiHeadAttention(
         config.model_dim,
         config.num_heads,
         num_key_value_heads=config.num_key_value_heads,
         query_width=config.query_width,
-        make_lookup=head_lookup,
+        make_lookup=partial(_head_lookup, config, kind=kind, is_causal=is_causal, is_cross=is_cross),
         bias=config.bias,
         projection_bias=config.attention_bias,
         has_norm=config.query_key_norm,
@@ -472,6 +457,29 @@ def make_attention(
         has_values=config.value_projection,
         has_output=config.output_projection,
     )
+
+
+def _head_lookup(
+    config: TransformerConfig,
+    head_dim: int,
+    num_shared: int,
+    *,
+    kind: SelfAttentionKind,
+    is_causal: bool,
+    is_cross: bool,
+) -> HeadLookup | ShapedLookup | LinearLookup:
+    if kind == "linear":
+        return LinearLookup(is_causal=is_causal)
+    if kind == "low-rank":
+        scale, dropout = head_dim**-0.5, config.attention_dropout
+        return LowRankLookup(config.rank, config.context_length, scale=scale, dropout=dropout)
+    similarity = make_similarity(config.similarity, head_dim, num_shared)
+    pattern = config.sparse_pattern(kind, is_causal=is_causal)
+    # A sparse pattern contains the causal order.
+    is_ordered = is_causal and pattern is None
+    lookup = make_lookup(config, similarity, dropout=config.attention_dropout, is_causal=is_ordered)
+    chosen = lookup if pattern is None else SparseLookup(lookup, pattern)
+    return ShapedLookup(chosen, config.num_heads) if config.shaped_attention and not is_cross else chosen
 
 
 def initialize_transformer(model: nn.Module, config: TransformerConfig) -> None:

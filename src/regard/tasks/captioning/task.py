@@ -28,7 +28,7 @@ from regard.data.caption_sources import CAPTION_ROLES, Caption, open_captions, p
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.pixels import PixelCodec
 from regard.data.codecs.text import TextCodec
-from regard.data.formats.images import ImageConfig, is_data_uri, read_image, to_data_uri
+from regard.data.formats.images import ImageConfig
 from regard.data.formats.messages import format_count
 from regard.data.image_sources import ImageSource
 from regard.data.permutation import mix, permute
@@ -63,7 +63,7 @@ from regard.tasks.captioning.model import (
 from regard.tasks.choices import Defaults, DefaultsContext
 from regard.tasks.content import Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
-from regard.tasks.images import ImageTask, draw_offsets
+from regard.tasks.images import ImageTask, draw_offsets, picture_samples
 from regard.tasks.task import (
     PLAIN,
     Detection,
@@ -94,8 +94,6 @@ _MANY_SIDES = 0.02
 _LARGE_IMAGE = 64
 _PUNCTUATION = re.compile(r"[^\w\s'-]")
 _BASELINE_IMAGES = 20_000
-_SHOWN, _THUMBNAIL = 60, 64
-"""Samples of a report, and the size of their pictures."""
 
 
 class CaptioningSettings(TaskSettings):
@@ -149,7 +147,7 @@ class Captioning(ImageTask[CaptioningSettings]):
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
         if summary.names == SCENES and not summary.columns:
-            return Detection("pictures of colored shapes and their captions", confidence=0.9)
+            return Detection("images of colored shapes and their captions", confidence=0.9)
         if summary.is_coco:
             return Detection("images and captions in COCO's annotations", confidence=0.97)
         kinds = [column.kind for column in summary.columns]
@@ -415,15 +413,11 @@ class Captioning(ImageTask[CaptioningSettings]):
 
     def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
         rows = []
-        for number, (row, each) in enumerate(zip(data.rows, data.predictions, strict=True), start=1):
+        for row, each in zip(data.rows, data.predictions, strict=True):
             references = [caption.text for caption in read_captions(row[-1])]
             right = self.normalized(each.output) in map(self.normalized, references)
-            name = f"image {number:,}" if is_data_uri(row[0]) else Path(row[0]).name
-            rows.append({"source": name, "image": row[0], "target": "\n".join(references),
-                         "prediction": each.output, "right": right})  # fmt: skip
-        wrong, right = ([row for row in rows if row["right"] is is_right] for is_right in (False, True))
-        shown = [*wrong[: _SHOWN // 2], *right[: _SHOWN // 2]]
-        return [{**row, "image": _thumbnail(row["image"])} for row in shown]
+            rows.append({"source": row[0], "target": "\n".join(references), "prediction": each.output, "right": right})
+        return picture_samples(rows)
 
     def export_graph(self, model: Captioner, rows: Sequence[Sequence[str]]) -> ExportGraph:
         """An image and the beginning of a caption in, the logits of the next token after each position out."""
@@ -518,13 +512,6 @@ def mean_attention(model: Captioner, encoded: EncoderOutput, tokens: Tensor) -> 
     """The weights of the cells, averaged over layers and heads."""
     layers = model.attention(encoded, tokens)
     return torch.stack([layer.mean(dim=1) for layer in layers]).mean(dim=0)
-
-
-def _thumbnail(image: str) -> str:
-    """A small copy of an image, as a data URI."""
-    config = ImageConfig(size=_THUMBNAIL, patch_size=_THUMBNAIL)
-    is_small = is_data_uri(image) and len(image) < _THUMBNAIL**2
-    return image if is_small else to_data_uri(read_image(image, config).transpose(1, 2, 0))
 
 
 def _tokenizer_of(codecs: Mapping[str, Codec]) -> Tokenizer:

@@ -22,7 +22,7 @@ from regard.baselines.baseline import Baseline
 from regard.baselines.graphs import fit_node_classifier
 from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.graphs import GraphCodec
-from regard.data.codecs.labels import LabelCodec
+from regard.data.codecs.labels import LabelCodec, describe_unknown
 from regard.data.formats.cells import as_text
 from regard.data.formats.graphs import parse_graph
 from regard.data.formats.json_lines import decode_json
@@ -89,6 +89,13 @@ class NodeClassification(GraphTask[NodeClassificationSettings]):
 
     def fit_target(self, data: FitData) -> LabelCodec:
         return LabelCodec.fit(label for row in data.rows() for label in read_labels(row[-1]) if label is not None)
+
+    def labels_of(self, row: Sequence[str]) -> list[str]:
+        """Those of its nodes that are known."""
+        return [label for label in read_labels(row[-1]) if label is not None]
+
+    def unknown_labels(self, rows: Sequence[Sequence[str]], where: str) -> str | None:
+        return describe_unknown(self.label_codec.counts, map(self.labels_of, rows), where)
 
     def encode_targets(self, targets: Sequence[str]) -> list[list[int]]:
         """The index of each label; the number of labels for one that training did not see, or that is not known."""

@@ -196,7 +196,7 @@ class MoleculeProperties(PropertyTask[MoleculeSettings], TextTask[MoleculeSettin
     def fit_codecs(self, data: FitData) -> dict[str, Codec]:
         named = self.property_codec
         is_selfies, number = self.settings.tokenizer == "selfies", min(_TUNED_SPELLINGS, self.settings.spellings)
-        texts = (text for row in data.sample() for text in spellings(row[0], number, as_selfies=is_selfies))
+        texts = (text for row in data.whole_sample() for text in spellings(row[0], number, as_selfies=is_selfies))
         return {
             "text": fit_tokenizer(texts, self.settings, data),
             "properties": PropertyCodec.fit((row[-1] for row in data.rows()), named.names, named.source),

@@ -133,7 +133,7 @@ def _parting(lines: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any] | No
     won = ""
     if win is not None:
         share, p = 100 * win["win_rate"], win["win_p"]
-        won = f"The last model wins against the base in {share:.0f} % of the prompts (sign test, p = {p:.3g}). "
+        won = f"The last model wins against the base in {share:.0f} % of the prompts (sign test, p = {p:.2g}). "
     if "true_reward" not in lines[0]:
         return None, f"{won}The data has no true reward, so over-optimization cannot be measured."
     best = max(lines, key=lambda line: line["true_reward"])

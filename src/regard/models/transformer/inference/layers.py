@@ -85,42 +85,51 @@ def extract_layers(model: Transformer, linear: Converter, norm: Converter) -> li
     if not (decoder.positions is None or isinstance(decoder.positions, Learned | Sinusoidal | Rotary)):
         return None
 
-    def attention(module: MultiHeadAttention, around: nn.Module | None, *, is_cross: bool) -> AttentionLayer | None:
-        lookup, query_norm, key_norm = module.lookup, module.query_norm, module.key_norm
-        lookup = lookup.lookup if isinstance(lookup, SparseLookup) else lookup
-        if isinstance(lookup, LinearLookup):
-            scale = 1.0
-        elif not isinstance(lookup, Lookup) or lookup.retrieval != "soft":
-            return None
-        elif isinstance(lookup.similarity, DotProduct):
-            scale = lookup.similarity.scale / lookup.temperature
-        else:
-            return None
-        head_norms = None
-        if isinstance(query_norm, nn.RMSNorm) and isinstance(key_norm, nn.RMSNorm) and query_norm.eps is not None:
-            head_norms = HeadNorms(query_norm.weight, key_norm.weight, query_norm.eps)
-        project = linear([module.query] if is_cross else [module.query, module.key, module.value])
-        output, own_norm = linear([module.output]), norm(around)
-        layer = AttentionLayer(project, output, own_norm, lookup, scale, head_norms)
-        return None if any(part is None for part in (project, output, own_norm)) else layer
-
-    def network(module: FeedForward, around: nn.Module | None) -> FeedForwardLayer | None:
-        inputs = linear([module.input] if module.gate is None else [module.gate, module.input])
-        output, own_norm = linear([module.output]), norm(around)
-        layer = FeedForwardLayer(inputs, output, own_norm, module.activation, module.gate is not None)
-        return None if any(part is None for part in (inputs, output, own_norm)) else layer
-
     layers: list[DecoderLayer] = []
     for block in decoder.blocks:
         assert isinstance(block, Block)
         cross, feedforward = block.cross_attention, block.feedforward
-        own = attention(block.attention, block.attention_norm, is_cross=False)
-        cross_layer = None if cross is None else attention(cross, block.cross_attention_norm, is_cross=True)
-        network_layer = None if feedforward is None else network(feedforward, block.feedforward_norm)
-        if own is None or (cross_layer is None) != (cross is None) or (network_layer is None) != (feedforward is None):
+        own = _attention_layer(block.attention, block.attention_norm, linear, norm, is_cross=False)
+        cross_layer = network = None
+        if cross is not None:
+            cross_layer = _attention_layer(cross, block.cross_attention_norm, linear, norm, is_cross=True)
+        if feedforward is not None:
+            network = _feedforward_layer(feedforward, block.feedforward_norm, linear, norm)
+        if own is None or (cross_layer is None) != (cross is None) or (network is None) != (feedforward is None):
             return None
-        layers.append(DecoderLayer(own, cross_layer, network_layer))
+        layers.append(DecoderLayer(own, cross_layer, network))
     return layers
+
+
+def _attention_layer(
+    module: MultiHeadAttention, around: nn.Module | None, linear: Converter, norm: Converter, *, is_cross: bool
+) -> AttentionLayer | None:
+    lookup, query_norm, key_norm = module.lookup, module.query_norm, module.key_norm
+    lookup = lookup.lookup if isinstance(lookup, SparseLookup) else lookup
+    if isinstance(lookup, LinearLookup):
+        scale = 1.0
+    elif not isinstance(lookup, Lookup) or lookup.retrieval != "soft":
+        return None
+    elif isinstance(lookup.similarity, DotProduct):
+        scale = lookup.similarity.scale / lookup.temperature
+    else:
+        return None
+    head_norms = None
+    if isinstance(query_norm, nn.RMSNorm) and isinstance(key_norm, nn.RMSNorm) and query_norm.eps is not None:
+        head_norms = HeadNorms(query_norm.weight, key_norm.weight, query_norm.eps)
+    project = linear([module.query] if is_cross else [module.query, module.key, module.value])
+    output, own_norm = linear([module.output]), norm(around)
+    layer = AttentionLayer(project, output, own_norm, lookup, scale, head_norms)
+    return None if any(part is None for part in (project, output, own_norm)) else layer
+
+
+def _feedforward_layer(
+    module: FeedForward, around: nn.Module | None, linear: Converter, norm: Converter
+) -> FeedForwardLayer | None:
+    inputs = linear([module.input] if module.gate is None else [module.gate, module.input])
+    output, own_norm = linear([module.output]), norm(around)
+    layer = FeedForwardLayer(inputs, output, own_norm, module.activation, module.gate is not None)
+    return None if any(part is None for part in (inputs, output, own_norm)) else layer
 
 
 def is_watched(layers: Sequence[DecoderLayer]) -> bool:
