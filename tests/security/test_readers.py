@@ -39,6 +39,12 @@ INPUTS: dict[str, list[bytes]] = {
     "tables of images": [b"image,label\n\x85.png,cat\n", b"image,label\n../../../../../../etc/passwd.png,cat\n"],
     "data URIs": ["data:image/png;base64,é".encode(), b"data:image/png;base64,AAAA"],
     "settings": [b"preset = 'a'\n[task]\n", b"a = " + DEEP.encode(), b"a = " + b"9" * 5_000, b"task = 3"],
+    "run.toml": [b"a" + b".a" * 30_000 + b" = 1"],
+    "images": [
+        bytes.fromhex("89504e470d0a1a0a0000000d4948445200000005000000031000000000" + "2ecd4667" + "7fff0012")
+        + b"IDATx\x9c"
+        + bytes(30)
+    ],
     "chat templates": [b"{{ " + b"9" * 5_000 + b" }}", b"{{ " + b"(" * 5_000, b"{% if a %}" * 200],
     "formulas": [b"[a+" * 2_000, b"!" * 2_000 + b"a", b"a & " * 10_000],
     "ledgers": [
@@ -100,8 +106,11 @@ INPUTS: dict[str, list[bytes]] = {
 
 
 @pytest.mark.parametrize(("name", "data"), [(name, data) for name, some in INPUTS.items() for data in some])
-def test_a_crafted_file_gives_a_result_or_an_error_of_one_line(name: str, data: bytes, folder: Path, guard: Guard):
+def test_a_crafted_file_gives_a_result_or_an_error_of_one_line(
+    name: str, data: bytes, folder: Path, guard: Guard, monkeypatch
+):
     prepare(READERS[name], folder)
+    monkeypatch.setattr("tests.fuzzing.engine.MAX_MEMORY", 1 << 29)
     _, kind, detail, _ = execute(READERS[name], data, folder, guard)
     assert not kind, detail
 

@@ -48,6 +48,8 @@ _RESAMPLING = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
+_MAX_BYTES = 1 << 29
+"""A file of 89 million pixels, the most that are decoded, has at most so many bytes."""
 _OUTSIDE = "data.outside_images = true reads it, for a table that you trust"
 _DATA_URI = "data:image/"
 _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
@@ -185,7 +187,7 @@ def read_image(path: AnyPath, config: ImageConfig) -> NDArray[np.uint8]:
 def _opened(path: AnyPath) -> Iterator[tuple[Image.Image, Path]]:
     """An image and its name in errors; what is wrong with it is found while it is used."""
     is_text = isinstance(path, str) and is_data_uri(path)
-    file: Path | io.BytesIO = _decoded(str(path)) if is_text else check_file(path)
+    file = _decoded(str(path)) if is_text else _content(check_file(path))
     path = Path("the data URI") if is_text else Path(path)
     try:
         with warnings.catch_warnings():
@@ -247,6 +249,16 @@ def _pixels(image: Image.Image, config: ImageConfig, path: Path) -> NDArray[np.u
 
 def _folders(folder: Path) -> list[Path]:
     return sorted(inner for inner in folder.iterdir() if inner.is_dir() and not inner.name.startswith("."))
+
+
+def _content(path: Path) -> io.BytesIO:
+    """The bytes of a file: from the file itself, a decoder would allocate as many as a damaged length in it says."""
+    if (size := path.stat().st_size) > _MAX_BYTES:
+        raise DataError(f"{path} has {size:,} bytes, more than {_MAX_BYTES:,} of an image, and is not read")
+    try:
+        return io.BytesIO(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def _decoded(text: str) -> io.BytesIO:
