@@ -45,6 +45,7 @@ INPUTS: dict[str, list[bytes]] = {
         + b"IDATx\x9c"
         + bytes(30)
     ],
+    "Hugging Face generation_config.json": [b'{"eos_token_id": [1' + b"0" * 400 + b"]}"],
     "chat templates": [b"{{ " + b"9" * 5_000 + b" }}", b"{{ " + b"(" * 5_000, b"{% if a %}" * 200],
     "formulas": [b"[a+" * 2_000, b"!" * 2_000 + b"a", b"a & " * 10_000],
     "ledgers": [
