@@ -21,9 +21,13 @@ def one_line(text: str) -> str:
         >>> one_line("a name\\nwith \\x1b[31mcolor")
         'a name with \\\\x1b[31mcolor'
     """
-    if len(text) > _LONGEST:
-        text = f"{text[: _LONGEST - _END]}…{text[-_END:]}"
-    return _CONTROL.sub(lambda found: " " if found[0].isspace() else found[0].encode("unicode_escape").decode(), text)
+    for _ in range(2):  # an escaped character is longer
+        if len(text) > _LONGEST:
+            text = f"{text[: _LONGEST - _END]}…{text[-_END:]}"
+        text = _CONTROL.sub(
+            lambda found: " " if found[0].isspace() else found[0].encode("unicode_escape").decode(), text
+        )
+    return text
 
 
 class RegardError(Exception):

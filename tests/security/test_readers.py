@@ -152,6 +152,7 @@ def test_an_error_is_one_line_without_control_characters():
     assert str(error).startswith(r"a name with \x1b[31mcolor \u202eand more xxx")
     assert str(error).endswith("x its end")
     assert len(str(error)) < 2_000
+    assert len(str(DataError("\x01" * 5_000))) <= 2_000
     assert one_line("tab\tand\r\nmore") == "tab and  more"
 
 
