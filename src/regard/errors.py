@@ -4,9 +4,38 @@ Every error a user can cause is a `RegardError`, and also the builtin error a
 caller would expect, so both `except RegardError` and `except ValueError` work.
 """
 
+import re
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What would end a line, move the cursor of a terminal, reverse a text, or cannot be written."""
+_LONGEST, _END = 1_500, 300
+"""Characters of a message, and those of its end that are kept where it is longer."""
+
+
+def one_line(text: str) -> str:
+    """A text as one line that can be printed: files, whose parts messages repeat, may be anyone's.
+
+    Line ends and tabs become spaces, other control characters are escaped, and a long text loses its middle.
+
+    Example:
+        >>> one_line("a name\\nwith \\x1b[31mcolor")
+        'a name with \\\\x1b[31mcolor'
+    """
+    for _ in range(2):  # an escaped character is longer
+        if len(text) > _LONGEST:
+            text = f"{text[: _LONGEST - _END]}…{text[-_END:]}"
+        text = _CONTROL.sub(
+            lambda found: " " if found[0].isspace() else found[0].encode("unicode_escape").decode(), text
+        )
+    return text
+
 
 class RegardError(Exception):
     """The base class: the command line prints it as one line and exits with code 2."""
+
+    def __str__(self) -> str:
+        """The message in one line, whatever the names and values in it are."""
+        return one_line(super().__str__())
 
 
 class ConfigError(RegardError, ValueError):

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
+from regard.errors import one_line
+
 logger = logging.getLogger("regard")
 _recorded: ContextVar[list[str] | None] = ContextVar("recorded", default=None)
 
@@ -24,7 +26,7 @@ class MessageFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         prefix = "warning: " if record.levelno >= logging.WARNING else ""
-        return prefix + record.getMessage()
+        return prefix + one_line(record.getMessage())
 
 
 class _StderrHandler(logging.Handler):

@@ -9,6 +9,7 @@ value.
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -19,6 +20,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from regard.errors import ConfigError
+
+_MOST_PARTS = 100
+_LONG_KEY = re.compile(rf"(?<![\w\"'.-])(?:[\w\"'-]+[ \t]*\.[ \t]*){{{_MOST_PARTS}}}")
+"""A key with so many dots: `tomllib` needs memory that grows with the square of their number."""
 
 
 class Settings(BaseModel):
@@ -77,11 +82,20 @@ def _draft_type(settings: type[Any]) -> type[Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if _LONG_KEY.search(text):
+            raise ConfigError(f"{path} has a key of more than {_MOST_PARTS} parts")
+        return tomllib.loads(text)
     except FileNotFoundError:
         raise ConfigError(f"no settings file at {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    except ConfigError:
+        raise
+    except ValueError as error:  # also of bytes that are no UTF-8, and of numbers with thousands of digits
         raise ConfigError(f"{path} is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply") from None
 
 
 def to_toml(values: Mapping[str, Any]) -> str:
@@ -214,7 +228,7 @@ def _section_type(annotation: Any) -> type[Settings] | None:
 def _parse_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

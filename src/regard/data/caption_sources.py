@@ -7,7 +7,6 @@ bottom]`, where words are counted from 0 and the sides of the image are 1 long.
 A row of a run is an image and all of its captions, one on each line: the caption and, after a tab, its grounding.
 """
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows, is_builtin, open_source, require_files
 from regard.data.stores.captions import CaptionStore, write_captions
 from regard.errors import ConfigError, DataError
+from regard.files import load_json
 
 CAPTION_ROLES = ("image", "caption")
 _GROUNDING = "grounding"
@@ -96,13 +96,17 @@ def _open(config: DataConfig, rows: Rows | None, folder: str | None) -> tuple[La
                 raise ConfigError(f"data.group and data.order need a table, and {path.name} has COCO's annotations")
             pairs = list(read_coco(path))
             base = _base_folder([name for name, _ in pairs], path.parent, folder)
-            return _grouped((locate_image(name, base), text) for name, text in pairs), []
+            return _grouped(
+                (locate_image(name, base, anywhere=config.outside_images), text) for name, text in pairs
+            ), []
     table = _open_table(config.changed(valid=[], test=[]), rows)
     found = list(table)
     home = table.paths[0].parent if table.paths else Path()
     base = _base_folder([row.values[0] for row in found], home, folder)
-    keys = {} if table.key is None else {locate_image(row.values[0], base): row.split_key for row in found}
-    images = _grouped((locate_image(row.values[0], base), *row.values[1:]) for row in found)
+    anywhere = config.outside_images or not table.paths  # rows in memory are the caller's own
+    names = [locate_image(row.values[0], base, anywhere=anywhere) for row in found]
+    keys = {} if table.key is None else {name: row.split_key for name, row in zip(names, found, strict=True)}
+    images = _grouped((name, *row.values[1:]) for name, row in zip(names, found, strict=True))
     if keys:
         images = LabeledImages(images.rows, [keys[name] for name, _ in images.rows], table.key)
     return images, table.inferred
@@ -125,7 +129,15 @@ def _base_folder(names: Sequence[str], home: Path, given: str | None) -> Path:
     if given is not None or not names:
         return Path(given or home)
     candidates = [home / folder for folder in _FOLDERS if not is_data_uri(names[0])]
-    return next((folder for folder in candidates if (folder / names[0]).is_file()), home)
+    return next((folder for folder in candidates if _is_file(folder / names[0])), home)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is a file; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _grouped(rows: Iterable[Sequence[str]]) -> LabeledImages:
@@ -142,7 +154,7 @@ def _grouped(rows: Iterable[Sequence[str]]) -> LabeledImages:
 def _read_grounding(text: str, caption: str) -> tuple[GroundedWords, ...]:
     num_words = len(caption.split())
     try:
-        found = [[float(number) for number in each] for each in json.loads(text)]
+        found = [[float(number) for number in each] for each in load_json(text)]
     except (ValueError, TypeError):
         found = [[]]
     for each in found:

@@ -38,6 +38,7 @@ from regard.data.sources import (
 )
 from regard.data.splits.plan import key_column, with_split_keys
 from regard.errors import ConfigError, DataError
+from regard.files import load_json
 from regard.text.chat import ASSISTANT, TemplateLimitError, render_template, template_variables
 
 CONVERSATION_ROLES = ("prompt", "answer")
@@ -135,10 +136,10 @@ def parse_prompt(text: str) -> list[ChatMessage]:
     """
     if text.lstrip().startswith("["):
         try:
-            found = json.loads(text)
+            found = load_json(text)
             if found and isinstance(found, list) and all(isinstance(each, dict) and "role" in each for each in found):
                 return read_messages(found)
-        except (ValueError, RecursionError):  # a DataError is a ValueError
+        except ValueError:  # a DataError is a ValueError
             pass
     return read_messages(text)
 

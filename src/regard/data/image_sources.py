@@ -78,7 +78,7 @@ def open_images(config: DataConfig, rows: Rows | None = None) -> ImageSource:
         train, inferred = images_in_folder(Path(found["train"])), []
     else:
         source = open_source(config.changed(valid=[], test=[]), IMAGE_ROLES, rows)
-        train, inferred = _images_of(source.train), source.inferred
+        train, inferred = _images_of(source.train, config), source.inferred
     valid, test = (_held_out(config, paths) for paths in given.values())
     return ImageSource(train, valid, test, inferred)
 
@@ -89,13 +89,15 @@ def _held_out(config: DataConfig, paths: Sequence[str]) -> LabeledImages | None:
     if len(paths) == 1 and has_labeled_images(Path(paths[0])):
         return images_in_folder(Path(paths[0]))
     plain = config.changed(train=list(paths), valid=[], test=[], group=None, order=None)
-    return _images_of(open_source(plain, IMAGE_ROLES).train)
+    return _images_of(open_source(plain, IMAGE_ROLES).train, config)
 
 
-def _images_of(table: Table) -> LabeledImages:
+def _images_of(table: Table, config: DataConfig) -> LabeledImages:
+    anywhere = config.outside_images or not table.paths  # rows in memory are the caller's own
     folder = table.paths[0].parent if table.paths else Path()
     rows = list(table)
-    found = [(locate_image(path, folder), label.strip()) for path, label in (row.values for row in rows)]
+    values = (row.values for row in rows)
+    found = [(locate_image(path, folder, anywhere=anywhere), label.strip()) for path, label in values]
     return LabeledImages(found, None if table.key is None else [row.split_key for row in rows], table.key)
 
 

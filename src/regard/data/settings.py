@@ -29,6 +29,9 @@ class DataConfig(Settings):
     """The encoding of text files, such as utf-16 or windows-1252. Unset: detected, and reported if it is not UTF-8."""
     header: bool | None = None
     """Whether the first row of a TSV, CSV or Excel file has the names of the columns. Unset: inferred and reported."""
+    outside_images: bool = False
+    """Read images whose paths in a table lead out of its folder. Only for a table that you trust: it could name any
+    image of this machine."""
     skip_bad: bool = False
     """Skip rows that cannot be read, and report how many there are."""
     num_rows: int | None = Field(default=None, ge=1)

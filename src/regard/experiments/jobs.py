@@ -21,7 +21,7 @@ from rich.progress import Progress, TaskID
 
 from regard.errors import ConfigError, RunError
 from regard.experiments.processes import folder_lock, last_log_line, process_pool, progress_bars, serve_request
-from regard.files import write_atomically
+from regard.files import load_json, write_atomically
 from regard.logging import format_duration, log_info
 from regard.settings import merge_tables
 
@@ -72,7 +72,7 @@ class Job:
 
     def result(self) -> dict[str, Any]:
         """What the finished job wrote."""
-        return json.loads(self.result_path.read_text(encoding="utf-8"))
+        return load_json(self.result_path.read_text(encoding="utf-8"))
 
 
 def read_seeds(seeds: int | Sequence[int], *, name: str = "seeds") -> list[int]:
@@ -245,10 +245,10 @@ def last_metrics(path: Path) -> dict[str, Any]:
         lines = []
     for line in reversed(lines):
         try:
-            metrics = json.loads(line)
+            metrics = load_json(line)
         except ValueError:
             continue
-        if "seconds" in metrics:
+        if isinstance(metrics, dict) and "step" in metrics and "seconds" in metrics:
             return metrics
     return {"step": 0, "seconds": 0.0}
 

@@ -16,7 +16,7 @@ from regard.data.prepare import Prepared
 from regard.data.sources import NamedRows, Rows
 from regard.errors import DataError, RunError, RunExistsError
 from regard.experiments.jobs import Job
-from regard.files import require_writable, write_atomically
+from regard.files import load_json, require_writable, write_atomically
 from regard.runs.folder import RunFolder
 from regard.runs.run import split_paths_and_rows
 from regard.runs.train import given_values, with_choices, with_task
@@ -102,7 +102,7 @@ def write_manifest(
     """
     path = folder / MANIFEST
     wanted: dict[str, Any] = {Path(job.path).name: [job.settings, job.generation] for job in jobs}
-    wanted = json.loads(json.dumps(wanted))  # as it will be read
+    wanted = load_json(json.dumps(wanted))  # as it will be read
     before = read_manifest(path)
     if before is not None and overwrite:
         for name in before:
@@ -137,7 +137,7 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(load_json(path.read_text(encoding="utf-8")))
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}; name another folder") from None
 

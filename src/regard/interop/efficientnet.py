@@ -5,7 +5,6 @@ pickle, which is not read here: `benchmarks/peers/efficientnet.py` converts it o
 metadata of the file, as a JSON list, if it was converted with them.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from regard.data.formats.images import ImageConfig
 from regard.errors import CheckpointError, DataError
+from regard.files import load_json
 from regard.interop.hf.reading import hash_files, is_efficientnet, open_safetensors, read_tensor
 from regard.interop.importing import Importer
 from regard.interop.model import ImportedModel
@@ -104,7 +104,7 @@ def _labels(path: Path, metadata: Mapping[str, str], count: int) -> tuple[tuple[
     if LABELS not in metadata:
         return tuple(map(str, range(count))), ("the file has no names of labels: they are numbered from 0",)
     try:
-        found = json.loads(metadata[LABELS])
+        found = load_json(metadata[LABELS])
     except ValueError:
         found = None
     if not isinstance(found, list) or not all(isinstance(label, str) for label in found):

@@ -28,8 +28,9 @@ from regard.adapters.lora import (
     require_lora_settings,
 )
 from regard.errors import CheckpointError, ConfigError
-from regard.files import write_atomically
+from regard.files import load_json, require_inside, write_atomically
 from regard.interop.hf.architectures import ARCHITECTURES, nearest_architecture
+from regard.interop.hf.config import ConfigFields
 from regard.interop.hf.reading import hash_files, read_pooling
 from regard.interop.hf.sentences import (
     SENTENCE_FILES,
@@ -294,25 +295,28 @@ def _lora_values(values: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("peft_type") != "LORA":
         raise ConfigError(f"peft_type must be LORA to be imported, got {values.get('peft_type')}")
     start = values.get("init_lora_weights", True)
-    if start not in _UNCHANGED_BASE:
+    if not isinstance(start, bool | str) or start not in _UNCHANGED_BASE:
         raise ConfigError(f"init_lora_weights = {start!r} changes the weights of the base, which cannot be imported")
     if values.get("bias", "none") != "none":
         raise ConfigError(f"trained biases cannot be imported, got bias = {values['bias']!r}")
     for name, value in values.items():
         if value and name not in _READ | _IGNORED:
             raise ConfigError(f"the setting {name} of peft cannot be imported, got {name} = {value!r}")
+    fields = ConfigFields(values, name=_CONFIG)
     return {
         "rank": values.get("r"),
-        "alpha": float(values.get("lora_alpha", 8)),
-        "dropout": float(values.get("lora_dropout", 0.0)),
+        "alpha": fields.number("lora_alpha", 8),
+        "dropout": fields.number("lora_dropout", 0.0),
         "rank_stabilized": values.get("use_rslora", False),
         "dora": values.get("use_dora", False),
     }
 
 
 def _read_files(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    for name in (_CONFIG, _TENSORS):
+        require_inside(folder / name, folder)
     try:
-        values = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        values = load_json((folder / _CONFIG).read_text(encoding="utf-8"))
         tensors = load_file(folder / _TENSORS)
     except FileNotFoundError as error:
         raise CheckpointError(f"{folder} is not an adapter of peft: it has no {Path(error.filename).name}") from None

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.models.family import ModelConfig
+from regard.models.family import MOST_LAYERS, ModelConfig
 from regard.models.protocols import EncoderOutput
 from regard.models.transformer.config import TransformerConfig
 from regard.nn.dropout import Dropout
@@ -51,7 +51,7 @@ class RecurrentEncoderConfig(ModelConfig):
     can_use_cuda_graphs: ClassVar[bool] = False
     cell: Cell = "lstm"
     """rnn, gru or lstm."""
-    num_layers: int = Field(default=1, ge=1)
+    num_layers: int = Field(default=1, ge=1, le=MOST_LAYERS)
     """Layers of the encoder."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout on the embedded inputs and between layers."""

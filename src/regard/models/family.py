@@ -24,6 +24,8 @@ from regard.settings import Settings
 InputKind = str
 """What a model reads: tokens, pixels, series, events, ...; a task takes the families of its own kind."""
 DEFAULT_FAMILY = "transformer"
+MOST_LAYERS, MOST_UNITS = 10_000, 1 << 24
+"""Larger than in any model: a larger value is a mistake, and checking it would take hours."""
 
 
 class ModelConfig(Settings):
@@ -31,7 +33,7 @@ class ModelConfig(Settings):
 
     family: str
     """The family of models that these are settings of."""
-    model_dim: int = Field(default=512, ge=1)
+    model_dim: int = Field(default=512, ge=1, le=MOST_UNITS)
     """Width of the hidden states."""
 
     can_use_muon: ClassVar[bool] = False
@@ -119,11 +121,11 @@ class ModelConfig(Settings):
 class EncoderDecoderConfig(ModelConfig):
     """The settings of a model made of an encoder and a decoder, either of which may be left out."""
 
-    num_layers: int = Field(default=6, ge=0)
+    num_layers: int = Field(default=6, ge=0, le=MOST_LAYERS)
     """Layers of the encoder, and of the decoder."""
-    encoder_layers: int | None = Field(default=None, ge=0)
+    encoder_layers: int | None = Field(default=None, ge=0, le=MOST_LAYERS)
     """Layers of the encoder, if not num_layers; 0 for no encoder."""
-    decoder_layers: int | None = Field(default=None, ge=0)
+    decoder_layers: int | None = Field(default=None, ge=0, le=MOST_LAYERS)
     """Layers of the decoder, if not num_layers; 0 for no decoder."""
     retrieval: Retrieval = "soft"
     """soft: the average of the values by their weights; hard: the value with the highest score."""

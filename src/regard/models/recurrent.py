@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.models.base import ForeignEncoder, SequenceModel
-from regard.models.family import EncoderDecoderConfig, Family, ModelConfig, Preset, make_lookup
+from regard.models.family import MOST_LAYERS, EncoderDecoderConfig, Family, ModelConfig, Preset, make_lookup
 from regard.models.protocols import DecoderState, EncoderOutput
 from regard.nn.dropout import Dropout, LockedDropout, TokenDropout, make_dropout
 from regard.nn.kv_cache import CrossAttentionKV
@@ -47,7 +47,7 @@ class RecurrentConfig(EncoderDecoderConfig):
     """rnn, gru or lstm."""
     activation: CellActivation = "tanh"
     """tanh or relu, of the cell rnn."""
-    num_layers: int = Field(default=2, ge=0)
+    num_layers: int = Field(default=2, ge=0, le=MOST_LAYERS)
     """Layers of the encoder, and of the decoder."""
     model_dim: int = Field(default=512, ge=1)
     """Width of the embeddings and of the hidden states; in a bidirectional encoder each direction has half of it."""

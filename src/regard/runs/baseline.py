@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from regard.data.prepare import Prepared
 from regard.data.stores.tokens import TokenStream
 from regard.evaluation.examples import Examples
@@ -77,9 +79,8 @@ class BaselineResult:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "BaselineResult":
-        """The result that `to_json` wrote."""
-        interval = None if values["interval"] is None else tuple(values["interval"])
-        return cls(**{**values, "interval": interval, "advice": tuple(values["advice"])})
+        """The result that `to_json` wrote; a ValueError for other values."""
+        return TypeAdapter(cls).validate_python(values)
 
 
 def compare_with_baseline(

@@ -27,7 +27,7 @@ from typing import Any
 from regard.data.codecs.codec import Codec, read_codecs, write_codecs
 from regard.data.formats.messages import format_names
 from regard.errors import ConfigError, RegardError, RunError, RunExistsError, WriteError
-from regard.files import partial_path, require_writable, write_atomically
+from regard.files import load_json, partial_path, require_own_files, require_writable, write_atomically
 from regard.logging import log_warning
 from regard.runs.baseline import BaselineResult
 from regard.selection.bounds import DELTA
@@ -50,7 +50,7 @@ from regard.selection.ledger import (
     set_hash,
 )
 from regard.selection.releases import RELEASES, Mechanism, ReleasedScores, num_unreleased
-from regard.selection.sealed import Fingerprints, rows_digest, seal, unseal
+from regard.selection.sealed import Fingerprints, as_row, rows_digest, seal, unseal
 from regard.selection.siblings import group_folder, read_ledgers, siblings_folder
 from regard.settings import read_toml, to_toml
 from regard.tasks.registry import make_task
@@ -96,6 +96,7 @@ class RunFolder:
             inside = sorted(path for pattern in ("*/run.toml", "*/*/run.toml") for path in self.path.glob(pattern))
             such = f"; it has runs, such as {inside[-1].parent}" if inside else ""
             raise RunError(f"{self.path} is not a run folder: it has no run.toml{such}")
+        require_own_files(self.path)
 
     def require_vacant(self, *, overwrite: bool) -> None:
         """Raise if no new run can be created here."""
@@ -107,6 +108,7 @@ class RunFolder:
         if not self.exists and (found := [path.name for path in made_by_training if path.exists()]):
             raise RunError(f"{self.path} has {', '.join(found)} but no run.toml: name another folder")
         self._require_empty()
+        require_own_files(self.path)
         require_writable(self.path)
 
     def _require_empty(self) -> None:
@@ -188,11 +190,20 @@ class RunFolder:
 
     def read_chat_template(self) -> str | None:
         """The chat template, where the model was trained for conversations."""
-        return self.chat_template_path.read_text(encoding="utf-8") if self.chat_template_path.is_file() else None
+        if not self.chat_template_path.is_file():
+            return None
+        try:
+            return self.chat_template_path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.chat_template_path} cannot be read: {error}") from None
 
     def read_held_out(self, role: str) -> list[tuple[str, ...]]:
         """The rows of a set that is not sealed: `valid`."""
-        return [tuple(row) for row in _json_lines(self._held_out / f"{role}.jsonl")]
+        path = self._held_out / f"{role}.jsonl"
+        try:
+            return [tuple(as_row(row)) for row in _json_lines(path)]
+        except ValueError as error:
+            raise RunError(f"{path} is damaged: {error}") from None
 
     @property
     def has_test(self) -> bool:
@@ -307,7 +318,12 @@ class RunFolder:
         return found
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        return _json_lines(self.metrics_path)
+        found = _json_lines(self.metrics_path)
+        if wrong := next((line for line in found if not isinstance(line, dict) or "step" not in line), None):
+            raise RunError(
+                f"{self.metrics_path} is damaged: a line must be an object with a step, got {str(wrong)[:60]}"
+            )
+        return found
 
     def write_baseline(self, baseline: BaselineResult | None) -> None:
         """Write the result of a baseline, or remove an earlier one."""
@@ -321,8 +337,8 @@ class RunFolder:
         if not self.baseline_path.is_file():
             return None
         try:
-            return BaselineResult.from_json(json.loads(self.baseline_path.read_text(encoding="utf-8")))
-        except (ValueError, KeyError, TypeError) as error:
+            return BaselineResult.from_json(load_json(self.baseline_path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
             raise RunError(f"{self.baseline_path} is damaged: {error}") from None
 
     def rewind(self, step: int, rollbacks: int = 0, *, kept: tuple[int, int] | None = None) -> None:
@@ -378,6 +394,7 @@ class RunFolder:
         is_new, path = not self.path.exists(), self.path / "lock"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            require_own_files(self.path)
             file = open(path, "a+b", buffering=0)  # without truncating: it names its holder
         except OSError as error:
             raise RunError(f"cannot create a run in {self.path}: {error.strerror or error}") from None
@@ -448,6 +465,6 @@ def _json_lines(path: Path) -> list[Any]:
         return []
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines[:-1] if line]
-    except ValueError as error:
+        return [load_json(line) for line in lines[:-1] if line]
+    except (OSError, ValueError) as error:
         raise RunError(f"{path} is damaged: {error}") from None

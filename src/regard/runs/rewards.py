@@ -2,24 +2,38 @@
 
 import importlib
 import math
+import os
 import queue
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from regard.errors import ConfigError, RunError
+from regard.data.builtin import builtin_names, find_builtin
+from regard.data.prepare import cache_folder
+from regard.errors import ConfigError, RunError, WriteError
+from regard.files import write_atomically
 from regard.runs.folder import RunFolder
 from regard.runs.run import Run
 from regard.tasks.capabilities import RewardProvider, capability
 from regard.training.precision import threads
 
+TRUSTED_REWARDS = "REGARD_REWARDS"
+"""The variable with functions, separated by commas, that runs of others may name as rewards."""
+_REMEMBERED = "rewards.txt"
+"""The file in the cache folder with the functions that the user has named."""
 _MOST_SHOWN = 60
 
 
 def load_reward(
-    source: str, *, folder: Path | None = None, seconds: float = math.inf, device: str = "auto"
+    source: str,
+    *,
+    folder: Path | None = None,
+    seconds: float = math.inf,
+    device: str = "auto",
+    is_named: bool = True,
 ) -> Callable[[Sequence[str], Sequence[str]], list[float]]:
     """A function of prompts and answers that returns the reward of each.
 
@@ -30,6 +44,8 @@ def load_reward(
         folder: Relative paths are relative to it.
         seconds: The longest time that a function may take for one answer.
         device: Of a reward model.
+        is_named: Whether the user of this machine has named it; one that only the settings of a run name is not called
+            unless the user has named it before, since calling it runs its code.
     """
     path = Path(source) if folder is None or Path(source).is_absolute() else folder / source
     if RunFolder(path).settings_path.exists():
@@ -42,6 +58,10 @@ def load_reward(
             return _require_finite(source, found, prompts, answers)
 
         return by_run
+    if is_named:
+        _remember(source)
+    else:
+        _require_known(source, folder)
     function = _find_function(source)
 
     def by_function(prompts: Sequence[str], answers: Sequence[str]) -> list[float]:
@@ -49,6 +69,33 @@ def load_reward(
         return _require_finite(source, found, prompts, answers)
 
     return by_function
+
+
+def _require_known(source: str, folder: Path | None) -> None:
+    """Raise if a function that a run names was never named by the user of this machine."""
+    named = {name.strip() for name in os.environ.get(TRUSTED_REWARDS, "").split(",")}
+    if source not in {*named, *_remembered(), *(find_builtin(name).true_reward for name in builtin_names())}:
+        raise ConfigError(
+            f"the settings of {folder} name the function {source!r} as a reward, and calling it runs code that nobody "
+            f"has named here: if you trust it, set {TRUSTED_REWARDS}={source}"
+        )
+
+
+def _remember(source: str) -> None:
+    """Note that the user has named a function, so that runs trained with it can be evaluated and resumed."""
+    known = _remembered()
+    if ":" in source and source not in known:
+        path = cache_folder() / _REMEMBERED
+        with suppress(OSError, WriteError):  # without a cache, the user names it again
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, "".join(f"{one}\n" for one in [*known, source]).encode())
+
+
+def _remembered() -> list[str]:
+    try:
+        return (cache_folder() / _REMEMBERED).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return []
 
 
 def _find_function(source: str) -> Callable[[str, str], Any]:
@@ -61,7 +108,7 @@ def _find_function(source: str) -> Callable[[str, str], Any]:
         sys.path.append(str(Path.cwd()))  # a function in a file of the current folder is found, as by `python -m`
     try:
         function = getattr(importlib.import_module(module_name), name)
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         raise ConfigError(f"the module of the reward {source!r} cannot be imported: {error}") from None
     except AttributeError:
         raise ConfigError(f"the module {module_name} has no function {name!r}") from None

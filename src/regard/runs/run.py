@@ -71,6 +71,7 @@ from regard.tasks.task import EvaluationData, Predictor, Task
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoints import (
     SkipInit,
+    checkpoint_paths,
     copy_weights,
     load_checkpoint,
     load_weights,
@@ -78,7 +79,7 @@ from regard.training.checkpoints import (
     read_tensors,
     trained_weights,
 )
-from regard.training.finetuning import adapt, base_weights
+from regard.training.finetuning import adapt, base_folder, base_weights
 from regard.training.precision import choose_hardware, find_device, threads
 from regard.training.settings import ResolvedSettings
 
@@ -179,7 +180,7 @@ class Run:
     def unmerged(self) -> nn.Module:
         """A new copy of the model; with LoRA, its low-rank updates are separate from the weights."""
         settings = self.settings
-        with SkipInit():
+        with SkipInit(self._num_bytes()):
             model = self.task.build(settings.model, settings.head)
         tuned = settings.finetune
         if tuned is not None and tuned.is_adapter:
@@ -787,7 +788,7 @@ class Run:
         device, seconds = str(self.device), task.reward_seconds()
         return task.with_rewards(
             {
-                name: load_reward(source, folder=self.path, seconds=seconds, device=device)
+                name: load_reward(source, folder=self.path, seconds=seconds, device=device, is_named=False)
                 for name, source in sources.items()
             }
         )
@@ -888,6 +889,13 @@ class Run:
                 f"{number:,} of {len(rows):,} rows are of the sealed test set: the ledger records that it was opened"
             )
         return rows
+
+    def _num_bytes(self) -> int:
+        """The size of all files that the weights of the run are in."""
+        paths = [self.folder.model_path, *checkpoint_paths(self.folder.checkpoints)]
+        if self.settings.finetune is not None:
+            paths.append(base_folder(self.settings.finetune, self.path) / "model.safetensors")
+        return sum(path.stat().st_size for path in paths if path.is_file())
 
     def _weights(self) -> dict[str, torch.Tensor]:
         try:

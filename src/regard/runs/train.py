@@ -381,9 +381,17 @@ def _sample(rows: Iterable[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], int
 
 
 def make_trainer(
-    settings: ResolvedSettings, data: Prepared, *, folder: Path | None = None, is_new: bool = True
+    settings: ResolvedSettings,
+    data: Prepared,
+    *,
+    folder: Path | None = None,
+    is_new: bool = True,
+    given: Mapping[str, Any] | None = None,
 ) -> Trainer:
-    """A trainer that is ready to start; where it is not new, its weights are restored right after."""
+    """A trainer that is ready to start; where it is not new, its weights are restored right after.
+
+    For a run that exists, `folder` is its folder, and `given` are the settings that the user has named now.
+    """
     if settings.train.tensorboard and find_spec("tensorboard") is None:
         raise ConfigError("train.tensorboard needs the extra regard[tensorboard]")
     hardware = find_hardware(settings)
@@ -403,7 +411,13 @@ def make_trainer(
     model = model.to(hardware.device)
     if isinstance(task, RolloutTask):
         rewards = {
-            name: load_reward(source, folder=folder, seconds=task.reward_seconds(), device=str(hardware.device))
+            name: load_reward(
+                source,
+                folder=folder,
+                seconds=task.reward_seconds(),
+                device=str(hardware.device),
+                is_named=folder is None or name in (given or {}).get("task", {}),
+            )
             for name, source in task.reward_sources().items()
         }
         task = task.bind(InitialModel(model), rewards)
@@ -463,7 +477,7 @@ def resume_run(
     data, settings = _prepare_together(group, lambda: _continued(folder, changes or {}, rows), rows)
     with folder.lock() if group.is_first else nullcontext():
         found = load_checkpoint(folder.checkpoints)
-        trainer = make_trainer(settings, data, folder=folder.path, is_new=found is None)
+        trainer = make_trainer(settings, data, folder=folder.path, is_new=found is None, given=changes)
         if found is None:
             log_info("there is no checkpoint yet: starting from the first step")
         else:

@@ -35,6 +35,7 @@ CONDITION = (
     "guide and not a guarantee; a test set that is opened once, at the end, is free of this."
 )
 _MOST_NAMED = 3
+_MOST_DIGITS = 12
 """Siblings that are named; more are counted. Also the number of files that are described."""
 _PROPORTION = "clopper-pearson"
 """The interval in the signature of a proportion of examples."""
@@ -347,7 +348,10 @@ def _certified(
         raise RunError(f"the ledger has no score called {metric!r}, it has {known}")
     if line.get("release") is not None:
         return _certified_release(line, metric, delta, others)
-    num_training = int(line.get("training_rows", 0))
+    if not isinstance(score, Mapping) or not isinstance(score.get("value"), int | float) or "rows" not in line:
+        raise RunError(f"the ledger has no value of {metric!r} on a number of rows, so there is nothing to certify")
+    if not isinstance(num_training := line.get("training_rows", 0), int):
+        raise RunError(f"the ledger has {num_training!r} as a number of training rows")
     summary = None if num_training else _summary(metric, score, int(line["rows"]))
     interval = score.get("interval")
     options: dict[str, Any] = {"num_candidates": num_candidates, "delta": delta}
@@ -393,7 +397,10 @@ def _summary(metric: str, score: Mapping[str, Any], num_rows: int) -> ScoreSumma
     """What bounds are computed from; None where none holds."""
     signature = dict(part.split(":", 1) for part in score.get("signature", "").split("|") if ":" in part)
     # A score of some of the rows, such as the questions without an answer, has fewer examples than there are rows.
-    num_examples = int(signature.get("n", num_rows))
+    count = signature.get("n", "")
+    num_examples = int(count) if count.isascii() and count.isdecimal() and len(count) < _MOST_DIGITS else num_rows
+    if num_examples < 1 or not math.isfinite(score["value"]):
+        return None
     if signature.get("interval") == _PROPORTION:
         return ScoreSummary.from_successes(round(score["value"] * num_examples), num_examples)
     is_bounded_mean = metric in METRICS.names() and find_metric(metric).is_bounded_mean

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from regard.errors import RunError, WriteError
-from regard.files import write_atomically
+from regard.files import load_json, write_atomically
 
 LedgerLine = dict[str, Any]
 
@@ -39,6 +39,23 @@ one of several of which the best is selected; the run replaced another that had 
 FILE = "file"
 """The set of a line with scores on rows of another file; the line has their `hash` and a `name` for them."""
 _WITHOUT_SCORES = (SEALED, HELD_OUT, OPENED, SELECTION, REPLACED)
+_FIELDS: Mapping[str, type] = {"set": str, "event": str, "candidate": str, "scores": dict}
+_FIELDS_OF_EVENT: Mapping[str, Mapping[str, type]] = {
+    SEALED: {"rows": int, "hash": str},
+    HELD_OUT: {"rows": int, "hash": str},
+    SELECTION: {"by": str, "models": int, "candidates": int},
+}
+"""What each line has, and what the line of an event has beside it."""
+_OPTIONAL: Mapping[str, type] = {
+    "rows": int,
+    "headline": str,
+    "name": str,
+    "time": str,
+    "keys": list,
+    "unreleased": int,
+}
+_KINDS = {str: "a text", int: "an integer", dict: "an object", list: "a list"}
+_MOST_DIGITS = 12
 _START = ""
 """The hash before the first line."""
 
@@ -125,7 +142,7 @@ class Ledger:
 
     def _parsed(self, text: bytes, number: int) -> LedgerLine:
         try:
-            line = json.loads(text)
+            line = load_json(text)
         except ValueError as error:
             raise RunError(f"{self.path} is damaged: line {number}, {error}") from None
         if not isinstance(line, dict):
@@ -136,6 +153,8 @@ class Ledger:
                 f"{self.path} has ledger version {version}, written by regard {other}; this regard reads version "
                 f"{LEDGER_VERSION}"
             )
+        if fault := _fault(line):
+            raise RunError(f"{self.path} is damaged: line {number} has {fault}")
         return line
 
     def _check_head(self, lines: list[LedgerLine]) -> None:
@@ -144,13 +163,49 @@ class Ledger:
             if len(lines) > 1:
                 raise RunError(f"{self.path} was changed: {self._head_path.name} is missing")
             return
-        number, _, chain = self._head_path.read_text(encoding="utf-8").strip().partition(" ")
-        count = int(number) if number.isdecimal() else -1
+        number, _, chain = self._head_path.read_text(encoding="utf-8", errors="replace").strip().partition(" ")
+        count = int(number) if number.isascii() and number.isdecimal() and len(number) < _MOST_DIGITS else -1
         if not 0 < count <= len(lines) or lines[count - 1]["chain"] != chain:
             raise RunError(
                 f"{self.path} was changed: it has {len(lines)} lines, and {self._head_path.name} records "
-                f"{number or 'none'}"
+                f"{number[:_MOST_DIGITS] or 'none'}"
             )
+
+
+def _fault(line: LedgerLine) -> str:
+    """What a line lacks, as the object of `the line has`; empty where it has everything that its event needs."""
+    needed = {**_FIELDS, **_FIELDS_OF_EVENT.get(str(line.get("event")), {})}
+    if line.get("set") == FILE:
+        needed["hash"] = str
+    if line.get("event") == REPLACED:
+        needed |= {"openings": int, "evaluations": int} if line.get("set") == "test" else {"keys": list}
+    for name, kind in needed.items():
+        if not isinstance(line.get(name), kind) or isinstance(line[name], bool):
+            return f"no {name}, which must be {_KINDS[kind]}"
+    for name, kind in _OPTIONAL.items():
+        if name in line and not isinstance(line[name], kind):
+            return f"a {name} that is not {_KINDS[kind]}"
+    if any(not isinstance(key, str) for key in line.get("keys", ())):
+        return "keys that are not texts"
+    for name, score in line["scores"].items():
+        fields = score if isinstance(score, dict) else {"value": score}
+        if not all(_fits(key, fields.get(key)) for key in ("value", "interval", "signature")):
+            return f"a score {name!r} that is neither a number nor one with its interval"
+    return ""
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether a field of a score has its type."""
+    match name:
+        case "interval":
+            return value is None or (isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)))
+        case "signature":
+            return value is None or isinstance(value, str)
+    return value is None or isinstance(value, str) or _is_number(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _write_all(file: FileIO, data: bytes) -> None:

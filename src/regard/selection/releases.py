@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regard.errors import ConfigError, DeviceError, RunError
+from regard.files import load_json
 from regard.selection.bounds import DELTA, Bound, binomial, chernoff
 from regard.selection.ledger import REPLACED, LedgerLine, drop_partial_line, evaluations
 
@@ -372,7 +373,7 @@ def last_releases(found: Sequence[Release]) -> dict[str, Release]:
 
 def _lines(data: bytes, path: Path) -> list[dict[str, Any]]:
     try:
-        return [json.loads(line) for line in data.split(b"\n")[:-1]]
+        return [load_json(line) for line in data.split(b"\n")[:-1]]
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}") from None
 

@@ -10,12 +10,14 @@ import json
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from regard.data.formats.files import SEALED_HEADER
 from regard.data.splits.by_hash import row_hash
 from regard.errors import RunError
+from regard.files import load_json, most_expanded
 
 _Row = Sequence[str]
 
@@ -40,10 +42,28 @@ def unseal(data: bytes) -> list[tuple[str, ...]]:
     if not data.startswith(SEALED_HEADER):
         raise RunError("it was not written by `seal`")
     try:
-        lines = zlib.decompress(data[len(SEALED_HEADER) :]).decode().splitlines()
-        return [tuple(json.loads(line)) for line in lines]
+        lines = _expanded(data[len(SEALED_HEADER) :]).decode().splitlines()
+        return [tuple(as_row(load_json(line))) for line in lines]
     except (zlib.error, ValueError) as error:
         raise RunError(f"it is damaged: {error}") from None
+
+
+def _expanded(data: bytes) -> bytes:
+    """The decompressed bytes, if they are not out of proportion."""
+    stream, most = zlib.decompressobj(), most_expanded(len(data))
+    found = stream.decompress(data, most + 1)
+    if len(found) > most:
+        raise ValueError(f"it expands to more than {most / 2**20:,.0f} MiB")
+    if not stream.eof:
+        raise ValueError("it ends too early")
+    return found
+
+
+def as_row(value: Any) -> list[str]:
+    """A row of a set, which is a list of texts; a ValueError for any other value."""
+    if not isinstance(value, list) or not all(isinstance(cell, str) for cell in value):
+        raise ValueError(f"a row must be a list of texts, got {str(value)[:60]}")
+    return value
 
 
 def rows_digest(rows: Iterable[_Row]) -> str:
@@ -63,6 +83,8 @@ class Fingerprints:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Fingerprints":
+        if len(data) % 8:
+            raise RunError(f"the fingerprints of a sealed test set are damaged: they have {len(data):,} bytes")
         return cls(frozenset(np.frombuffer(data, dtype="<u8").tolist()))
 
     def to_bytes(self) -> bytes:

@@ -35,6 +35,7 @@ from regard.data.formats.images import is_data_uri
 from regard.errors import ConfigError, RegardError
 from regard.evaluation.registry import score_label
 from regard.explanation.pages import ICON, page_file
+from regard.files import load_json
 from regard.runs.report import summarize
 from regard.runs.run import Run
 from regard.settings import Settings, nearest
@@ -286,8 +287,8 @@ async def _read(request: Request, kind: type[AnyRequest]) -> AnyRequest:
         if len(body) > MOST_BYTES:
             raise HTTPException(413, f"a request may have {MOST_BYTES:,} bytes at most")
     try:
-        values = json.loads(bytes(body))
-    except (ValueError, RecursionError) as error:
+        values = load_json(bytes(body))
+    except ValueError as error:
         raise ConfigError(f"the request is not JSON: {error}") from None
     if not isinstance(values, Mapping):
         raise ConfigError(f"a request is a JSON object, got {type(values).__name__}")

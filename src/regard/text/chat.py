@@ -4,9 +4,9 @@ A template is a small Jinja program that comes with a tokenizer, often from an u
 Hugging Face's `apply_chat_template`: blocks remove the line they are on, and `raise_exception`, `strftime_now`,
 `tojson` and `{% generation %}` are defined.
 
-A template runs in Jinja's sandbox, which gives access to strings and lists only; its run time and the length of its
-output are limited. Special tokens are recognized only where the template itself writes them: a message that contains
-the spelling of one is encoded as ordinary text.
+A template runs in Jinja's sandbox, which gives access to strings and lists only; its run time, the length of its output
+and that of all values on the way are limited. Special tokens are recognized only where the template itself writes them:
+a message that contains the spelling of one is encoded as ordinary text.
 
 For training, a conversation is cut where an answer begins: after the generation prompt, so that the model is trained to
 predict exactly what it generates later, from the first token of the answer to the end token that the template writes.
@@ -15,21 +15,23 @@ predict exactly what it generates later, from the first token of the answer to t
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, wraps
+from itertools import islice
 from types import TracebackType
 from typing import Any
 
 import tokenizers
-from jinja2 import Template, TemplateError, TemplateSyntaxError, meta, nodes
+from jinja2 import Template, TemplateError, TemplateSyntaxError, meta, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
 
 from regard.errors import DataError
 from regard.text.tokenizer import Tokenizer
@@ -39,9 +41,19 @@ Message = Mapping[str, Any]
 
 _MAX_CHARACTERS = 1_000_000
 """Limit of a rendered conversation, and of a string that a template makes by repetition."""
+_MAX_WORK = 20 * _MAX_CHARACTERS
+"""Limit of all values that a template makes in one rendering."""
 _MAX_SECONDS = 10.0
 _MAX_COMPILED = 16
 """Compiled templates that are kept: a file of conversations is rendered by one of them."""
+_LEFT_OUT = (
+    "batch", "center", "filesizeformat", "pprint", "random", "slice", "striptags", "urlize", "wordcount", "wordwrap",
+    "xmlattr",
+)  # fmt: skip
+"""Filters that no chat template needs, and whose time or result is out of proportion to what they are given."""
+_TEXT_FILTERS = {"replace": "replace", "indent": "indent", "format": "%", "join": "joined"}
+"""Filters of texts that can make a longer one, and what they do."""
+_LONG_NUMBER, _STARRED = re.compile(r"\d{7}"), re.compile(r"%[^a-zA-Z%]*\*")
 _GENERATION = "generation"
 """The block that marks the assistant's text in a template for training; its content is rendered unchanged."""
 ASSISTANT = "assistant"
@@ -235,6 +247,7 @@ def render_template(source: str, values: Mapping[str, Any], *, what: str = "the 
 
 def template_variables(source: str) -> set[str]:
     """The names that a template reads and does not set itself."""
+    compile_template(source)
     return meta.find_undeclared_variables(_Sandbox().parse(source))
 
 
@@ -292,54 +305,218 @@ def _unused_character(messages: Sequence[Message]) -> str:
 @lru_cache(maxsize=_MAX_COMPILED)
 def compile_template(source: str, *, what: str = "the chat template") -> Template:
     """The template, compiled once; each rendering has its own time limit."""
+    if len(source) > _MAX_CHARACTERS:
+        raise DataError(f"{what} has {len(source):,} characters, more than {_MAX_CHARACTERS:,}")
     environment = _Sandbox()
     try:
-        tree = environment.parse(source)
-        _check_time_in_loops(tree, environment)
+        tree = _Limits().visit(environment.parse(source))
+        tree.set_environment(environment)
         return environment.from_string(tree)
     except TemplateSyntaxError as error:
         raise DataError(f"{what} is not a Jinja template: {error.message} (line {error.lineno})") from None
-    except RecursionError:
+    except (RecursionError, MemoryError):  # the second is what Python's compiler raises
         raise DataError(f"{what} is nested too deeply") from None
+    except (SecurityError, ValueError, OverflowError, SyntaxError) as error:
+        raise DataError(f"{what} is not a Jinja template: {error}") from None
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """The environment of templates; every call and every loop iteration checks the time limit."""
+    """The environment of templates: it limits the time, the length of each value, and the length of all together.
 
-    intercepted_binops = frozenset({"*", "**"})
+    Every loop iteration, call, filter and operation checks the time. No value has more than `_MAX_CHARACTERS`
+    characters, elements and digits, however deep they are, so that no single operation of Python takes long; all values
+    of a rendering have `_MAX_WORK` of them together, so that no variable can collect more.
+    """
+
+    intercepted_binops = frozenset({"*", "**", "+", "%"})
 
     def __init__(self) -> None:
         # Not optimized: constant expressions would be evaluated during compilation, without limits.
-        super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[_Generation, loopcontrols])
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, optimized=False, finalize=self.finished,
+            extensions=[_Generation, loopcontrols],
+        )  # fmt: skip
+        for name in _LEFT_OUT:
+            del self.filters[name]
+        del self.globals["lipsum"]
         self.filters["tojson"] = _to_json
+        self.filters = {name: self._limited(name, each) for name, each in self.filters.items()}
+        self.tests = {name: self._limited("", each) for name, each in self.tests.items()}
         self.globals.update(raise_exception=_reject, strftime_now=_now, namespace=_Namespace)
         self.start_clock()
 
     def start_clock(self) -> None:
-        """Begin the time limit of one rendering."""
-        self._deadline = time.monotonic() + _MAX_SECONDS
+        """Begin the limits of one rendering."""
+        self._deadline, self._work = time.monotonic() + _MAX_SECONDS, 0
 
-    def call(self, context: Context, callee: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def check_time(self) -> None:
         if time.monotonic() > self._deadline:
             raise SecurityError(f"more than {_MAX_SECONDS:g} seconds")
-        return super().call(context, callee, *args, **kwargs)
+
+    def count(self, value: Any) -> Any:
+        """Return a value that a template has made, if it is within the limits."""
+        self._work += _size(value)
+        if self._work > _MAX_WORK:
+            raise SecurityError(f"values of more than {_MAX_WORK:,} characters together")
+        self.check_time()
+        return value
+
+    @pass_context  # so that constants are evaluated by the rendering, too
+    def finished(self, _context: Context, value: Any) -> Any:
+        """A value that is about to be written."""
+        return self.count(value)
+
+    def call(self, context: Context, callee: Any, /, *args: Any, **kwargs: Any) -> Any:
+        self.check_time()
+        inner = getattr(callee, "__wrapped__", callee)
+        owner = getattr(inner, "__self__", None)
+        values: list[Any] = [*args, *kwargs.values()]
+        if callee is not self.globals["range"]:  # which has a limit of its own
+            _require_small(values)
+        if isinstance(owner, str | bytes):
+            args = tuple(_materialized(each) for each in args)
+            _check_text(owner, str(getattr(inner, "__name__", "")), [*args, *kwargs.values()])
+        return self.count(super().call(context, callee, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "**":
             raise SecurityError("a power")
-        for some, times in ((left, right), (right, left)):
-            if isinstance(some, Sized) and isinstance(times, int) and len(some) * times > _MAX_CHARACTERS:
-                raise SecurityError(f"{times:,} times {len(some):,} characters")
-        return super().call_binop(context, operator, left, right)
+        if operator == "*":
+            for some, times in ((left, right), (right, left)):
+                if not isinstance(some, Sized) or not isinstance(times, int):
+                    continue
+                if (len(some) if isinstance(some, str) else _size(some)) * times > _MAX_CHARACTERS:
+                    raise SecurityError(f"{times:,} times {len(some):,} characters")
+        if operator == "%" and isinstance(left, str | bytes):
+            _check_text(left, "%", [right])
+        return self.count(super().call_binop(context, operator, left, right))
+
+    def _limited(self, name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter or a test that checks the limits before and after."""
+
+        @wraps(inner)  # with the marks by which Jinja passes it a context
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            self.check_time()
+            own = [_materialized(each) for each in args] if name == "join" else list(args)
+            values = own[1:] if hasattr(inner, "jinja_pass_arg") else own
+            _require_small([*values, *kwargs.values()])
+            if name in _TEXT_FILTERS and values:
+                _check_text(values[0], _TEXT_FILTERS[name], [*values[1:], *kwargs.values()])
+            return self.count(inner(*own, **kwargs))
+
+        return limited
 
 
-def _check_time_in_loops(tree: nodes.Template, environment: _Sandbox) -> None:
-    """Insert a call into the body of each loop, so that `_Sandbox.call` checks the time limit."""
-    for loop in tree.find_all(nodes.For):
-        no_op = nodes.ExtensionAttribute(_Generation.identifier, "no_op", lineno=loop.lineno)
-        call = nodes.Call(no_op, [], [], None, None, lineno=loop.lineno)
-        loop.body.insert(0, nodes.ExprStmt(call, lineno=loop.lineno))
-    tree.set_environment(environment)
+def _size(value: Any) -> int:
+    """The characters, elements and digits of a value, however deep; more than a value may have is an error."""
+    size, stack = 0, [value]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, str | bytes):
+            size += len(each) + 1
+        elif isinstance(each, int):
+            size += 1 + each.bit_length() // 3
+        elif isinstance(each, Mapping):
+            size += 1
+            stack += each.keys()
+            stack += each.values()
+        elif isinstance(each, list | tuple | set | frozenset):
+            size += 1
+            stack += each
+        elif isinstance(each, _Namespace):
+            size += 1
+            stack += object.__getattribute__(each, "_Namespace__attrs").values()
+        else:
+            size += 1
+        if size + len(stack) > _MAX_CHARACTERS + 1:
+            raise SecurityError(f"a value of more than {_MAX_CHARACTERS:,} characters")
+    return size
+
+
+def _require_small(values: Sequence[Any]) -> None:
+    """A number that is passed may be the length of the result."""
+    for value in values:
+        if isinstance(value, int | float) and abs(value) > _MAX_CHARACTERS:
+            raise SecurityError(f"the number {value:,g} as an argument")
+
+
+def _materialized(value: Any) -> Any:
+    """A list for an iterator or a range, whose elements are then counted."""
+    if isinstance(value, Iterator | range):
+        value = list(islice(value, _MAX_CHARACTERS + 1))
+        _size(value)
+    return value
+
+
+def _check_text(text: Any, method: str, values: Sequence[Any]) -> None:
+    """Raise where a method of a text would make a longer one than is allowed."""
+    if not isinstance(text, str | bytes | list):
+        return
+    size, first = len(text) + 1, values[0] if values else None
+    match method:
+        case "translate":
+            raise SecurityError("translate")
+        case "join":  # of a method: the separator, and the texts
+            size = size * len(first) if isinstance(first, Sized) else 0
+        case "joined":  # of a filter: the texts, and the separator
+            size *= len(first) + 1 if isinstance(first, str) else 1
+        case "replace":
+            old, new = (values[place] if len(values) > place else "" for place in (0, 1))
+            if isinstance(text, list) or not isinstance(old, type(text)) or not isinstance(new, Sized):
+                return
+            size += text.count(old) * len(new)  # pyright: ignore[reportArgumentType]  of the same type
+        case "expandtabs":
+            size *= first if isinstance(first, int) else 8
+        case "indent" if not isinstance(text, list):
+            width = len(first) if isinstance(first, str) else first if isinstance(first, int) else 4
+            size += (text.count("\n" if isinstance(text, str) else b"\n") + 1) * width  # pyright: ignore[reportArgumentType]
+        case "format" | "format_map" | "%":
+            _size(list(values))
+            plain = text if isinstance(text, str) else repr(text)
+            if _LONG_NUMBER.search(plain) or (method == "%" and _STARRED.search(plain)) or _has_large(values):
+                raise SecurityError("a width of many digits in a format")
+    if size > _MAX_CHARACTERS:
+        raise SecurityError(f"a text of {size:,} characters")
+
+
+def _has_large(values: Sequence[Any]) -> bool:
+    """Whether a number in the arguments of a format could be a width that is too large."""
+    stack = list(values)
+    while stack:
+        each = stack.pop()
+        if isinstance(each, int) and abs(each) > _MAX_CHARACTERS:
+            return True
+        if isinstance(each, Mapping):
+            stack += each.values()
+        elif isinstance(each, list | tuple):
+            stack += each
+    return False
+
+
+class _Limits(NodeTransformer):
+    """Inserts what checks the limits where Jinja calls nothing: in loops, lists, dictionaries and concatenations."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802  Jinja's name of the visitor
+        self.generic_visit(node)
+        length = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
+        call = self._call("passed", [nodes.Const(length, lineno=node.lineno)], node.lineno)
+        node.body.insert(0, nodes.ExprStmt(call, lineno=node.lineno))
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return self._call("joined", node.nodes, node.lineno)
+
+    def _literal(self, node: Any) -> nodes.Node:
+        self.generic_visit(node)
+        return self._call("made", [node], node.lineno) if getattr(node, "ctx", "load") == "load" else node
+
+    visit_List = visit_Dict = visit_Tuple = _literal  # noqa: N815
+
+    @staticmethod
+    def _call(name: str, arguments: list[nodes.Expr], line: int) -> nodes.Call:
+        attribute = nodes.ExtensionAttribute(_Generation.identifier, name, lineno=line)
+        return nodes.Call(attribute, arguments, [], None, None, lineno=line)
 
 
 class _Generation(Extension):
@@ -351,8 +528,25 @@ class _Generation(Extension):
         line = next(parser.stream).lineno
         return nodes.Scope(parser.parse_statements((f"name:end{_GENERATION}",), drop_needle=True), lineno=line)
 
-    def no_op(self) -> None:
-        """Does nothing; calling it checks the time limit."""
+    def passed(self, length: int) -> None:
+        """Counts the text of a loop's body, which Jinja writes without asking."""
+        self._sandbox.count(" " * length)
+
+    def joined(self, *values: Any) -> str:
+        """The operator `~`."""
+        parts = [str(self._sandbox.count(value)) for value in values]
+        if sum(map(len, parts)) > _MAX_CHARACTERS:
+            raise SecurityError(f"a text of {sum(map(len, parts)):,} characters")
+        return "".join(parts)
+
+    def made(self, value: Any) -> Any:
+        """A list, a tuple or a dictionary that the template writes; its call counts it."""
+        return value
+
+    @property
+    def _sandbox(self) -> _Sandbox:
+        assert isinstance(self.environment, _Sandbox)
+        return self.environment
 
 
 class _Namespace(Namespace):

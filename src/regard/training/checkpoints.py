@@ -11,7 +11,8 @@ while training continues; `safetensors.torch.save` needs both.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -22,7 +23,7 @@ from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import CheckpointError, WriteError
-from regard.files import write_atomically
+from regard.files import load_json, write_atomically
 from regard.logging import log_warning
 
 _HEADER = "regard"
@@ -33,6 +34,10 @@ _DTYPES = {
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
 """The names of types in safetensors."""
+_SPARE_NUMBERS, _NUMBERS_PER_BYTE, _NUMBERS_PER_TENSOR = 1 << 26, 4, 256
+"""A model may have so many numbers that its file does not have, such as tables of positions; so many for each byte of
+the file; and a tensor counts as so many more, since making it takes time."""
+_FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn}
 _INITIALIZERS = {
     *(Tensor.normal_, Tensor.uniform_, init.normal_, init.uniform_),
     *(init.kaiming_uniform_, init.xavier_uniform_, init.trunc_normal_, init.orthogonal_),
@@ -93,7 +98,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     note = str(header.get("note"))
     if _digest(tensors, note) != header.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its contents do not have the hash they were written with")
-    return tensors, json.loads(note)
+    return tensors, load_json(note)
 
 
 def hash_of(path: Path) -> str:
@@ -115,7 +120,7 @@ def note_of(path: Path) -> dict[str, Any]:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = _parsed((file.metadata() or {}).get(_HEADER, "{}"))
-        return json.loads(str(header.get("note", "{}")))
+        return load_json(str(header.get("note", "{}")))
     except FileNotFoundError:
         raise CheckpointError(f"no weights at {path}") from None
     except (SafetensorError, OSError, ValueError) as error:
@@ -206,13 +211,31 @@ def resize_buffers(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 class SkipInit(TorchFunctionMode):
-    """Skips the random initialization of models that are built inside the context; their weights are loaded after."""
+    """Skips the random initialization of models that are built inside the context; their weights are loaded after.
+
+    Settings that describe a larger model than the files have weights for are an error before memory is allocated for
+    it: `num_bytes` is the size of the files.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__()
+        self._most, self._total = _SPARE_NUMBERS + _NUMBERS_PER_BYTE * num_bytes, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         if func in _INITIALIZERS:
             return args[0] if args else given["tensor"]
+        if func in _FACTORIES:
+            self._count(args[0] if args and isinstance(args[0], Sequence) else args or given.get("size", ()))
         return func(*args, **given)
+
+    def _count(self, sizes: Sequence[Any]) -> None:
+        numbers = [size for size in sizes if isinstance(size, int)]
+        self._total += _NUMBERS_PER_TENSOR + abs(math.prod(numbers))
+        if self._total > self._most:
+            raise CheckpointError(
+                f"run.toml describes a model of more than {self._most:,} numbers, far more than its file of weights has"
+            )
 
 
 @torch.no_grad()
@@ -233,7 +256,7 @@ def copy_weights(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> No
 def _parsed(header: str) -> dict[str, Any]:
     """The header; an empty one, which has no valid hash, if it is damaged."""
     try:
-        return json.loads(header)
+        return load_json(header)
     except ValueError:
         return {}
 

@@ -10,7 +10,7 @@ from regard.generation.config import GenerationConfig
 from regard.models.family import ModelConfig, read_model_config
 from regard.models.heads import HeadConfig
 from regard.selection.releases import Mechanism, make_mechanism
-from regard.settings import Settings
+from regard.settings import Settings, require_table
 from regard.tasks.registry import find_task
 from regard.tasks.task import Task, TaskSettings
 from regard.training.finetuning import FinetuneConfig
@@ -241,5 +241,7 @@ def num_released_rows(task: Task[Any], num_rows: int) -> int:
 
 def read_task_settings(values: Any, *, is_draft: bool = False) -> TaskSettings:
     """The settings class of the named task, with these values."""
+    if "name" not in require_table(values, "task"):
+        raise ConfigError("task.name is missing")
     settings = find_task(values["name"]).Settings
     return (settings.draft if is_draft else settings.read)(values, section="task")

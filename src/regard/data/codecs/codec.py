@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from pydantic import TypeAdapter
+
 from regard.errors import CheckpointError
 from regard.files import write_atomically
 
@@ -36,6 +38,22 @@ class Codec(ABC):
 
 
 CodecT = TypeVar("CodecT", bound=Codec)
+
+
+def checked_codec(kind: type[CodecT], values: Mapping[str, Any], alike: Sequence[Sequence[str]] = ()) -> CodecT:
+    """The codec, a dataclass, with these values of its fields; a ValueError where one has another type.
+
+    The fields of each group in `alike` must be equally long.
+    """
+    known = kind.__dataclass_fields__  # pyright: ignore[reportAttributeAccessIssue]  it is a dataclass
+    if unknown := sorted(set(values) - set(known)):
+        raise ValueError(f"unknown fields {', '.join(unknown)}")
+    codec = TypeAdapter(kind).validate_python(values)
+    for names in alike:
+        lengths = {name: len(getattr(codec, name)) for name in names}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"fields of different lengths: {lengths}")
+    return codec
 
 
 def codec_of(codecs: Mapping[str, Codec], name: str, kind: type[CodecT]) -> CodecT:

@@ -15,10 +15,11 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 from numpy.typing import NDArray
 
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, checked_codec
 from regard.data.formats.episodes import Episode, action_width_of, read_episode, require_alike
 from regard.data.formats.messages import format_count
 from regard.errors import DataError
+from regard.files import load_json
 
 _SMALLEST_STD = 1e-6
 """A feature that varies less is constant, and is left as it is."""
@@ -210,9 +211,9 @@ class EpisodeCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        found: dict[str, Any] = json.loads(text)
-        lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
-        return cls(**{**found, **lists})
+        found: dict[str, Any] = load_json(text)
+        actions = ("action_means", "action_stds", "action_low", "action_high")
+        return checked_codec(cls, found, (("means", "stds"), actions))
 
 
 def _returns_to_go(rewards: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -16,10 +16,11 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, checked_codec
 from regard.data.formats.events import parse_history
 from regard.data.formats.messages import format_names
 from regard.errors import DataError
+from regard.files import load_json
 
 _HORIZON_QUANTILES = (0.25, 0.5, 0.75)
 _NUM_SCALES = 16
@@ -194,9 +195,9 @@ class EventCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        found: dict[str, Any] = json.loads(text)
-        lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
-        return cls(**{**found, **lists})
+        found: dict[str, Any] = load_json(text)
+        kept = ("value_shares", "value_means", "value_stds", "value_memories")
+        return checked_codec(cls, found, (("events", "counts"), ("values", "means", "stds"), kept))
 
 
 def _autoregression(pairs: Float[np.ndarray, "events two columns"]) -> Float[np.ndarray, "four columns"]:

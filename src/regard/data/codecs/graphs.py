@@ -16,6 +16,7 @@ from regard.data.codecs.codec import Codec
 from regard.data.formats.graphs import DIRECTED, Features, Graph, parse_graph
 from regard.data.formats.messages import format_count
 from regard.errors import DataError
+from regard.files import load_json
 
 PARTS = ("degrees", "labels", "numbers", "ends", "edge_labels", "edge_numbers", "distances")
 """What a graph is stored as; the first part has one number for each node."""
@@ -200,7 +201,7 @@ class GraphCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        values = json.loads(text)
+        values = load_json(text)
         nodes, edges = (FeatureScales.from_json(values[kind]) for kind in ("nodes", "edges"))
         return cls(nodes, edges, values["mean_nodes"], values["are_molecules"], values.get("are_directed", False))
 

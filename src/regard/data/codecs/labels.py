@@ -9,6 +9,7 @@ from typing import Self
 from regard.data.codecs.codec import Codec
 from regard.data.formats.messages import format_count
 from regard.errors import DataError
+from regard.files import load_json
 
 _MOST_LISTED = 12
 
@@ -67,8 +68,13 @@ class LabelCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        values = json.loads(text)
-        return cls(values["labels"], values["separator"])
+        values = load_json(text)
+        labels, separator = values["labels"], values["separator"]
+        if not isinstance(labels, dict) or not all(isinstance(count, int) for count in labels.values()):
+            raise ValueError("labels must be an object with the count of each")
+        if separator is not None and (not isinstance(separator, str) or not separator):
+            raise ValueError(f"the separator must be a text or null, got {separator!r}")
+        return cls(labels, separator)
 
 
 def split_labels(value: str, separator: str | None) -> list[str]:

@@ -9,9 +9,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, checked_codec
 from regard.data.formats.messages import format_count
 from regard.errors import DataError
+from regard.files import load_json
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class NumberCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        return cls(**json.loads(text))
+        return checked_codec(cls, load_json(text))
 
 
 def parse_number(text: str) -> float:

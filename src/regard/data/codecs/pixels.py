@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from regard.data.codecs.codec import Codec
 from regard.data.formats.images import ImageConfig, read_image
+from regard.files import load_json
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class PixelCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        values = json.loads(text)
+        values = load_json(text)
         if not isinstance(values, dict):
             raise ValueError(f"the size of images must be an object, got {values!r}")
         return cls(ImageConfig.read(values))

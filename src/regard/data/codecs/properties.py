@@ -14,10 +14,11 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
 from regard.data.chemistry import descriptor_names, descriptor_values, fingerprint_bits
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, checked_codec
 from regard.data.formats.cells import is_number
 from regard.data.formats.messages import format_count
 from regard.errors import DataError
+from regard.files import load_json
 
 MISSING = ""
 _BETWEEN = ";"
@@ -125,10 +126,8 @@ class PropertyCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        values = json.loads(text)
-        labels = tuple((first, last) for first, last in values.pop("labels"))
-        source = values.pop("source")
-        return cls(labels=labels, source=source, **{name: tuple(value) for name, value in values.items()})
+        values = load_json(text)
+        return checked_codec(cls, values, (("names", "labels" if values["labels"] else "means"), ("means", "stds")))
 
     def _number(self, place: int, cell: str) -> float:
         if cell == MISSING:
@@ -214,4 +213,4 @@ class MoleculeCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        return cls(tuple(json.loads(text)["descriptors"]))
+        return checked_codec(cls, load_json(text))

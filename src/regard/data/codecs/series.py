@@ -19,12 +19,13 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, checked_codec
 from regard.data.formats.cells import parse_timestamp
 from regard.data.formats.messages import format_column
 from regard.data.formats.series import Clock, Covariate, Series, SeriesTable, fill_forward
 from regard.data.stores.series import Segment
 from regard.errors import DataError
+from regard.files import load_json
 
 SEASONS = (24, 7, 12, 168, 4, 52, 48, 96, 144, 288, 365, 672, 1_440)
 """Lengths of seasons: a day, a week and a year, in steps of minutes to quarters."""
@@ -192,16 +193,9 @@ class SeriesCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        found = json.loads(text)
-        clock = Clock(**found.pop("clock"))
-        covariates = [
-            Covariate(**{**each, "categories": tuple(each["categories"])}) for each in found.pop("covariates", [])
-        ]
-        seen = tuple(tuple(places) for places in found.pop("categories_seen", []))
-        parts: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
-        }
-        return cls(**parts, clock=clock, covariates=tuple(covariates), categories_seen=seen)
+        found = load_json(text)
+        covariates = ("covariates", "covariate_means", "covariate_stds", "categories_seen")
+        return checked_codec(cls, found, (("columns", "means", "stds", "scales"), covariates))
 
 
 def parse_values(text: str, num_columns: int) -> Float[np.ndarray, "time columns"]:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, Self
 
-from regard.data.codecs.codec import Codec
+from regard.data.codecs.codec import Codec, checked_codec
 from regard.data.codecs.labels import format_frequencies
 from regard.data.formats.messages import format_count
 from regard.data.formats.trees import Constituent, Tree, build_tree, constituents_of, parse_tree
 from regard.errors import DataError
+from regard.files import load_json
 
 NO_LABEL = 0
 """The index of the label of a span that is no constituent, and only part of a binary tree."""
@@ -108,8 +109,8 @@ class TreeCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        values = json.loads(text)
-        return cls(values["tags"], values["labels"])
+        values = load_json(text)
+        return checked_codec(cls, values)
 
     def _label_indices(self) -> dict[str, int]:
         return {label: index for index, label in enumerate(self.labels, 1)}

@@ -11,9 +11,10 @@ TimestampKind = Literal["number", "date"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MONTH = re.compile(r"\d{4}-\d{2}")
-_POINT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
-_COMMA = re.compile(r"[-+]?(\d+,?\d*|,\d+)([eE][-+]?\d+)?|[-+]?\d{1,3}(\.\d{3})+(,\d+)?")
-"""Numbers with a decimal point or comma, and the other mark between thousands."""
+_POINT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
+_COMMA = re.compile(r"[-+]?(\d+(,\d*)?|,\d+)([eE][-+]?\d+)?|[-+]?\d{1,3}(\.\d{3})+(,\d+)?")
+"""Numbers with a decimal point or comma, and the other mark between thousands. No two repetitions of digits follow each
+other: the time for a long cell would grow with the square of its length."""
 _DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3(\d{4}|\d{2}))([ T]\d{1,2}:\d{2}.*)?")
 
 

@@ -6,7 +6,6 @@ Lin et al., "Microsoft COCO: Common Objects in Context" (2014). https://arxiv.or
      "annotations": [{"image_id": 9, "caption": "A dog on a beach."}, ...]}
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ def read_coco(path: Path) -> Iterator[tuple[str, str]]:
     """The file name of the image and the text of each caption."""
     try:
         whole = decode_json("\n".join(iter_lines(path)))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{path.name} is not JSON: {error}") from None
     images, annotations = (_list_of(path, whole, key) for key in _KEYS)
     names: dict[str, str] = {}

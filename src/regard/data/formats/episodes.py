@@ -11,7 +11,12 @@ Dimensions: `time` steps of an episode, `features` of an observation, `width` of
 """
 
 import json
+import lzma
+import math
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,15 +27,21 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 
-from regard.data.formats.files import AnyPath, as_paths, check_file, format_suffix, iter_lines
+from regard.data.formats.files import AnyPath, as_paths, check_archive, check_file, format_suffix, iter_lines
 from regard.data.formats.layouts import BLANK, Record
-from regard.data.formats.messages import format_count
+from regard.data.formats.messages import format_count, format_names
 from regard.data.formats.tables import Table
 from regard.errors import DataError
+from regard.files import load_json
 
 EPISODE_ROLE = "episode"
 EPISODE_FIELDS = ("observations", "actions", "rewards")
 """What every episode has; `terminated` may be missing, and is then true."""
+_DAMAGED = (
+    OSError, ValueError, NotImplementedError, RuntimeError, EOFError, struct.error, zlib.error, lzma.LZMAError,
+    zipfile.BadZipFile, tokenize.TokenError,
+)  # fmt: skip
+"""What the readers of archives and of the headers of arrays raise."""
 _ENDS = ("terminations", "truncations"), ("terminals", "timeouts")
 """The arrays that mark the last step of an episode: of Minari, and of D4RL."""
 
@@ -82,6 +93,8 @@ def parse_episode(record: Any, *, is_history: bool = False) -> Episode:
     seen = _numbers(observations, "observations")
     done = _actions(actions)
     given = _numbers(rewards, "rewards")
+    if not seen.ndim or not done.ndim:
+        raise DataError(f"{'actions' if seen.ndim else 'observations'} that are one number, and not one for each step")
     if seen.ndim > 2 or (given.ndim != 1 and given.size):
         raise DataError(f"{'observations' if seen.ndim > 2 else 'rewards'} that are not vectors: flatten them")
     seen = seen[:, None] if seen.ndim == 1 else seen
@@ -176,30 +189,38 @@ def read_episode(record: Any, *, is_history: bool = False) -> Episode:
     """The episode of an object or of its JSON."""
     if isinstance(record, str):
         try:
-            record = json.loads(record)
-        except (ValueError, RecursionError):
+            record = load_json(record)
+        except ValueError:
             raise DataError("invalid JSON") from None
     return parse_episode(record, is_history=is_history)
 
 
 def _array_episodes(path: Path) -> Iterator[dict[str, Any]]:
     """The episodes of a file of arrays; steps after the last end are an episode that was cut off."""
+    check_archive(path)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        with zipfile.ZipFile(path) as archive:
+            known = {*EPISODE_FIELDS, *(name for names in _ENDS for name in names)}
+            entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+            arrays = {name: _read_array(archive, entry) for name, entry in entries.items() if name in known}
+            others = [name for name in entries if name not in known]
+    except _DAMAGED as error:
         raise DataError(f"{path.name} is not a file of arrays without Python objects: {error}") from None
     ends = next((names for names in _ENDS if names[0] in arrays), _ENDS[0])
     if missing := [name for name in (*EPISODE_FIELDS, ends[0]) if name not in arrays]:
-        raise DataError(f"{path.name} has no array {missing[0]!r}, only {', '.join(arrays) or 'none'}")
+        raise DataError(f"{path.name} has no array {missing[0]!r}, only {format_names([*arrays, *others]) or 'none'}")
+    if scalar := next((name for name, array in arrays.items() if not array.ndim), None):
+        raise DataError(f"the array {scalar!r} of {path.name} is a single number, and must have one for each step")
+    if wide := next((name for names in _ENDS for name in names if name in arrays and arrays[name].ndim > 1), None):
+        raise DataError(f"the array {wide!r} of {path.name} must be a vector, got {arrays[wide].ndim} dimensions")
     terminated = arrays[ends[0]].astype(bool)
-    is_last = terminated | arrays[ends[1]].astype(bool) if ends[1] in arrays else terminated
-    sizes = {name: len(arrays[name]) for name in EPISODE_FIELDS} | {ends[0]: len(is_last)}
+    sizes = {name: len(arrays[name]) for name in (*EPISODE_FIELDS, *ends) if name in arrays}
     if len(set(sizes.values())) > 1:
         raise DataError(
             f"the arrays of {path.name} must be equally long, got "
             + ", ".join(f"{name} {size:,}" for name, size in sizes.items())
         )
+    is_last = terminated | arrays[ends[1]].astype(bool) if ends[1] in arrays else terminated
     stops = [*(np.flatnonzero(is_last) + 1).tolist()]
     stops += [len(is_last)] if not stops or stops[-1] < len(is_last) else []
     start = 0
@@ -209,11 +230,30 @@ def _array_episodes(path: Path) -> Iterator[dict[str, Any]]:
         start = stop
 
 
+def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
+    """An array of numbers; its header is checked against the size of the entry before memory is allocated for it."""
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        try:
+            shape, is_fortran, dtype = reader(file)
+        except TypeError as error:  # of an expression that is no dictionary
+            raise ValueError(str(error)) from None
+        if dtype.kind not in "biuf":
+            raise ValueError(f"{entry.filename} has values of the type {dtype}")
+        if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > entry.file_size:
+            raise ValueError(f"{entry.filename} has {entry.file_size:,} bytes, and its header requires more: {shape}")
+        numbers = np.frombuffer(file.read(math.prod(shape) * dtype.itemsize), dtype)
+    return numbers.reshape(shape, order="F" if is_fortran else "C")
+
+
 def _numbers(values: Any, name: str) -> NDArray[np.float64]:
     try:
         found = np.asarray(values)
     except ValueError:
         raise DataError(f"{name} of different lengths") from None
+    except OverflowError:
+        raise DataError(f"{name} that are too large") from None
     if found.dtype.kind not in "iuf" and found.size:
         raise DataError(f"{name} that are not numbers")
     found = found.astype(np.float64)

@@ -40,6 +40,7 @@ from regard.data.formats.layouts import BLANK, ReadOptions
 from regard.data.formats.messages import format_column, format_count, format_names
 from regard.data.formats.records import RecordTable, cell, open_records
 from regard.errors import DataError
+from regard.files import load_json
 
 SUBJECT_COLUMNS = (
     "subject", "subject_id", "patient", "patient_id", "user", "user_id", "customer", "customer_id", "person",
@@ -129,8 +130,8 @@ def parse_history(text: str, num_values: int) -> tuple[list[float], list[str | N
         ([0.0, 2.5], [None, 'visit'], [[], []])
     """
     try:
-        entries = json.loads(text)
-    except (ValueError, RecursionError):
+        entries = load_json(text)
+    except ValueError:
         raise DataError(f'a history must be JSON such as [[0, null], [2.5, "visit"]], got {text[:60]!r}') from None
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, list) for entry in entries):
         raise DataError(f"a history must be a list of entries [time, event], got {text[:60]!r}")

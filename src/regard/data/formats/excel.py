@@ -4,23 +4,36 @@ A row is invalid if a cell that is used belongs to a merged area without being i
 the workbook does not store, as those that no spreadsheet program has saved, or has an error such as `#N/A`.
 """
 
+import lzma
 import os
+import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+from xml.parsers import expat
 
 from regard.data.formats.cells import as_text, value_kind
 from regard.data.formats.columns import find_names, index_columns, number_columns
-from regard.data.formats.files import check_file, compression_suffix
+from regard.data.formats.files import check_archive, check_file, compression_suffix
 from regard.data.formats.layouts import BLANK, TABLE_FORMATS, Layout, ReadOptions, Record
 from regard.data.formats.messages import format_names
 from regard.errors import DataError
 
 _SAMPLE_ROWS = 100
+_SPARE_CELLS, _CELLS_PER_CELL = 1_000_000, 100
+"""A table may have so many empty cells, and so many for each cell that is not."""
+_BLOCK, _MOST_DIGITS = 1 << 16, 9
+_CELL = re.compile(r"\$?([A-Za-z]{1,3})\$?([0-9]{1,9})")
+_DAMAGED = (
+    OSError, KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, NotImplementedError,
+    RuntimeError, SyntaxError, EOFError, zlib.error, lzma.LZMAError, expat.ExpatError, zipfile.BadZipFile,
+)  # fmt: skip
+"""What openpyxl and the readers of archives and of XML raise for a workbook that is damaged."""
 _ERRORS = ("#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!")
 
 
@@ -130,10 +143,80 @@ def _workbook(path: Path, *, stored_values: bool) -> Any:
         from openpyxl.utils.exceptions import InvalidFileException
     except ImportError as error:
         raise DataError(f"reading {path} needs the package openpyxl: install regard[excel]") from error
+    check_archive(path)
     try:
+        _check_sheets(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about charts and formats, which are not read
             return openpyxl.load_workbook(path, data_only=stored_values)
-    except (OSError, KeyError, ValueError, TypeError, SyntaxError, zipfile.BadZipFile, InvalidFileException) as error:
+    except DataError:
+        raise
+    except (*_DAMAGED, InvalidFileException) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{path} is damaged, or is not an Excel workbook: {reason}") from error
+
+
+def _check_sheets(path: Path) -> None:
+    """Raise where sheets have cells so far apart, or merged areas so large, that the table between fills the memory.
+
+    openpyxl makes a cell of each one in a merged area, and a table has all cells up to the last row and column.
+    """
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            if not entry.filename.lower().endswith((".xml", ".rels", ".vml")):
+                continue
+            counts = _Counts(f"{path.name}, {entry.filename}")
+            with archive.open(entry) as file:
+                counts.read(file)
+            area = counts.num_rows * counts.num_columns
+            if max(area, counts.num_merged) > _SPARE_CELLS + _CELLS_PER_CELL * counts.num_cells:
+                raise DataError(
+                    f"{path} has a sheet of {counts.num_rows:,} rows and {counts.num_columns:,} columns with only "
+                    f"{counts.num_cells:,} cells in it, and {counts.num_merged:,} merged ones: remove those that are "
+                    "far from the table"
+                )
+
+
+class _Counts:
+    """How many cells a sheet has, how many merged ones, and how far the last one is, by its XML alone."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self.num_cells = self.num_rows = self.num_columns = self.num_merged = 0
+        self._parser = expat.ParserCreate()
+        self._parser.StartElementHandler = self._start
+        self._parser.StartDoctypeDeclHandler = self._reject_doctype
+
+    def read(self, file: Any) -> None:
+        while block := file.read(_BLOCK):
+            self._parser.Parse(block, False)
+        self._parser.Parse(b"", True)
+
+    def _start(self, element: str, attributes: Mapping[str, str]) -> None:
+        match element.rpartition(":")[2]:
+            case "c":
+                self.num_cells += 1
+                row, column = _place_of(attributes.get("r", ""))
+                self.num_rows, self.num_columns = max(self.num_rows, row), max(self.num_columns, column)
+            case "row":
+                number = attributes.get("r", "")
+                is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
+                self.num_rows = max(self.num_rows + 1, int(number) if is_number else 0)
+            case "mergeCell":
+                first, _, last = attributes.get("ref", "").partition(":")
+                (top, left), (bottom, right) = _place_of(first), _place_of(last or first)
+                self.num_merged += max(0, bottom - top + 1) * max(0, right - left + 1)
+
+    def _reject_doctype(self, *_: object) -> NoReturn:
+        raise DataError(f"{self._where} declares a document type, whose entities could expand without limit")
+
+
+def _place_of(cell: str) -> tuple[int, int]:
+    """The row and the column of a cell such as B7, counted from 1; zeros where it has none."""
+    found = _CELL.fullmatch(cell)
+    if found is None:
+        return 0, 0
+    column = 0
+    for letter in found[1].upper():
+        column = 26 * column + ord(letter) - ord("A") + 1
+    return int(found[2]), column

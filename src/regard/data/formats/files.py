@@ -12,6 +12,7 @@ import hashlib
 import lzma
 import os
 import stat
+import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from regard.data.formats.encodings import detect_encoding, encoding_label, is_utf_8, to_utf_8
 from regard.errors import DataError, EncodingError
+from regard.files import MAX_EXPANSION, most_expanded
 
 AnyPath = str | os.PathLike[str]
 
@@ -192,6 +194,8 @@ def _file_size(path: Path) -> int:
         status = path.stat()
     except FileNotFoundError as error:
         raise DataError(f"there is no file {path}") from error
+    except ValueError as error:  # a NUL, or what the file system cannot encode
+        raise DataError(f"there is no file {path}: {error}") from None
     except OSError as error:
         raise _unreadable(path, error) from error
     if stat.S_ISDIR(status.st_mode):
@@ -275,6 +279,25 @@ def _last_character(line: bytes) -> int:
     return start
 
 
+def too_large(path: Path, most: int) -> DataError:
+    """The error for a compressed file that expands beyond what is read of it."""
+    return DataError(
+        f"{path} expands to more than {most / 2**20:,.0f} MiB, over {MAX_EXPANSION} times its size, and is not read: "
+        "if it is no mistake, decompress it first"
+    )
+
+
+def check_archive(path: Path) -> None:
+    """Raise if the members of a ZIP archive expand to more than is read of it; what is no archive is reported later."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            total = sum(entry.file_size for entry in archive.infolist())
+    except (OSError, ValueError, NotImplementedError, EOFError, zipfile.BadZipFile):
+        return
+    if total > (most := most_expanded(path.stat().st_size)):
+        raise too_large(path, most)
+
+
 class _Stream(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
@@ -293,9 +316,13 @@ def _byte_chunks(path: Path) -> Generator[bytes]:
         stream = opener(path)
     except OSError as error:
         raise _unreadable(path, error) from error
+    most = most_expanded(path.stat().st_size) if compression_suffix(path) else None
     with closing(stream):
-        is_first = True
+        is_first, total = True, 0
         while chunk := _read(stream, path):
+            total += len(chunk)
+            if most is not None and total > most:
+                raise too_large(path, most)
             if is_first and chunk.startswith(SEALED_HEADER):
                 raise DataError(f"{path} is a sealed test set: only the test of the run it belongs to reads it")
             is_first = False
@@ -308,7 +335,7 @@ def _read(stream: _Stream, path: Path) -> bytes:
         return stream.read(_CHUNK)
     except EOFError as error:
         raise DataError(f"{path} is truncated: its {compression} data ends too early") from error
-    except (OSError, zlib.error, lzma.LZMAError) as error:
+    except (OSError, ValueError, zlib.error, lzma.LZMAError) as error:
         if compression is None:
             raise DataError(f"cannot read {path}: {error}") from error
         raise DataError(f"{path} is damaged, or is not {compression}: {error}") from error

@@ -12,6 +12,7 @@ from regard.data.formats.files import AnyPath, uncompressed_name
 from regard.data.formats.layouts import FORMAT_OF_SUFFIX
 from regard.data.formats.messages import format_names
 from regard.errors import DataError
+from regard.files import require_inside
 
 TABLE_SUFFIXES = tuple(suffix.removeprefix(".") for suffix in FORMAT_OF_SUFFIX if suffix != ".xml")
 """Suffixes of tables, before that of a compression."""
@@ -102,7 +103,7 @@ def _kind(name: str) -> tuple[str, ...]:
 
 def _files_by_name(folder: Path) -> dict[str, Path]:
     try:
-        paths = sorted(path for path in folder.iterdir() if path.is_file())
+        paths = sorted(require_inside(path, folder) for path in folder.iterdir() if path.is_file())
     except OSError as error:
         raise DataError(f"cannot read the folder {folder}: {error.strerror or error}") from error
     files: dict[str, Path] = {}

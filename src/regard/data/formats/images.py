@@ -7,15 +7,17 @@ PostScript file, for example, is a program.
 """
 
 import base64
-import binascii
 import hashlib
 import io
 import math
+import os
 import struct
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal, Self
 
@@ -27,6 +29,7 @@ from pydantic import Field, model_validator
 from regard.data.formats.files import AnyPath, check_file, content_hash
 from regard.data.formats.folders import VALID_NAMES
 from regard.errors import ConfigError, DataError
+from regard.files import require_inside
 from regard.logging import progress_bar
 from regard.settings import Settings
 
@@ -45,6 +48,9 @@ _RESAMPLING = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
+_MAX_BYTES = 1 << 29
+"""A file of 89 million pixels, the most that are decoded, has at most so many bytes."""
+_OUTSIDE = "data.outside_images = true reads it, for a table that you trust"
 _DATA_URI = "data:image/"
 _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 _DAMAGED = (OSError, SyntaxError, ValueError, IndexError, EOFError, struct.error, zlib.error)
@@ -135,14 +141,35 @@ def to_data_uri(pixels: NDArray[np.uint8]) -> str:
     return f"{_DATA_URI}png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
-def locate_image(name: str, folder: Path) -> str:
-    """The absolute path of an image whose path is relative to `folder`; a data URI is returned as it is."""
-    return name if is_data_uri(name) else str((folder / name).absolute())
+def locate_image(name: str, folder: Path, *, anywhere: bool = False) -> str:
+    """The absolute path of an image whose path is relative to `folder`; a data URI is returned as it is.
+
+    A path that leads out of the folder is an error, unless `anywhere`: a table may be a stranger's.
+    """
+    if is_data_uri(name):
+        return name
+    path = (folder / name).absolute()
+    if not anywhere:
+        home, place = _real(folder.absolute()), _real(path.parent)
+        if path.name == ".." or not place.is_relative_to(home):
+            raise DataError(f"the image {name!r} is not in {folder}, the folder of its table: {_OUTSIDE}")
+        if os.path.islink(path) and not _real(path).is_relative_to(home):
+            raise DataError(f"the image {name!r} is a link that leads out of {folder}: {_OUTSIDE}")
+    return str(path)
+
+
+@lru_cache(maxsize=1 << 12)
+def _real(path: Path) -> Path:
+    """A path without links; one that cannot be resolved, as with a NUL in it, as it is."""
+    try:
+        return Path(os.path.realpath(path))
+    except (OSError, ValueError):
+        return path
 
 
 def image_size(path: AnyPath) -> tuple[int, int]:
     """Width and height of an image that `read_image` can read, with the orientation in its metadata."""
-    with Image.open(check_file(path), formats=_FORMATS) as image:
+    with _opened(path) as (image, _):
         return ImageOps.exif_transpose(image).size
 
 
@@ -152,14 +179,21 @@ def read_image(path: AnyPath, config: ImageConfig) -> NDArray[np.uint8]:
     The orientation in the metadata is applied, the image is resized to a square regardless of its proportions, and
     transparency is dropped. Of an animation, the first frame is read.
     """
+    with _opened(path) as (image, name):
+        return _pixels(image, config, name)
+
+
+@contextmanager
+def _opened(path: AnyPath) -> Iterator[tuple[Image.Image, Path]]:
+    """An image and its name in errors; what is wrong with it is found while it is used."""
     is_text = isinstance(path, str) and is_data_uri(path)
-    file: Path | io.BytesIO = _decoded(str(path)) if is_text else check_file(path)
+    file = _decoded(str(path)) if is_text else _content(check_file(path))
     path = Path("the data URI") if is_text else Path(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file, formats=_FORMATS) as image:
-                return _pixels(image, config, path)
+                yield image, path
     except UnidentifiedImageError:
         raise DataError(f"{path} is not an image of a known format: {', '.join(_FORMATS)}") from None
     except _TOO_LARGE:
@@ -190,7 +224,7 @@ def image_folders_by_split(folder: Path) -> dict[str, str]:
 def images_in_folder(folder: Path) -> LabeledImages:
     """The images of a folder that contains one folder for each label, with images at any depth."""
     rows = [
-        (str(path.absolute()), inner.name)
+        (str(require_inside(path, folder).absolute()), inner.name)
         for inner in _folders(folder)
         for path in sorted(inner.rglob("*"))
         if path.is_file() and is_image(path.name) and not path.name.startswith(".")
@@ -217,6 +251,16 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(inner for inner in folder.iterdir() if inner.is_dir() and not inner.name.startswith("."))
 
 
+def _content(path: Path) -> io.BytesIO:
+    """The bytes of a file: from the file itself, a decoder would allocate as many as a damaged length in it says."""
+    if (size := path.stat().st_size) > _MAX_BYTES:
+        raise DataError(f"{path} has {size:,} bytes, more than {_MAX_BYTES:,} of an image, and is not read")
+    try:
+        return io.BytesIO(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+
+
 def _decoded(text: str) -> io.BytesIO:
     """The file in a data URI."""
     kind, _, data = text.partition(",")
@@ -224,7 +268,7 @@ def _decoded(text: str) -> io.BytesIO:
         raise DataError(f"an image in a data URI must be in base64, got {kind[:40]!r}")
     try:
         return io.BytesIO(base64.b64decode(data, validate=True))
-    except binascii.Error as error:
+    except ValueError as error:  # also of characters beyond ASCII
         raise DataError(f"the data URI of an image is not valid base64: {error}") from None
 
 

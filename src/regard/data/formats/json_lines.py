@@ -15,6 +15,7 @@ from regard.data.formats.columns import number_columns
 from regard.data.formats.files import iter_lines, sample_lines
 from regard.data.formats.layouts import BLANK, TABLE_FORMATS, Layout, ReadOptions, Record
 from regard.errors import DataError
+from regard.files import require_shallow
 
 Field = tuple[str, ...]
 """The keys of a value: one, or two for an object within an object."""
@@ -26,17 +27,23 @@ def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-decode_json: Callable[[str], Any] = json.JSONDecoder(
-    parse_float=str, parse_int=str, parse_constant=_reject_constant
-).decode
-"""Decode JSON with numbers as the text they are written as: 1.50 stays 1.50, and no integer is too long."""
+_decode: Callable[[str], Any] = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=_reject_constant).decode
+
+
+def decode_json(text: str) -> Any:
+    """Decode JSON with numbers as the text they are written as: 1.50 stays 1.50, and no integer is too long.
+
+    What is no JSON, or is nested too deeply, is a ValueError.
+    """
+    require_shallow(text)
+    return _decode(text)
 
 
 def decode_object(line: str) -> dict[str, Any] | None:
     """The JSON object on a line; None if there is none."""
     try:
         record = decode_json(line)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     return record if isinstance(record, dict) else None
 
@@ -69,7 +76,7 @@ def _read(path: Path, encoding: str | None, fields: Sequence[Field], picks: Sequ
     for number, line in enumerate(iter_lines(path, encoding=encoding), 1):
         try:
             record = decode_json(line)
-        except (ValueError, RecursionError):
+        except ValueError:
             yield number, (), "invalid JSON" if line and not line.isspace() else BLANK
             continue
         if isinstance(record, dict):

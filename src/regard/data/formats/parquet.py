@@ -79,7 +79,7 @@ def _open(path: Path) -> Any:
         raise DataError(f"reading {path} needs the package pyarrow: install regard[parquet]") from error
     try:
         return parquet.ParquetFile(path, pre_buffer=False)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from error
 
 

@@ -23,7 +23,7 @@ from regard.data.formats.messages import BadRows, format_column, format_count
 from regard.data.formats.parquet import parquet_objects, parquet_schema
 from regard.data.formats.tables import file_layout
 from regard.errors import ConfigError, DataError, DeviceError
-from regard.files import partial_path
+from regard.files import load_json, partial_path
 
 WRITTEN_FORMATS = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
@@ -305,8 +305,8 @@ def _layout(path: Path, wanted: Sequence[str] | None, own: Sequence[str], option
 def _read_json_lines(path: Path, encoding: str | None) -> Records:
     for number, line in enumerate(iter_lines(path, encoding=encoding), 1):
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
+            row = load_json(line)
+        except ValueError:
             yield number, {}, "invalid JSON" if line.strip() else BLANK
             continue
         is_object = isinstance(row, dict)

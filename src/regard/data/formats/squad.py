@@ -142,7 +142,7 @@ def _read_squad(path: Path, encoding: str | None) -> Iterator[QuestionRecord]:
         raise DataError(
             f"{path.name} is not JSON: line {error.lineno:,}, column {error.colno:,}: {error.msg}"
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{path.name} is not JSON: {error}") from error
     where = f"{path.name} is not SQuAD's JSON: it"
     for number, article in enumerate(_objects(whole, "data", where), 1):

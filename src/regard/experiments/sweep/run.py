@@ -48,7 +48,7 @@ from regard.experiments.sweep.study import (
     without_password,
 )
 from regard.explanation.report.sweep import draw_sweep, write_sweep
-from regard.files import write_atomically
+from regard.files import load_json, write_atomically
 from regard.logging import format_duration, log_info
 from regard.runs.folder import RunFolder
 from regard.runs.train import flatten, given_values, read_step
@@ -375,7 +375,7 @@ def _repeat_jobs(plan: SweepPlan, winner: int, params: Mapping[str, Any]) -> lis
 def _keep_repeats_of(plan: SweepPlan, winner: int) -> None:
     """Remove the repeats of an earlier winner, where more trials have found a better one."""
     note = plan.path / "repeats" / "winner.json"
-    if note.is_file() and json.loads(note.read_text(encoding="utf-8")) != winner:
+    if note.is_file() and load_json(note.read_text(encoding="utf-8")) != winner:
         shutil.rmtree(note.parent)
     note.parent.mkdir(exist_ok=True)
     write_atomically(note, json.dumps(winner).encode())

@@ -148,6 +148,8 @@ class GGUFFile:
             block_length, block_bytes = self._package.GGML_QUANT_SIZES[kind]
         except (ValueError, KeyError):
             raise ConfigError(f"{self.path}: {_short(name)} has the unknown type number {number}") from None
+        if min(shape) < 1:
+            raise DataError(f"{self.path} is damaged: {_short(name)} has the shape {shape}")
         if shape[-1] % block_length:
             raise DataError(
                 f"{self.path} is damaged: {_short(name)} has rows of {shape[-1]} numbers, "
@@ -166,6 +168,8 @@ class GGUFFile:
             raise DataError(f"{self.path} is damaged: two of its tensors have the same name")
         for stored in tensors.values():
             self._require_length(stored.start + stored.num_bytes)
+        # Tensors that share their bytes could have far more numbers together than the file.
+        self._require_length(sum(stored.num_bytes for stored in tensors.values()))
         return tensors
 
 
@@ -287,7 +291,7 @@ def read_gguf_checkpoint(path: Path) -> Checkpoint:
         content_hash=hash_files([path]),
         special_tokens=_special_tokens(file),
         chat_template=template if isinstance(template, str) else None,
-        pooling=_POOLINGS.get(file.metadata.get(f"{_architecture(file)}.pooling_type", 0)),
+        pooling=_pooling(file),
     )
 
 
@@ -333,13 +337,11 @@ def _tensors(file: GGUFFile, architecture: str) -> LazyTensors:
 
 def _architecture(file: GGUFFile) -> str:
     architecture = file.metadata.get("general.architecture")
-    if architecture not in GGUF_NAMES:
+    if not isinstance(architecture, str) or architecture not in GGUF_NAMES:
         known = ", ".join(GGUF_NAMES)
         raise ConfigError(f"{file.path}: the architecture {architecture!r} cannot be imported; known: {known}")
-    if file.metadata.get("split.count", 1) > 1:
-        raise ConfigError(
-            f"{file.path} is one of {file.metadata['split.count']} parts: only models in one file can be imported"
-        )
+    if (parts := file.metadata.get("split.count", 1)) not in (0, 1):
+        raise ConfigError(f"{file.path} is one of {parts} parts: only models in one file can be imported")
     if "token_embd.weight" not in file.tensors:
         raise DataError(f"{file.path} has no token_embd.weight, which every model needs")
     return architecture
@@ -357,18 +359,27 @@ def _id_key(special_token: str) -> str:
     return f"tokenizer.ggml.{_SPECIAL_TOKENS[special_token]}_token_id"
 
 
+def _pooling(file: GGUFFile) -> Pooling | None:
+    kind = file.metadata.get(f"{_architecture(file)}.pooling_type", 0)
+    return _POOLINGS.get(kind) if isinstance(kind, int) else None
+
+
 def _special_tokens(file: GGUFFile) -> dict[str, str]:
     """The tokens with a role, by Hugging Face's names of the roles."""
     tokens = file.metadata["tokenizer.ggml.tokens"]
     ids = {name: file.metadata.get(_id_key(name)) for name in _SPECIAL_TOKENS}
-    return {name: tokens[index] for name, index in ids.items() if index is not None and index < len(tokens)}
+    return {name: tokens[index] for name, index in ids.items() if isinstance(index, int) and 0 <= index < len(tokens)}
 
 
 def _llama_config(file: GGUFFile, architecture: str) -> dict[str, Any]:
     found = {name: _required(file, f"{architecture}.{key}") for name, key in LLAMA_FIELDS.items()}
     metadata = {key.removeprefix(f"{architecture}."): value for key, value in file.metadata.items()}
     heads = found["num_attention_heads"]
+    if heads < 1:
+        raise DataError(f"{file.path}: {architecture}.attention.head_count must be at least 1, got {heads}")
     head_dim = metadata.get("attention.key_length", found["hidden_size"] // heads)
+    if not isinstance(head_dim, int) or not 0 < head_dim <= found["hidden_size"] * heads:
+        raise DataError(f"{file.path}: {architecture}.attention.key_length must be the width of a head, got {head_dim}")
     for key, expected in {
         "attention.value_length": head_dim,
         "rope.dimension_count": head_dim,
@@ -379,7 +390,10 @@ def _llama_config(file: GGUFFile, architecture: str) -> dict[str, Any]:
             raise ConfigError(
                 f"{file.path}: {architecture}.{key} must be {expected} to be imported, got {metadata[key]}"
             )
-    base = float(metadata.get("rope.freq_base", 10_000.0))
+    base = metadata.get("rope.freq_base", 10_000.0)
+    if isinstance(base, bool) or not isinstance(base, int | float) or not base > 0:
+        raise DataError(f"{file.path}: {architecture}.rope.freq_base must be a number above 0, got {base}")
+    base = float(base)
     return {
         **found,
         "num_key_value_heads": metadata.get("attention.head_count_kv", heads),

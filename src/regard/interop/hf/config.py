@@ -37,16 +37,17 @@ class HFArchitecture(NamedTuple):
 class ConfigFields:
     """The fields of a `config.json`, each with its type checked."""
 
-    def __init__(self, config: HFConfig) -> None:
-        self._config = config
+    def __init__(self, config: HFConfig, *, name: str = "config.json") -> None:
+        """`name` is that of the file in errors."""
+        self._config, self._file = config, name
 
     def integer(self, name: str, default: int | None = None, *, maximum: int = _MAX_SIZE) -> int:
         """An integer above 0; required without a default."""
         value = self._value(name, default)
         if value is None:
-            raise ConfigError(f"config.json has no {name}")
+            raise ConfigError(f"{self._file} has no {name}")
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= maximum:
-            raise ConfigError(f"config.json: {name} must be an integer from 1 to {maximum:,}, got {value!r}")
+            raise ConfigError(f"{self._file}: {name} must be an integer from 1 to {maximum:,}, got {value!r}")
         return value
 
     def depth(self, name: str, default: int | None = None) -> int:
@@ -56,13 +57,16 @@ class ConfigFields:
     def number(self, name: str, default: float) -> float:
         value = self._value(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ConfigError(f"config.json: {name} must be a number, got {value!r}")
-        return float(value)
+            raise ConfigError(f"{self._file}: {name} must be a number, got {value!r}")
+        try:
+            return float(value)
+        except OverflowError:
+            raise ConfigError(f"{self._file}: {name} is too large: {str(value)[:20]}...") from None
 
     def boolean(self, name: str, default: bool) -> bool:
         value = self._value(name, default)
         if not isinstance(value, bool):
-            raise ConfigError(f"config.json: {name} must be true or false, got {value!r}")
+            raise ConfigError(f"{self._file}: {name} must be true or false, got {value!r}")
         return value
 
     def activation(self, name: str, default: str, *, is_gated: bool = False) -> Activation:
@@ -72,14 +76,14 @@ class ConfigFields:
         found = _GATED.get(plain) if is_gated and plain is not None else plain
         if found is None:
             known = ", ".join(_ACTIVATIONS)
-            raise ConfigError(f"config.json: {name} must be one of {known} to be imported, got {value!r}")
+            raise ConfigError(f"{self._file}: {name} must be one of {known} to be imported, got {value!r}")
         return found
 
     def require(self, **expected: Any) -> None:
         """Raise if a field is present with a value that cannot be imported."""
         for name, value in expected.items():
             if (got := self._value(name, value)) != value:
-                raise ConfigError(f"config.json: {name} must be {value!r} to be imported, got {got!r}")
+                raise ConfigError(f"{self._file}: {name} must be {value!r} to be imported, got {got!r}")
 
     def _value(self, name: str, default: Any) -> Any:
         value = self._config.get(name)

@@ -16,7 +16,6 @@ loaded: they are rejected.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,9 @@ from typing import Any, NoReturn
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from regard.data.formats.cells import as_text
 from regard.errors import CheckpointError, DataError
+from regard.files import load_json, require_inside
 from regard.interop.hf.architectures import reads_images
 from regard.interop.hf.config import HFConfig
 from regard.models.heads import Pooling
@@ -210,6 +211,7 @@ def _names_in(path: Path) -> list[str]:
 
 def open_safetensors(path: Path) -> Any:
     """Open a safetensors file; the library checks its header against its size."""
+    require_inside(path, path.parent)
     try:
         return safe_open(path, framework="pt", device="cpu")
     except FileNotFoundError:
@@ -221,7 +223,8 @@ def open_safetensors(path: Path) -> Any:
 def _special_tokens(table: Mapping[str, Any]) -> dict[str, str]:
     """Tokens by their roles; in some files a token is an object with more fields than its content."""
     contents = {name: value.get("content") if isinstance(value, dict) else value for name, value in table.items()}
-    return {name: text for name, text in contents.items() if name.endswith("_token") and isinstance(text, str)}
+    texts = {name: as_text(content) for name, content in contents.items() if isinstance(content, str)}
+    return {name: text for name, text in texts.items() if name.endswith("_token") and text is not None}
 
 
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
@@ -251,8 +254,8 @@ def _table(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
+        found = load_json(_text(path))
+    except ValueError as error:
         raise DataError(f"{path} is not JSON: {_line(error)}") from None
     if not isinstance(found, dict):
         raise DataError(f"{path} must contain an object, got {type(found).__name__}")
@@ -261,7 +264,7 @@ def _table(path: Path) -> dict[str, Any] | None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return require_inside(path, path.parent).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path}: {_line(error)}") from None
 

@@ -10,7 +10,6 @@ It represents every head on one vector of a text that transformers' own classes 
 `SentenceTransformer(folder).encode(texts)` then returns logits, or numbers, and `config.json` has the names of labels.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from typing import Any
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from regard.errors import CheckpointError
-from regard.files import write_atomically
-from regard.interop.hf.reading import POOLING_MODES
+from regard.errors import CheckpointError, DataError
+from regard.files import load_json, require_inside, write_atomically
+from regard.interop.hf.reading import POOLING_MODES, read_tensor
 from regard.interop.model import ExportableModel, scaled_head
 from regard.tasks.content import ExportSpec
 
@@ -90,14 +89,18 @@ def read_dense_layers(model: ExportableModel, folder: Path) -> Mapping[str, Tens
 def read_sentence_head(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The config and the head of a classifier beside an adapter, in the names of BERT's head; both may be empty."""
     described, paths = folder / "config.json", sorted(folder.glob("*_Dense/model.safetensors"))
-    config = json.loads(described.read_text(encoding="utf-8")) if described.is_file() else {}
+    try:
+        config = load_json(described.read_text(encoding="utf-8")) if described.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{described} is not JSON: {error}") from None
+    if not isinstance(config, dict) or not isinstance(config.get("id2label", {}), dict):
+        raise DataError(f"{described} must contain an object, with an object id2label if it has one")
     if "problem_type" not in config or not paths:
         return config, {}
     names = dict(zip(reversed(paths), ("classifier", "bert.pooler.dense"), strict=False))
     return config, {
-        f"{name}.{kind}": tensors[f"linear.{kind}"]
+        f"{name}.{kind}": read_tensor(require_inside(path, folder), f"linear.{kind}")
         for path, name in names.items()
-        for tensors in (load_file(path),)
         for kind in ("weight", "bias")
     }
 

@@ -59,7 +59,9 @@ def _roles(checkpoint: Checkpoint, inner: tokenizers.Tokenizer, stacks: str) -> 
 def _end_tokens(checkpoint: Checkpoint, inner: tokenizers.Tokenizer, end: str | None) -> list[str]:
     """The end token and the others that end a text, or nothing if there are no others."""
     ids = {**checkpoint.config, **checkpoint.generation}.get("eos_token_id")
-    listed = [number for number in ids if isinstance(number, int) and number >= 0] if isinstance(ids, list) else []
+    listed = (
+        [number for number in ids if isinstance(number, int) and 0 <= number < 2**31] if isinstance(ids, list) else []
+    )
     others = [token for number in listed if (token := inner.id_to_token(number)) is not None and token != end]
     return [end, *dict.fromkeys(others)] if end is not None and others else []
 

@@ -23,7 +23,8 @@ from regard.errors import ConfigError
 
 MAX_VARIABLES = 16
 """Formulas are verified on all inputs: 65,536 of 16 variables."""
-MAX_NESTING = 100
+MAX_NESTING = 60
+_MAX_CHARACTERS = 10_000
 """Levels of parentheses, negations and implications: each is a few calls of the parser."""
 NodeKind = Literal["variable", "constant", "not", "and", "or", "xor", "implies", "threshold"]
 _TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>\d+)|(?P<symbol>->|>=|[&|^!~()\[\]+*-]))")
@@ -86,6 +87,8 @@ def parse_formula(text: str) -> BooleanFormula:
         >>> parse_formula("(a & b) -> !a").truth_table().astype(int).tolist()
         [1, 1, 1, 0]
     """
+    if len(text) > _MAX_CHARACTERS:
+        raise ConfigError(f"a formula may have {_MAX_CHARACTERS:,} characters, got {len(text):,}")
     parser = _Parser(text)
     root = parser.implication()
     if parser.token:
@@ -178,6 +181,7 @@ class _Parser:
         return node
 
     def threshold(self) -> FormulaNode:
+        self.nest()
         self.take("[")
         children, weights = [], []
         while True:
@@ -194,6 +198,7 @@ class _Parser:
             self.advance()
         bound = sign * self.integer()
         self.take("]")
+        self.depth -= 1
         return FormulaNode("threshold", tuple(children), weights=tuple(weights), threshold=bound)
 
     def weight(self) -> int:

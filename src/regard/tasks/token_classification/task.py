@@ -50,6 +50,7 @@ from regard.evaluation.metrics.entities import (
     may_follow,
 )
 from regard.evaluation.registry import PAIRS
+from regard.files import load_json
 from regard.logging import log_info, log_warning
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, PredictionHead, build_body, default_pooling
@@ -177,7 +178,7 @@ class TagCodec(Codec):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        values = json.loads(text)
+        values = load_json(text)
         return cls(values["tags"], values["has_entities"])
 
 
