@@ -24,7 +24,7 @@ OTHER_NAMES = {
     "no_auto_batch": "auto_batch", "no_baseline": "baseline",
     "lora": "method", "head": "method", "top": "top_layers", "given": "data",
     "objective": "objectives", "beam": "beam_size", "file": "data", "texts": "data", "also": "data",
-    "paths": "num_paths",
+    "paths": "num_paths", "processes": "num_processes",
 }  # fmt: skip
 
 
