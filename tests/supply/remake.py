@@ -1,7 +1,7 @@
-"""Remake `requirements.lock` and `sbom.cdx.json` from `constraints.txt`: `python -m tests.supply.remake`.
+"""Remake `requirements.lock` and `sbom.cdx.json` from `constraints.txt`: `python -m tests.supply.remake [FOLDER ...]`.
 
 The lock has, for each pin, the SHA-256 of every file of that version which the package index offers for an interpreter
-and a platform that regard runs on, and of the files in local folders that pip is configured with (`find-links`). The
+and a platform that regard runs on, and of the files in the given folders, such as a build of PyTorch for CPUs. The
 index is the one that pip uses; its address is in neither file.
 
 The list of components is a CycloneDX document, made from the metadata of what is installed.
@@ -10,7 +10,6 @@ The list of components is a CycloneDX document, made from the metadata of what i
 import hashlib
 import json
 import re
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -87,17 +86,12 @@ def _hashes_of_index(name: str, version: str) -> Iterator[tuple[str, str]]:
             yield file, digest
 
 
-def _hashes_of_folders(name: str, version: str) -> Iterator[tuple[str, str]]:
-    """The files in folders that pip is configured with."""
-    shown = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
-    for line in shown.stdout.splitlines():
-        setting, _, value = line.partition("=")
-        if "find-links" not in setting:
-            continue
-        for folder in map(Path, value.strip("'\"").split()):
-            for path in sorted(folder.glob("*.whl")) if folder.is_dir() else ():
-                if _is_for_us(path.name, name, version):
-                    yield path.name, hashlib.sha256(path.read_bytes()).hexdigest()
+def _hashes_of_folders(folders: Sequence[Path], name: str, version: str) -> Iterator[tuple[str, str]]:
+    """The files in some folders."""
+    for folder in folders:
+        for path in sorted(folder.glob("*.whl")):
+            if _is_for_us(path.name, name, version):
+                yield path.name, hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _is_for_us(file: str, name: str, version: str) -> bool:
@@ -126,7 +120,7 @@ def _is_for_us(file: str, name: str, version: str) -> bool:
     )
 
 
-def make_lock() -> str:
+def make_lock(folders: Sequence[Path] = ()) -> str:
     """The content of the lock file."""
     text = CONSTRAINTS.read_text(encoding="utf-8")
     spelled = {
@@ -134,9 +128,8 @@ def make_lock() -> str:
     }
     lines = [_HEADER.rstrip()]
     for name, version in pins(text).items():
-        files = {
-            digest: file for file, digest in (*_hashes_of_index(name, version), *_hashes_of_folders(name, version))
-        }
+        found = [*_hashes_of_index(name, version), *_hashes_of_folders(folders, name, version)]
+        files = {digest: file for file, digest in found}
         if not files:
             raise SystemExit(f"the index has no file of {name} {version}")
         lines.append(" \\\n".join([spelled[name], *(f"    --hash=sha256:{digest}" for digest in sorted(files))]))
@@ -210,7 +203,7 @@ def _requirements(name: str) -> list[str]:
 
 
 def main() -> None:
-    lock = make_lock()
+    lock = make_lock([Path(folder) for folder in sys.argv[1:]])
     LOCK.write_text(lock, encoding="utf-8")
     COMPONENTS.write_text(make_components(locked_hashes(lock)), encoding="utf-8")
 

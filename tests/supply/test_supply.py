@@ -38,7 +38,7 @@ def test_the_lock_is_in_the_syntax_of_requirements(lock: str):
 
 def test_neither_file_names_an_address_or_a_folder(lock: str):
     for text in (lock, COMPONENTS.read_text(encoding="utf-8")):
-        assert not re.search(r"https?://|file:|/home/|/opt/|--index-url|--find-links", text)
+        assert not re.search(r"https?://|file:|/home/|/opt/|^--", text, re.MULTILINE)
 
 
 def test_the_list_of_components_is_of_the_pins():

