@@ -4,6 +4,7 @@ An input that makes a reader answer as none did before, by the text of its error
 returns, is added to the corpus: without instrumentation, this is what leads to deeper code.
 """
 
+import faulthandler
 import gc
 import json
 import mmap
@@ -144,6 +145,7 @@ def _run_process(reader: FuzzedReader, executions: int, seed: str, out: Path | N
         process = os.fork()
         if process == 0:
             code = 1
+            faulthandler.disable()  # an end without a report is a finding, and not an error of the tests
             try:
                 report = fuzz_here(reader, executions, seed=seed, out=out, folder=work, seconds=seconds, shared=shared)
                 result.write_text(json.dumps(asdict(report)))
