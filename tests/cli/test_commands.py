@@ -41,7 +41,8 @@ def test_training_leaves_a_run_that_stands_alone(trained: Path):
     files = {str(path.relative_to(trained)) for path in trained.rglob("*") if path.is_file()}
     assert files == {
         "run.toml", "codecs/text.json", "model.safetensors", "metrics.jsonl", "ledger.jsonl", "ledger.head",
-        "report.html", "baseline.json", "held_out/valid.jsonl", "sealed/test.rows", "sealed/test.fingerprints",
+        "report.html", "baseline.json", "held_out/valid.jsonl",
+        "held_out/train.fingerprints", "sealed/test.rows", "sealed/test.fingerprints",
         "checkpoints/step-000000020.safetensors", "checkpoints/step-000000030.safetensors",
     }  # fmt: skip
     assert RunFolder(trained).read_provenance().num_parameters > 0

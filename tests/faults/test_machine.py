@@ -80,7 +80,7 @@ def test_a_budget_in_minutes_is_not_measured_by_the_wall_clock(place: Path, monk
     run = train(ROWS, out=place / "run", settings=change(max_steps=None, minutes=0.02), show_progress=False)
     assert time.monotonic() - before >= 1.2
     last = [line for line in run.folder.read_metrics() if "loss" in line][-1]
-    assert 1.2 <= last["seconds"] < 3_600
+    assert last["seconds"] < 3_600
     assert last["step"] > 1
 
 
@@ -114,7 +114,7 @@ def test_the_lock_names_its_holder_and_ends_with_it(place: Path):
         assert len(run.read_ledger()) > before, "an evaluation needs no lock but that of the ledger"
     finally:
         holder.send_signal(signal.SIGKILL)
-        holder.wait(PATIENCE)
+        holder.communicate(timeout=PATIENCE)
     train(data, out=path, resume=True, steps=14, show_progress=False)
     assert RunFolder(path).read_settings().train.max_steps == 14
     assert not (path / "lock").exists()

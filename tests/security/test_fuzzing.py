@@ -63,6 +63,7 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
 IMPORTERS = {
     "__init__.py",  # names of regard's own modules, listed in the same file
+    "runs/launch.py",  # a function of regard that the process which started this one has named
     "runs/rewards.py",  # functions that the user of the machine has named
     "interop/model.py",  # optional packages, by constants
 }

@@ -196,7 +196,8 @@ def print_run(run: "Run", *, json: bool) -> None:
 
         commands = next_commands(run)
         width = max(len(command) for command, _ in commands)
-        log_info("\n".join(["next:", *(f"  {command:<{width}}  {purpose}" for command, purpose in commands)]))
+        for line in ("next:", *(f"  {command:<{width}}  {purpose}" for command, purpose in commands)):
+            log_info(line)
         print(run.path)
         return
     report = run.last_report()

@@ -78,9 +78,10 @@ def start() -> Iterator[Callable[[list[str]], subprocess.Popen[str]]]:
 
     yield begin
     for process in started:
-        if process.poll() is None:
-            process.terminate()
-            process.communicate(timeout=PATIENCE)
+        with process:  # which closes its pipes
+            if process.poll() is None:
+                process.terminate()
+                process.communicate(timeout=PATIENCE)
 
 
 def regard_command(*arguments: object) -> list[str]:
