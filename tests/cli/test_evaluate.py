@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,9 @@ def test_training_rows_are_recognized_in_any_file_and_no_bound_holds_for_them(re
     new = tmp_path / "new.csv"
     new.write_text("text,label\na film that is new,good\na new dull film,bad\n")
     assert "training row" not in regard("evaluate", reviews, new).succeeds().err
+    damaged = shutil.copytree(reviews, tmp_path / "damaged")
+    (damaged / "held_out" / "train.fingerprints").write_bytes(b"1234567")
+    regard("evaluate", damaged, new, "-q").fails_with("fingerprints of a run's rows are damaged: they have 7 bytes")
 
 
 def test_columns_and_bad_rows(regard, reviews, tmp_path):

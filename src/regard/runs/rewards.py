@@ -76,8 +76,8 @@ def _require_known(source: str, folder: Path | None) -> None:
     named = {name.strip() for name in os.environ.get(TRUSTED_REWARDS, "").split(",")}
     if source not in {*named, *_remembered(), *(find_builtin(name).true_reward for name in builtin_names())}:
         raise ConfigError(
-            f"the settings of {folder} name the function {source!r} as a reward, and calling it runs code that nobody "
-            f"has named here: if you trust it, set {TRUSTED_REWARDS}={source}"
+            f"the settings of {folder} name the function {source!r} as a reward, and calling it runs code that has "
+            f"not been named on this machine: if you trust it, set {TRUSTED_REWARDS}={source}"
         )
 
 

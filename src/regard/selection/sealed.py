@@ -73,7 +73,7 @@ def rows_digest(rows: Iterable[_Row]) -> str:
 
 @dataclass(frozen=True)
 class Fingerprints:
-    """Hashes by which sealed rows are recognized."""
+    """Hashes by which rows are recognized elsewhere: sealed ones, and those of training."""
 
     hashes: frozenset[int]
 
@@ -84,14 +84,14 @@ class Fingerprints:
     @classmethod
     def from_bytes(cls, data: bytes) -> "Fingerprints":
         if len(data) % 8:
-            raise RunError(f"the fingerprints of a sealed test set are damaged: they have {len(data):,} bytes")
+            raise RunError(f"the fingerprints of a run's rows are damaged: they have {len(data):,} bytes")
         return cls(frozenset(np.frombuffer(data, dtype="<u8").tolist()))
 
     def to_bytes(self) -> bytes:
         return np.array(sorted(self.hashes), dtype="<u8").tobytes()
 
     def match(self, rows: Sequence[_Row]) -> list[bool]:
-        """For each row whether it is one of the sealed ones; for a text, whether half of its lines are."""
+        """For each row whether it is one of these; for a text, whether half of its lines are."""
         found = []
         for row in rows:
             hashes = _row_hashes(row)
