@@ -49,7 +49,7 @@ ThresholdoutStep = Annotated[
     str | None, option("The same by Thresholdout with this threshold.", "--thresholdout", metavar="[STEP]")
 ]
 Template = Annotated[str | None, option("A file with a chat template in Jinja, for conversations.")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip rows that cannot be read.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip rows that cannot be read, however many.")]
 ValidFile = Annotated[Given, option("A file of validation rows.")]
 TestFile = Annotated[Given, option("A file of test rows.")]
 Lora = Annotated[bool, typer.Option("--lora", help="Train low-rank updates, and store only these.")]

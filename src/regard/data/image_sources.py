@@ -24,7 +24,7 @@ from regard.data.formats.images import (
     locate_image,
     read_image,
 )
-from regard.data.formats.messages import format_count
+from regard.data.formats.messages import format_count, is_tolerable
 from regard.data.formats.tables import Table, rows_hash
 from regard.data.prepare import (
     FitData,
@@ -161,7 +161,8 @@ def _build_images(
     kept = {role: _write_images(folder / role, by_role[role], codecs, faults, write) for role in ("train", "valid")}
     by_role["test"] = _readable(by_role["test"], codecs, faults)
     total = sum(len(some.rows) for some in (source.train, source.valid, source.test) if some is not None)
-    if faults and not config.skip_bad:
+    is_skipped = is_tolerable(len(faults), total) if config.skip_bad is None else config.skip_bad
+    if faults and not is_skipped:
         raise BadRowsError(_describe_faults(faults, total))
     held_out: HeldOut = {"valid": [tuple(row[1:]) for row in kept["valid"]],
                          "test": [tuple(row[1:]) for row in by_role["test"]]}  # fmt: skip

@@ -110,7 +110,7 @@ def finetune(
         seed: Another seed gives another run.
         device: auto, cpu, cuda or cuda:N.
         baseline: Fit a simple model on the same rows, and compare its scores with the model's.
-        skip_bad: Skip rows that cannot be read, and report how many there are.
+        skip_bad: Skip rows that cannot be read, however many there are; by default at most 5 % of the rows.
         settings: Any setting, nested as in `run.toml`; the arguments above take precedence.
         overwrite: Replace the run in `out`.
         show_progress: Show a progress bar on stderr.

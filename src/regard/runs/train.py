@@ -147,7 +147,7 @@ def train(
         ladder: Show and use only scores that a Ladder with this step releases, so that the certificate holds although
             scores decide what is tried next; True chooses the step. Nothing else about validation rows is reported.
         thresholdout: The same by Thresholdout with this threshold.
-        skip_bad: Skip rows that cannot be read, and report how many there are.
+        skip_bad: Skip rows that cannot be read, however many there are; by default at most 5 % of the rows.
         auto_batch: Split batches that do not fit into memory.
         settings: Any setting, nested as in `run.toml`; the arguments above take precedence.
         resume: Resume the run in `out`.

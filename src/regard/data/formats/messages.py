@@ -7,6 +7,7 @@ _MAX_NAME_LENGTH = 40
 _MAX_NAMES = 20
 _MAX_LINES = 5
 _MAX_REASONS = 5
+_MAX_BAD_SHARE = 0.05
 
 
 def format_count(number: int, noun: str) -> str:
@@ -40,6 +41,15 @@ def plural_of(noun: str | None) -> str:
     return f"{name}s" if is_regular else f"values of {format_column(name)}"
 
 
+def is_tolerable(num_bad: int, num_rows: int) -> bool:
+    """Whether so few rows are bad that they are likely to be missing values, and not signs of a file that is misread.
+
+    >>> is_tolerable(5, 100), is_tolerable(6, 100)
+    (True, False)
+    """
+    return num_bad <= _MAX_BAD_SHARE * num_rows
+
+
 @dataclass(kw_only=True)
 class BadRows:
     """The invalid rows of one pass over a table: how many there are by reason, and the lines of the first ones."""
@@ -64,6 +74,10 @@ class BadRows:
     def total(self) -> int:
         """The number of invalid rows."""
         return sum(self.counts.values())
+
+    def may_be_skipped(self, skip_bad: bool | None) -> bool:
+        """Whether the pass may leave these rows out: as `skip_bad` says, or for None if they are few."""
+        return is_tolerable(self.total, self.total + self.num_good) if skip_bad is None else skip_bad
 
     def __str__(self) -> str:
         """One sentence, such as `3 of 1,000 rows of pairs.tsv have 1 column instead of 2: lines 4, 9, 17`."""

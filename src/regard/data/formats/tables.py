@@ -74,8 +74,8 @@ class TableRow(NamedTuple):
 class Table:
     """A source of rows that can be read repeatedly, in constant memory.
 
-    Iterating yields each valid row. If there are invalid ones, a `DataError` at the end of the pass reports them,
-    unless `skip_bad`; if there is no valid row at all it is raised in any case.
+    Iterating yields each valid row. If there are invalid ones that may not be skipped, a `DataError` at the end of the
+    pass reports them; if there is no valid row at all it is raised in any case.
     """
 
     paths: tuple[Path, ...]
@@ -90,7 +90,8 @@ class Table:
     """The column by which rows are split, if it is not the first; `read` yields its text after the values."""
     inferred: list[str]
     """What was inferred from the file, in sentences."""
-    skip_bad: bool
+    skip_bad: bool | None
+    """None: a few invalid rows are skipped (`BadRows.may_be_skipped`)."""
     read: Callable[[], Iterator[Record]] = field(repr=False)
     """Read from the beginning."""
     bad_rows: BadRows = field(init=False, repr=False)
@@ -121,7 +122,7 @@ class Table:
         self.bad_rows = bad
         if bad.total and not num_good:
             raise DataError(str(bad))
-        if bad.total and not self.skip_bad:
+        if bad.total and not bad.may_be_skipped(self.skip_bad):
             raise BadRowsError(str(bad))
         if not num_good:
             raise DataError(f"{self.name} has no rows")
@@ -130,7 +131,7 @@ class Table:
         """Read every row once, and return the number of valid ones.
 
         Raises:
-            DataError: If there is none, or if some are invalid and `skip_bad` is not set.
+            DataError: If there is none, or if some are invalid and may not be skipped.
         """
         return sum(1 for _ in self)
 
@@ -150,7 +151,7 @@ def open_table(
     roles: Sequence[str] = ("source", "target"),
     header: bool | None = None,
     key: str | None = None,
-    skip_bad: bool = False,
+    skip_bad: bool | None = False,
     encoding: str | None = None,
 ) -> Table:
     """Open a table; what is not specified is inferred from its name and its first rows.
@@ -168,7 +169,7 @@ def open_table(
         roles: The values that each row must have.
         header: Whether the first row of TSV or CSV contains the names of the columns.
         key: A column that is read in addition, by name or by position from 1.
-        skip_bad: Skip invalid rows; otherwise the pass ends with an error.
+        skip_bad: Skip invalid rows; otherwise the pass ends with an error. None: skip them if they are few.
         encoding: The encoding of text files, detected by default.
 
     Raises:
@@ -205,7 +206,7 @@ def table_from_rows(
     names: tuple[str, ...] | None = None,
     columns: Sequence[str] | None = None,
     key: str | None = None,
-    skip_bad: bool = False,
+    skip_bad: bool | None = False,
 ) -> Table:
     """A table of rows in memory. An iterator is read into a list first, so that it can be read again.
 

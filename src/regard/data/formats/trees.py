@@ -252,7 +252,7 @@ def is_tree(text: str) -> bool:
     return len(found) == 1 and found[0] is not None and bool(found[0].children)
 
 
-def tree_table(path: AnyPath, *, encoding: str | None = None, skip_bad: bool = False) -> Table:
+def tree_table(path: AnyPath, *, encoding: str | None = None, skip_bad: bool | None = False) -> Table:
     """The trees of a file as a table of sentences and trees."""
     path = Path(path)
     inferred = describe_encoding([path], encoding)
@@ -268,7 +268,7 @@ def tree_table(path: AnyPath, *, encoding: str | None = None, skip_bad: bool = F
     )
 
 
-def trees_in_memory(rows: Sequence[Any], *, skip_bad: bool = False) -> Table:
+def trees_in_memory(rows: Sequence[Any], *, skip_bad: bool | None = False) -> Table:
     """Trees in brackets as a table: each a text, or a row whose last value is the tree."""
     kept = [row if isinstance(row, str) else row[-1] for row in rows]
     return Table(

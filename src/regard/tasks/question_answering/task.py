@@ -469,7 +469,7 @@ def _open(config: DataConfig, paths: Sequence[str], *, has_titles: bool = False)
 def _table(
     paths: tuple[Path, ...],
     inferred: list[str],
-    skip_bad: bool,
+    skip_bad: bool | None,
     read: Callable[[], Iterator[Record]],
     key: str | None = None,
 ) -> Table:
