@@ -16,19 +16,12 @@ from torch import Tensor, nn
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.lab import run_study
 from regard.lab.locality import filters, training
-from regard.lab.locality.filters import (
-    LocalityJob,
-    best_networks,
-    best_settings,
-    network_accuracy,
-    next_settings,
-    recovered_share,
-    search_jobs,
-    study_locality,
-)
+from regard.lab.locality.filters import network_accuracy, recovered_share, study_locality
 from regard.lab.locality.images import ImageSets, draw_patterns, generated_images, read_images, vary_images
 from regard.lab.locality.networks import LocallyConnected, dense_filters, make_network, shuffle_pixels, window_shares
-from regard.lab.locality.sizes import METHODS, LocalityMethod, LocalitySizes, Rates
+from regard.lab.locality.results import NetworkStore, read_settings
+from regard.lab.locality.search import LocalityJob, best_networks, best_settings, next_settings, search_jobs
+from regard.lab.locality.sizes import LAST, MAIN, METHODS, LocalityMethod, LocalitySizes, Rates
 from regard.lab.locality.training import OutOfTimeError, TrainedNetwork, beta_lasso_step, train_network
 
 TINY = LocalitySizes(side=8, num_train=24, num_test=17, kernel=3, base_channels=2, epochs=4, batch_size=7, num_seeds=2)
@@ -142,7 +135,7 @@ def test_without_gradients_the_penalty_moves_weights_of_the_later_layers_less():
 )
 def test_interrupted_training_resumes_to_the_same_network(method: LocalityMethod, tmp_path: Path):
     images, path = generated_images(TINY, seed=3), tmp_path / "network.safetensors"
-    rates = TINY.rates(method)[0][0]
+    rates = TINY.rates(method, 12)[0][0]
     whole = train_network(method, rates, images, TINY, seed=5)
     with pytest.raises(OutOfTimeError, match="after 1 of 4 epochs"):
         train_network(method, rates, images, TINY, seed=5, checkpoint=path, deadline=0.0)
@@ -210,9 +203,10 @@ def test_the_recovered_share_is_that_of_the_gap_between_dense_and_local():
 def test_settings_are_chosen_on_validation_images_not_on_test_images():
     method, other = METHODS[0], METHODS[1]
     results = {
-        LocalityJob(method, Rates(0.1), 0): trained(90, valid=40),
-        LocalityJob(method, Rates(0.2), 0): trained(70, valid=50),
-        LocalityJob(other, Rates(0.1), 0): trained(60, valid=1),
+        LocalityJob(method, Rates(0.1), 0, 8): trained(90, valid=40),
+        LocalityJob(method, Rates(0.2), 0, 8): trained(70, valid=50),
+        LocalityJob(method, Rates(0.3), 0, 2): trained(99, valid=60),  # not trained to the end
+        LocalityJob(other, Rates(0.1), 0, 8): trained(60, valid=1),
     }
     assert best_settings(results) == {method: Rates(0.2), other: Rates(0.1)}
     assert [each.num_correct for each in best_networks(results)[method]] == [70]
@@ -223,29 +217,50 @@ def test_settings_are_searched_in_both_directions():
     scores: dict[Rates, float] = {}
     while (found := next_settings(settings, scores)) is not None:
         scores[found] = -abs(found.learning_rate - 0.1) - abs(found.penalty - 2.0)
-    assert list(scores)[:3] == [Rates(0.2, 2.0), Rates(0.2, 3.0), Rates(0.1, 2.0)]
-    assert list(scores)[3:] == [Rates(0.1, 3.0), Rates(0.1, 1.0)]
+    assert list(scores)[:3] == [Rates(0.2, 2.0), Rates(0.2, 1.0), Rates(0.2, 3.0)]
+    assert list(scores)[3:] == [Rates(0.1, 2.0), Rates(0.1, 1.0), Rates(0.1, 3.0)]
+
+
+def test_the_penalty_alone_moves_a_weight_as_far_as_its_path_says():
+    sizes = replace(TINY, lasso_rates=(0.3, 1.0), paths=(0.05, 0.4))
+    for num_steps in (10, 1_000):
+        decay = (1 + np.cos(np.pi * np.arange(num_steps) / num_steps)) / 2
+        for row in sizes.rates(LAST, num_steps):
+            moved = [decay.sum() * each.learning_rate * each.penalty for each in row]
+            assert moved == pytest.approx([0.05, 0.4], rel=1.1 / num_steps + 0.005)
 
 
 def searched(sizes: LocalitySizes, best: float) -> list[LocalityJob]:
-    """The jobs of a search where settings are better the nearer they are to `best`."""
+    """The jobs of a search where settings are better the nearer they are to `best`, in the order of their trainings."""
     results: dict[LocalityJob, TrainedNetwork] = {}
-    for job in search_jobs(sizes, results, seed=4):
+    for job in search_jobs(sizes, results, seed=4, steps_per_epoch=1):
         value = job.rates.learning_rate if job.method.beta is None else job.rates.penalty
-        results[job] = trained(0, valid=round(1_000 - 100 * abs(math.log2(value / best))))
+        results.setdefault(job, trained(0, valid=round(1_000 - 100 * abs(math.log2(value / best)))))
     return list(results)
 
 
 def test_the_search_begins_in_the_middle_and_ends_at_settings_better_than_their_neighbors():
     grid = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-    sizes = replace(TINY, valid_share=0.1, learning_rates=grid, penalties=grid, num_seeds=2)
-    jobs = searched(sizes, best=0.2501)
-    assert [(job.method, job.seed) for job in jobs[:14]] == [
-        (method, seed) for method in METHODS[::-1] for seed in (4, 5)
+    sizes = replace(
+        TINY, valid_share=0.1, learning_rates=grid, lasso_rates=(1.0,), paths=grid, num_seeds=2, epochs=20,
+        search_share=0.1, num_settings=3,
+    )  # fmt: skip
+    jobs = searched(sizes, best=0.05)
+    # The main networks come first, each with all seeds and, if by SGD, after a short search.
+    assert [(job.method, job.seed, job.epochs) for job in jobs[:10]] == [
+        *((LAST, seed, 20) for seed in (4, 5)),
+        *((METHODS[2], seed, 2) for seed in (4, 5) * 3),
+        *((METHODS[2], seed, 20) for seed in (4, 5)),
     ]
-    own = [job.rates.penalty for job in jobs if job.method == METHODS[-1] and job.seed == 4]
-    assert own == [1.0, 2.0, 0.5, 0.25, 0.125]
-    assert [job.rates.penalty for job in searched(sizes, best=100.0) if job.method == METHODS[-1]][-2:] == [8.0, 8.0]
+    assert {job.method for job in jobs[: 2 * (3 + 3 * 4)]} == set(MAIN)
+    short = [job.rates.learning_rate for job in jobs if job.method == METHODS[2] and job.seed == 4]
+    assert short == [1.0, 0.5, 0.25, 0.25]
+    penalties = [job.rates.penalty for job in jobs if job.method == LAST and job.seed == 4]
+    assert penalties == [0.1, 0.05, 0.025]
+    other = [job.rates.penalty for job in jobs if job.method == METHODS[4]]
+    assert other == [0.05, 0.05]  # the best of the largest beta
+    later = [job.rates.penalty for job in searched(sizes, best=100.0) if job.method == LAST and job.seed == 4]
+    assert later == [0.1, 0.05, 0.2, 0.4, 0.8]
     assert len(searched(replace(sizes, valid_share=0.0), best=1.0)) == 14  # nothing to choose on
 
 
@@ -269,11 +284,22 @@ def test_the_study_reads_a_folder_of_images(tmp_path: Path):
 SMALL = replace(TINY, num_seeds=1, epochs=1, valid_share=0.2, learning_rates=(0.05, 0.1))
 
 
+def known_networks(folder: str) -> dict[LocalityJob, TrainedNetwork]:
+    return NetworkStore(Path(folder), {}).networks
+
+
 def test_a_study_continues_from_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_folders(tmp_path / "images", 12)
     data, results = str(tmp_path / "images"), str(tmp_path / "results")
     first = study_locality(sizes=SMALL, data=data, results=results)
     assert [row[-1] for row in first.tables[1].rows].count("yes") == len(METHODS)
+    known = read_settings(results, epochs=1)
+    assert known == best_settings(known_networks(results))
+    halved = read_settings(results, epochs=2)[LAST]
+    assert halved.learning_rate * halved.penalty * 2 == pytest.approx(known[LAST].learning_rate * known[LAST].penalty)
+    longer = study_locality(sizes=SMALL, data=data, settings=results, epochs="2")
+    assert [row[0] for row in longer.tables[0].rows] == [method.label for method in METHODS]
+    assert len(longer.tables) == 1  # nothing was chosen
     path = tmp_path / "results" / "networks.json"
     found = json.loads(path.read_text())
     removed = found["networks"].pop()
@@ -304,16 +330,30 @@ def test_a_study_without_time_says_what_to_change(tmp_path: Path):
         study_locality(data=str(tmp_path / "images"), sizes=SMALL, minutes="1e-9", epochs="1")
     with pytest.raises(ConfigError, match="--minutes must be a positive number, got 'soon'"):
         study_locality(data=str(tmp_path / "images"), sizes=SMALL, minutes="soon")
+    with pytest.raises(DataError, match=r"--settings must be a folder of --results with networks\.json, got .*nowhere"):
+        study_locality(data=str(tmp_path / "images"), sizes=SMALL, settings=str(tmp_path / "nowhere"))
 
 
 def test_epochs_are_planned_by_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_folders(tmp_path / "images", 12)
     monkeypatch.setattr(filters, "seconds_per_epoch", lambda *_: 2.0)
     seen: list[int] = []
-    monkeypatch.setattr(filters, "train_network", lambda *given, **_: seen.append(given[3].epochs) or trained(1, 1))
+    monkeypatch.setattr(filters, "train_network", lambda *_, epochs, **__: seen.append(epochs) or trained(1, 1))
     study_locality(data=str(tmp_path / "images"), sizes=SMALL, minutes="60")
-    assert len(seen) == 4 * 2 + 3
-    assert set(seen) <= set(range(70, 73))  # 85 % of an hour by 3 * 7 networks of 2 seconds in each epoch
+    # 85 % of an hour, by 4 settings of beta-lasso and 3 networks by SGD with 4 short trainings each.
+    planned = int(0.85 * 3_600 / 2 / (4 + 3 * 1.4))
+    assert {each for each in seen if each > 100} <= set(range(planned - 1, planned + 1))
+    assert {each for each in seen if each < 100} <= {planned // 10, planned // 10 + 1}
+
+
+@pytest.mark.parametrize("together", [2, 16])
+def test_images_are_varied_for_several_steps_together(together: int, monkeypatch: pytest.MonkeyPatch):
+    images = generated_images(TINY, seed=3)
+    sizes = replace(TINY, shift=0)
+    one = train_network(METHODS[2], Rates(0.1), images, sizes, seed=5)
+    monkeypatch.setitem(training._BATCHES_VARIED, "cpu", together)
+    several = train_network(METHODS[2], Rates(0.1), images, sizes, seed=5)
+    assert torch.equal(several.filters, one.filters)
 
 
 def test_what_is_no_folder_of_images_is_an_error_that_names_the_package(tmp_path: Path):

@@ -18,5 +18,6 @@ LOCALITY = StudyEntry(
         "epochs": "train every network for so many epochs",
         "channels": "channels of the convolution, by which all networks are scaled",
         "results": "a folder for finished networks, from which an interrupted study continues",
+        "settings": "a folder of --results: its best settings are taken, and no images are left out",
     },
 )

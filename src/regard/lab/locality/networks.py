@@ -80,5 +80,7 @@ def window_shares(filters: Float[Tensor, "unit channels height width"], kernel: 
 def shuffle_pixels(filters: Float[Tensor, "unit channels height width"], *, seed: int) -> Tensor:
     """Returns the filters with the pixels of each in a random order, the channels of a pixel together."""
     flat = filters.flatten(2)
-    order = torch.rand(len(flat), flat.size(2), generator=torch.Generator().manual_seed(seed)).argsort(1)
-    return flat.gather(2, order.to(flat.device)[:, None].expand_as(flat)).view_as(filters)
+    order = (
+        torch.rand(len(flat), flat.size(2), generator=torch.Generator().manual_seed(seed)).to(flat.device).argsort(1)
+    )
+    return flat.gather(2, order[:, None].expand_as(flat)).view_as(filters)

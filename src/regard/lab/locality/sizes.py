@@ -35,6 +35,10 @@ METHODS = (
     LocalityMethod("S-CONV"), LocalityMethod("S-LOCAL"), LocalityMethod("S-FC"), LocalityMethod("3-FC"),
     LocalityMethod("S-FC", 0.0), LocalityMethod("S-FC", 1.0), LocalityMethod("S-FC", 50.0),
 )  # fmt: skip
+LAST = METHODS[-1]
+"""beta-lasso with the largest beta."""
+MAIN = (*METHODS[:3], LAST)
+"""The networks between which the gap is, and by which it is closed."""
 PUBLISHED = {
     LocalityMethod("S-CONV"): 0.8705, LocalityMethod("S-LOCAL"): 0.8586,
     LocalityMethod("S-FC"): 0.7863, LocalityMethod("S-FC", 50.0): 0.8519,
@@ -63,8 +67,13 @@ class LocalitySizes:
     """The learning rates of SGD to choose from, in order; its momentum is 0.9."""
     lasso_rates: tuple[float, ...] = (0.3,)
     """The learning rates of beta-lasso to choose from, in order; it has no momentum."""
-    penalties: tuple[float, ...] = (1e-4,)
-    """The penalties of beta-lasso to choose from, in order."""
+    paths: tuple[float, ...] = (0.024,)
+    """How far the penalty alone moves a weight in the whole training, to choose from, in order. The penalty follows
+    from it, the learning rate and the number of steps."""
+    num_settings: int = 4
+    """Settings of a method that are tried at most before another method has its turn."""
+    search_share: float = 0.1
+    """The share of the epochs after which learning rates of SGD are compared."""
     later_penalty: float = 0.25
     """The penalty of the layers after the first one, as a share of the penalty of the first."""
     shift: int = 2
@@ -73,14 +82,18 @@ class LocalitySizes:
     """How strongly training images are rotated, scaled, recolored and partly covered, from 0 to 1."""
     num_seeds: int = 3
 
-    def rates(self, method: LocalityMethod) -> list[list[Rates]]:
+    def rates(self, method: LocalityMethod, num_steps: int) -> list[list[Rates]]:
         """Returns the settings to choose from in order: learning rates, each with all penalties."""
         if method.beta is None:
             return [[Rates(rate)] for rate in self.learning_rates]
-        return [[Rates(rate, penalty) for penalty in self.penalties] for rate in self.lasso_rates]
+        # A rate that falls as a cosine is half of the first one on average.
+        return [
+            [Rates(rate, float(f"{path / (rate * num_steps / 2):.3g}")) for path in self.paths]
+            for rate in self.lasso_rates
+        ]
 
 
-FULL = LocalitySizes(num_test=4_000, base_channels=16, epochs=120, num_seeds=5)
+FULL = LocalitySizes(num_test=4_000, base_channels=16, epochs=120, paths=(0.072,), num_seeds=5)
 IMAGES = LocalitySizes(
     valid_share=0.1,
     kernel=9,
@@ -89,7 +102,7 @@ IMAGES = LocalitySizes(
     batch_size=512,
     learning_rates=(0.01, 0.03, 0.1, 0.3, 1.0),
     lasso_rates=(0.1, 0.3, 1.0, 3.0),
-    penalties=(1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3),
+    paths=(0.02, 0.06, 0.2, 0.6, 2.0),
     shift=4,
     distortion=0.5,
     num_seeds=1,

@@ -37,6 +37,9 @@ _KEPT = 24
 """Filters that are kept of each network."""
 _MOMENTUM = 0.9
 _TIMED_SECONDS = 0.5
+_BATCHES_VARIED = {"cuda": 16}
+"""Batches whose images are varied together, outside of the graph of a step: many small kernels would take as long as
+the network. On a CPU it is one."""
 
 
 class OutOfTimeError(Exception):
@@ -119,7 +122,14 @@ class _Training:
     """A network with the state of its training; `step` reads and changes tensors on the device only."""
 
     def __init__(
-        self, method: LocalityMethod, rates: Rates, images: ImageSets, sizes: LocalitySizes, *, seed: int
+        self,
+        method: LocalityMethod,
+        rates: Rates,
+        images: ImageSets,
+        sizes: LocalitySizes,
+        *,
+        seed: int,
+        epochs: int | None = None,
     ) -> None:
         torch.manual_seed(seed)
         self.method, self.images, self.sizes, self.seed = method, images, sizes, seed
@@ -143,9 +153,14 @@ class _Training:
         number = {"dtype": torch.get_default_dtype(), "device": self.device}
         self.order = torch.arange(len(images.train), device=self.device)
         self.within = torch.arange(self.batch_size, device=self.device)
+        self.num_varied = min(self.steps_per_epoch, _BATCHES_VARIED.get(self.device.type, 1))
+        count = self.num_varied * self.batch_size
+        self.varied = torch.zeros(count, *images.shape, dtype=self.number_type, device=self.device)
+        self.varied_labels = images.train_labels[:count].clone()
         self.num_done = torch.zeros((), dtype=torch.long, device=self.device)
         self.loss = torch.zeros((), **number)
-        self.total = torch.tensor(float(sizes.epochs * self.steps_per_epoch), **number)
+        self.epochs = epochs or sizes.epochs
+        self.total = torch.tensor(float(self.epochs * self.steps_per_epoch), **number)
         self.rate = torch.tensor(rates.learning_rate, **number)
         self.other_rate = torch.tensor(middle(sizes.learning_rates), **number)
         shares = [1.0 if number == 0 else sizes.later_penalty for number in range(len(self.parameters))]
@@ -154,16 +169,24 @@ class _Training:
         sample = images.train[:5_000].to(torch.get_default_dtype())
         self.mean, self.std = sample.mean((0, 2, 3), keepdim=True), sample.std((0, 2, 3), keepdim=True)
 
-    def step(self) -> None:
-        """Take one step on the next images of `order`."""
+    def vary(self, number: int) -> None:
+        """Vary the images of the next batches where step `number` of the epoch is the first of these."""
+        if number % self.num_varied:
+            return
         sizes, images = self.sizes, self.images
-        rows = self.order[self.num_done % self.steps_per_epoch * self.batch_size + self.within]
-        batch = (images.train[rows].to(self.mean.dtype) - self.mean) / self.std
-        batch = vary_images(
-            batch, shift=sizes.shift, distortion=sizes.distortion, is_mirrored=images.is_mirrored
+        rows = self.order[: self.steps_per_epoch * self.batch_size][number * self.batch_size :][: len(self.varied)]
+        pixels = (images.train[rows].to(self.mean.dtype) - self.mean) / self.std
+        pixels = vary_images(
+            pixels, shift=sizes.shift, distortion=sizes.distortion, is_mirrored=images.is_mirrored
         )  # fmt: skip
-        outputs = self.network(batch.to(self.number_type))
-        loss = F.cross_entropy(outputs.to(self.mean.dtype), images.train_labels[rows])
+        self.varied[: len(rows)].copy_(pixels)
+        self.varied_labels[: len(rows)].copy_(images.train_labels[rows])
+
+    def step(self) -> None:
+        """Take one step on the next of the varied images."""
+        rows = self.num_done % self.steps_per_epoch % self.num_varied * self.batch_size + self.within
+        outputs = self.network(self.varied.index_select(0, rows))
+        loss = F.cross_entropy(outputs.to(self.mean.dtype), self.varied_labels.index_select(0, rows))
         gradients = torch.autograd.grad(loss, self.parameters)
         with torch.no_grad():
             self._update(gradients)
@@ -198,6 +221,12 @@ class _Training:
             for parameter, exact in zip(self.parameters, self.exact, strict=True):
                 parameter.copy_(exact)
 
+    def run_epoch(self, step: Callable[[], None]) -> None:
+        """Take the steps of an epoch."""
+        for number in range(self.steps_per_epoch):
+            self.vary(number)
+            step()
+
     def captured(self) -> Callable[[], None]:
         """Returns `step` as a CUDA graph on a GPU."""
         if self.device.type != "cuda":
@@ -216,17 +245,19 @@ class _Training:
 
 def seconds_per_epoch(method: LocalityMethod, images: ImageSets, sizes: LocalitySizes) -> float:
     """Returns how long an epoch takes here, from a few steps."""
-    training = _Training(method, middle(middle(sizes.rates(method))), images, sizes, seed=0)
+    training = _Training(method, Rates(1e-3), images, sizes, seed=0)
     step = training.captured()
     synchronize = torch.cuda.synchronize if training.device.type == "cuda" else lambda: None
+    training.vary(0)
     step()
     synchronize()
     start, count = time.perf_counter(), 0
     while count == 0 or time.perf_counter() - start < _TIMED_SECONDS:
-        for _ in range(10):
+        for _ in range(training.num_varied):
+            training.vary(count % training.num_varied)
             step()
+            count += 1
         synchronize()
-        count += 10
     return (time.perf_counter() - start) / count * training.steps_per_epoch
 
 
@@ -237,6 +268,7 @@ def train_network(
     sizes: LocalitySizes,
     *,
     seed: int,
+    epochs: int | None = None,
     valid: ImageSets | None = None,
     checkpoint: Path | None = None,
     seconds_between: float = 60.0,
@@ -244,26 +276,25 @@ def train_network(
 ) -> TrainedNetwork:
     """Train a network, from `checkpoint` where an interrupted run has left one, and measure it.
 
-    With `valid`, it is trained on the images of `valid`, and scored on its test images too. After the `deadline`, a
-    time of `time.perf_counter`, an `OutOfTimeError` is raised.
+    It is trained for `epochs`, by default those of `sizes`. With `valid`, it is trained on the images of `valid`, and
+    scored on its test images too. After the `deadline`, a time of `time.perf_counter`, an `OutOfTimeError` is raised.
     """
-    training = _Training(method, rates, valid or images, sizes, seed=seed)
+    training = _Training(method, rates, valid or images, sizes, seed=seed, epochs=epochs)
     first = _restore(checkpoint, training)
     step = training.captured()
     saved = time.perf_counter()
-    for epoch in range(first, sizes.epochs):
+    for epoch in range(first, training.epochs):
         training.start_epoch(epoch)
-        for _ in range(training.steps_per_epoch):
-            step()
+        training.run_epoch(step)
         if training.device.type == "cuda":
             torch.cuda.synchronize()
         now = time.perf_counter()
-        is_over = deadline is not None and now > deadline and epoch + 1 < sizes.epochs
+        is_over = deadline is not None and now > deadline and epoch + 1 < training.epochs
         if checkpoint is not None and (is_over or now - saved >= seconds_between):
             _save(checkpoint, training, epoch + 1)
             saved = now
         if is_over:
-            raise OutOfTimeError(f"{method.label} after {epoch + 1} of {sizes.epochs} epochs")
+            raise OutOfTimeError(f"{method.label} after {epoch + 1} of {training.epochs} epochs")
     return _measure(training, images, valid)
 
 
