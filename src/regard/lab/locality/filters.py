@@ -114,12 +114,11 @@ def study_locality(
     if not trained:
         raise DataError("no network was trained to the end in this time; allow more --minutes or fewer --epochs")
     chosen = best_networks(trained)
-    figure, axes = make_panels(2, 3, height=3.6)
+    shown = [method for method in (LocalityMethod("S-CONV"), LocalityMethod("S-FC"), LAST) if method in chosen]
+    figure, axes = make_panels(2, len(shown), height=3.6)
     _plot_scores(axes[0], axes[1], chosen)
-    shown = (LocalityMethod("S-CONV"), LocalityMethod("S-FC"), LAST)
     for panel, method in zip(axes[2:], shown, strict=True):
-        if method in chosen:
-            _plot_filters(panel, method, chosen[method][0])
+        _plot_filters(panel, method, chosen[method][0])
     section = _report(trained, sizes, images, is_cifar=data is not None and images.is_mirrored)
     if not results:
         store.remove()
@@ -280,7 +279,7 @@ def _findings(results: Results, sizes: LocalitySizes) -> list[str]:
     holds = all(accuracies[one] > accuracies[other] for one, other in pairwise(nested))
     listed = ", ".join(f"{method.network} {accuracies[method]:.3f}" for method in nested)
     order = "fewer assumptions, lower accuracy" if holds else "not in the order of their assumptions"
-    findings = [f"By SGD: {listed} ({order})."] if nested else []
+    findings = [f"By SGD: {listed} ({order})."] if len(nested) > 1 else []
     best = LAST
     if missing := ", ".join(method.label for method in METHODS if method not in results):
         findings.append(f"Not trained in this time: {missing}.")
@@ -334,8 +333,8 @@ def _plot_filters(axes: Axes, method: LocalityMethod, network: TrainedNetwork) -
     """Draw the filters of a few units side by side, each scaled to its largest weight."""
     filters = network.filters.sum(1)
     height, width = filters.shape[1:]
-    columns = 4
-    grid = torch.full((3 * (height + 1) - 1, columns * (width + 1) - 1), math.nan)
+    columns = 3
+    grid = torch.full((_DRAWN // columns * (height + 1) - 1, columns * (width + 1) - 1), math.nan)
     for number, each in enumerate(filters[:: max(1, len(filters) // _DRAWN)][:_DRAWN]):
         row, column = divmod(number, columns)
         scaled = each / (each.abs().max() + 1e-12)
