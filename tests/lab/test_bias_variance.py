@@ -1,16 +1,20 @@
 """Bias, variance and the best of K functions, against closed forms."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 
 from regard.evaluation.intervals import mean_interval
 from regard.lab.bias_variance.risks import (
     FLIPPED,
     FUNCTION_FAMILIES,
     BiasVarianceSizes,
+    FunctionSelection,
     RegressionProblem,
     RiskDecomposition,
     decompose_risk,
@@ -108,6 +112,38 @@ def test_the_bounds_hold(family: Any):
         assert mean_interval(choice.optimism)[1] <= choice.bound
         # Of 500 draws 5 % are to be left at most; 8 % would be three standard deviations above.
         assert choice.violations <= 0.08
+
+
+def expected_optimism(num_functions: int, num_examples: int) -> float:
+    """Of the best of independent coins, exactly: 1/2 minus the expected smallest of K shares of errors."""
+    above = binom.sf(np.arange(num_examples), num_examples, 0.5) ** num_functions
+    return 0.5 - float(above.sum()) / num_examples
+
+
+def is_sharp(bound: Callable[[int, int], float]) -> bool:
+    """Whether a bound on the optimism holds, and is near it where K and n are large."""
+    holds = all(expected_optimism(k, n) <= bound(k, n) for k in (2, 30, 10**4) for n in (50, 4_000))
+    return holds and bound(10**9, 10**6) < 1.1 * expected_optimism(10**9, 10**6)
+
+
+def test_the_bound_of_the_optimism_is_sharp():
+    empty = torch.zeros(1)
+    assert is_sharp(lambda k, n: FunctionSelection("coins", k, n, empty, empty, empty).bound)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda k, n: math.sqrt(math.log(k) / n),
+        lambda k, n: math.sqrt(math.log(k) / (4 * n)),
+        lambda k, n: math.sqrt(2 * math.log(k) / n),
+        lambda k, n: math.sqrt(math.log(2 * k) / n),
+        lambda k, n: math.log(k) / (2 * n),
+        lambda k, n: math.sqrt(math.log2(k) / (2 * n)),
+    ],
+)
+def test_bounds_of_the_optimism_with_other_constants_fail_or_are_not_sharp(wrong: Callable[[int, int], float]):
+    assert not is_sharp(wrong)
 
 
 def test_the_gap_of_coins_goes_with_the_root_of_n():

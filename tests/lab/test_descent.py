@@ -1,6 +1,7 @@
 """Gradient descent, its curvature and its noise, against what can be worked out."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -143,6 +144,70 @@ def test_the_noise_floor_is_that_of_the_formula(rate: float, batch_size: int):
     # Twice the interval: the test is not to fail once in twenty seeds.
     assert abs(mean - expected) < high - low
     assert high - low < 0.1 * expected
+
+
+def is_noise_floor(floor: Callable[..., float]) -> bool:
+    """Whether a step keeps the variance of the weight that it stands for: v = (1 - rate h)^2 v + rate^2 s^2 / B."""
+    for rate, batch, sigma, h in ((0.1, 1, 1.0, 1.0), (0.3, 4, 2.0, 3.0), (1.5, 2, 0.5, 0.7)):
+        variance = 2 * floor(rate, batch, sigma=sigma, curvature=h) / h
+        kept = (1 - rate * h) ** 2 * variance + rate**2 * sigma**2 / batch
+        if kept != pytest.approx(variance):
+            return False
+    return True
+
+
+def test_the_noise_floor_is_where_a_step_keeps_the_variance():
+    assert is_noise_floor(noise_floor)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda rate, batch, sigma, curvature: rate * sigma**2 / batch / (2 - rate * curvature),
+        lambda rate, batch, sigma, curvature: rate * sigma**2 / batch / 4,  # of small rates
+        lambda rate, batch, sigma, curvature: rate * sigma / batch / (2 * (2 - rate * curvature)),
+        lambda rate, batch, sigma, curvature: rate * sigma**2 / batch**2 / (2 * (2 - rate * curvature)),
+        lambda rate, batch, sigma, curvature: rate**2 * sigma**2 / batch / (2 * (2 - rate * curvature)),
+        lambda rate, batch, sigma, curvature: rate * sigma**2 / batch / (2 * (1 - rate * curvature / 4)),
+    ],
+)
+def test_other_noise_floors_are_rejected(wrong: Callable[..., float]):
+    assert not is_noise_floor(wrong)
+
+
+def slowest(condition: float, *, has_momentum: bool) -> float:
+    """The factor of a step at the best rate and momentum, as the largest eigenvalue of its matrix."""
+    rate, momentum = best_heavy_ball(condition, 1.0, has_momentum=has_momentum)
+    return max(
+        float(torch.linalg.eigvals(torch.tensor([[1 - rate * h + momentum, -momentum], [1.0, 0.0]])).abs().max())
+        for h in (1.0, condition)
+    )
+
+
+def is_number_of_steps(steps: Callable[..., float]) -> bool:
+    cases = [(condition, 1e-4, has) for condition in (3.0, 17.0, 400.0) for has in (False, True)]
+    return all(
+        steps(condition, fraction, has_momentum=has)
+        == pytest.approx(math.log(fraction) / (2 * math.log(slowest(condition, has_momentum=has))), rel=1e-3)
+        for condition, fraction, has in cases
+    )
+
+
+def test_the_predicted_steps_are_those_of_the_slowest_coordinate():
+    assert is_number_of_steps(predicted_steps)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda k, fraction, has_momentum: 2 * predicted_steps(k, fraction, has_momentum=has_momentum),
+        lambda k, fraction, has_momentum: predicted_steps(k, fraction, has_momentum=False),
+        lambda k, fraction, has_momentum: predicted_steps(k**2, fraction, has_momentum=has_momentum),
+        lambda k, fraction, has_momentum: math.log(fraction) / (2 * math.log(1 - 1 / k)),  # at a rate of 1 / largest
+    ],
+)
+def test_other_numbers_of_steps_are_rejected(wrong: Callable[..., float]):
+    assert not is_number_of_steps(wrong)
 
 
 def test_there_is_no_floor_beyond_the_largest_rate():

@@ -1,8 +1,10 @@
 """Stability: pairs of trainings against loops written out, and bounds as bounds."""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -48,6 +50,80 @@ def test_the_bounds_are_those_of_the_paper():
     # c alone differs from beta c: with beta = 1/6 and c = 2, beta c = 1/3.
     slow = nonconvex_stability_bound(16, scale=2.0, num_rows=11, lipschitz=3.0, smoothness=1 / 6)
     assert slow == pytest.approx((1 + 3) / 10 * 36**0.75 * 16**0.25)
+
+
+NUMBERS = [(50, 3.0, 0.5, 0.1), (11, 0.7, 0.2, 0.03)]
+"""Rows n, and the constants of Lipschitz, k, of smoothness, b, and of convexity."""
+RATES = (0.5, 0.25, 1.0, 0.5)
+
+
+def expanded(rates: Sequence[float], num_rows: int, lipschitz: float, convexity: float = 0.0) -> float:
+    """The recursion of the proofs: a common example shrinks the distance, the replaced one adds 2 L at most."""
+    distance = 0.0
+    for rate in rates:
+        distance = (1 - rate * convexity) * distance + 2 * rate * lipschitz / num_rows
+    return distance
+
+
+def late_exchange(steps: int, scale: float, num_rows: int, lipschitz: float, smoothness: float) -> float:
+    """The proof of theorem 3.12 before its last step: the best time up to which the example was not drawn."""
+    growth = smoothness * scale
+    times = np.geomspace(1e-3, steps, 200_001)
+    after = 2 * lipschitz**2 / smoothness * (steps / times) ** growth
+    return float((times + after).min()) / (num_rows - 1)
+
+
+def is_convex(bound: Callable[..., float]) -> bool:
+    return all(bound(RATES, n, k) == pytest.approx(k * expanded(RATES, n, k)) for n, k, _, _ in NUMBERS)
+
+
+def is_strongly_convex(bound: Callable[..., float]) -> bool:
+    return all(bound(n, k, c) == pytest.approx(expanded([0.5] * 2_000, n, k, c)) for n, k, _, c in NUMBERS)
+
+
+def is_nonconvex(bound: Callable[..., float]) -> bool:
+    cases = [(steps, scale, n, k, b) for n, k, b, _ in NUMBERS for steps, scale in ((625, 6.0), (90, 2.0))]
+    return all(bound(*case) == pytest.approx(late_exchange(*case), rel=1e-6) for case in cases)
+
+
+def nonconvex(steps: int, c: float, n: int, lipschitz: float, beta: float, **changed: Any) -> float:
+    q = changed.get("growth", beta * c)
+    inner = changed.get("inner", 2 * c * lipschitz**2)
+    powers = (1 / (q + 1), q / (q + 1))
+    first, second = powers[::-1] if changed.get("swapped") else powers
+    return changed.get("factor", 1 + 1 / q) / changed.get("rows", n - 1) * inner**first * steps**second
+
+
+def test_the_bounds_follow_from_the_recursions_of_their_proofs():
+    assert is_convex(lambda rates, n, k: convex_stability_bound(rates, num_rows=n, lipschitz=k, smoothness=0.2))
+    assert is_strongly_convex(
+        lambda n, k, c: strongly_convex_distance_bound(0.5, num_rows=n, lipschitz=k, smoothness=0.2, convexity=c)
+    )
+    assert is_nonconvex(
+        lambda steps, c, n, k, b: nonconvex_stability_bound(steps, scale=c, num_rows=n, lipschitz=k, smoothness=b)
+    )
+
+
+@pytest.mark.parametrize(
+    ("is_bound", "wrong"),
+    [
+        (is_convex, lambda rates, n, k: k**2 / n * sum(rates)),  # one of the two gradients
+        (is_convex, lambda rates, n, k: 2 * k / n * sum(rates)),  # of weights, not of losses
+        (is_convex, lambda rates, n, k: 2 * k**2 / (n - 1) * sum(rates)),
+        (is_convex, lambda rates, n, k: 2 * k**2 / n * len(rates) * max(rates)),
+        (is_strongly_convex, lambda n, k, c: k / (c * n)),
+        (is_strongly_convex, lambda n, k, c: 2 * k / (c * (n - 1))),
+        (is_strongly_convex, lambda n, k, c: 2 * k / (c**2 * n)),
+        (is_strongly_convex, lambda n, k, c: 2 * k**2 / (c * n)),  # of losses, not of weights
+        (is_nonconvex, lambda s, c, n, k, b: nonconvex(s, c, n, k, b, rows=n)),
+        (is_nonconvex, lambda s, c, n, k, b: nonconvex(s, c, n, k, b, inner=c * k**2)),
+        (is_nonconvex, lambda s, c, n, k, b: nonconvex(s, c, n, k, b, factor=1.0)),
+        (is_nonconvex, lambda s, c, n, k, b: nonconvex(s, c, n, k, b, swapped=True)),
+        (is_nonconvex, lambda s, c, n, k, b: nonconvex(s, c, n, k, b, growth=c)),
+    ],
+)
+def test_bounds_with_other_constants_do_not_follow(is_bound: Callable[..., bool], wrong: Callable[..., float]):
+    assert not is_bound(wrong)
 
 
 def test_bounds_refuse_rates_for_which_they_do_not_hold():
