@@ -3,16 +3,21 @@
     python benchmarks/align_step.py [--device cpu|cuda] [--method dpo] [--seconds 10] [--rounds 1] [--json]
 
 On a GPU the model has the shape of SmolLM2-135M with random weights, in bfloat16, rank 8 on every linear layer; both
-libraries read the same checkpoint and tokenizer. DPO: 8 pairs of a prompt of 64 tokens and answers of 192 a step.
-GRPO: 8 prompts with 8 sampled answers of 64 tokens each, one update for each batch of answers, and a reward that is a
-function. A step of GRPO includes sampling, the reward, the reference and the update. trl, which is no dependency, is
-measured where it is installed (1.16.0 was tried), as its users have it (gradient checkpointing, transformers'
-`generate`), and with `gradient_checkpointing=False`. Each contender runs in a process of its own, so that the peak of
-memory is its own. A speedup above 1 means that regard is faster, a ratio of memory below 1 that it needs less.
+libraries read the same checkpoint and tokenizer. DPO: 8 pairs of a prompt of 64 tokens and answers of 192 in an
+update. GRPO: 8 prompts with 8 sampled answers of 64 tokens each, one update for each batch of answers, and a reward
+that is a function. A step of GRPO includes sampling, the reward, the reference and the update.
+
+trl, which is no dependency, is measured where it is installed (1.16.0 was tried), as its users have it (gradient
+checkpointing, transformers' `generate`), and with `gradient_checkpointing=False`. regard is measured with activation
+checkpointing and, for DPO, the pairs of an update in four parts with accumulated gradients, which a CUDA graph makes
+cheap; and with all pairs at once. trl in four parts is measured too. Each contender runs in a process of its own, so
+that the peak of memory is its own. A speedup above 1 means that regard (the first row) is faster, a ratio of memory
+below 1 that it needs less.
 """
 
 import json
 import logging
+import math
 import statistics
 import subprocess
 import sys
@@ -41,6 +46,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 METHODS = ("dpo", "grpo")
 NUM_ROWS, LEARNING_RATE, WARM_UP, BETA = 400, 1e-5, 3, 0.1
+PARTS = 4
+"""Of the pairs of an update."""
 Times = tuple[list[float], float]
 """The seconds of each step, and the peak of memory in bytes."""
 
@@ -79,7 +86,9 @@ def make_rows(shape: dict[str, Any]) -> list[dict[str, str]]:
     return [{name: text(length) for name, length in lengths.items()} for _ in range(NUM_ROWS)]
 
 
-def ours(method: str, shape: dict[str, Any], device: str, seconds: float, folder: Path) -> Times:
+def ours(
+    method: str, shape: dict[str, Any], device: str, seconds: float, folder: Path, *, parts: int, checkpointing: bool
+) -> Times:
     import regard
     from regard.data.sources import NamedRows
     from regard.runs.finetune import set_up_finetuning
@@ -87,11 +96,12 @@ def ours(method: str, shape: dict[str, Any], device: str, seconds: float, folder
     regard.import_model(folder, folder / "run")
     rows = make_rows(shape)
     # A batch is as many rows as fit by their longest text: an answer and its end token.
-    batch_tokens = shape["pairs"] * (max(shape["prompt"], shape["answer"] + 1) + 1)
+    parts = min(parts, shape["pairs"]) if method == "dpo" else 1
+    batch_tokens = shape["pairs"] // parts * (max(shape["prompt"], shape["answer"] + 1) + 1)
     values: dict[str, Any] = {
         "data": {"train": ["rows"], "splits": [0.95, 0.05, 0.0]},
         "train": {"device": device, "max_steps": 10_000, "learning_rate": LEARNING_RATE,
-                  "batch_tokens": batch_tokens},
+                  "batch_tokens": batch_tokens, "accumulate": parts, "activation_checkpointing": checkpointing},
         "task": {"name": "preference-optimization", "method": method, "evaluation_answers": 2, "beta": BETA},
         "finetune": {"lora": {"rank": RANK, "alpha": ALPHA}},
     }  # fmt: skip
@@ -99,8 +109,8 @@ def ours(method: str, shape: dict[str, Any], device: str, seconds: float, folder
         values["task"] |= {"reward": "align_step:reward", "prompts": shape["prompts"], "samples": shape["samples"],
                            "max_tokens": shape["sampled"], "updates": 1}  # fmt: skip
     _, _, trainer = set_up_finetuning(folder / "run", values, method="lora", rows=NamedRows(rows))
-    if method == "dpo" and (num_pairs := len(trainer.training_batch(0).tokens)) != shape["pairs"]:
-        raise SystemExit(f"a batch has {num_pairs} pairs instead of {shape['pairs']}")
+    if method == "dpo" and (num_pairs := parts * len(trainer.training_batch(0).tokens)) != shape["pairs"]:
+        raise SystemExit(f"an update has {num_pairs} pairs instead of {shape['pairs']}")
     return timed(trainer.advance, device, seconds)
 
 
@@ -127,7 +137,7 @@ def now(device: str) -> float:
 
 
 def trls(
-    method: str, shape: dict[str, Any], device: str, seconds: float, folder: Path, *, checkpointing: bool
+    method: str, shape: dict[str, Any], device: str, seconds: float, folder: Path, *, parts: int, checkpointing: bool
 ) -> Times:
     """Trl's own trainer, whose steps are timed by a callback; it is stopped after the given seconds."""
     import datasets  # pyright: ignore[reportMissingImports]  where it is installed
@@ -165,7 +175,10 @@ def trls(
         folder, dtype=torch.bfloat16 if device == "cuda" else None
     )
     if method == "dpo":
-        config = trl.DPOConfig(per_device_train_batch_size=shape["pairs"], max_length=None, **shared)
+        config = trl.DPOConfig(
+            per_device_train_batch_size=shape["pairs"] // parts, gradient_accumulation_steps=parts, max_length=None,
+            **shared,
+        )  # fmt: skip
         trainer = trl.DPOTrainer(
             model, args=config, train_dataset=table, processing_class=tokenizer, peft_config=lora, callbacks=[Clock()]
         )
@@ -188,10 +201,15 @@ def trls(
 
 
 CONTENDERS: dict[str, Callable[..., Times]] = {
-    "regard": ours,
-    "trl": partial(trls, checkpointing=True),
-    "trl, no checkpointing": partial(trls, checkpointing=False),
+    "regard": partial(ours, parts=PARTS, checkpointing=True),
+    "regard, at once": partial(ours, parts=1, checkpointing=True),
+    "regard, no checkpointing": partial(ours, parts=1, checkpointing=False),
+    "trl": partial(trls, parts=1, checkpointing=True),
+    "trl, no checkpointing": partial(trls, parts=1, checkpointing=False),
+    "trl, in parts": partial(trls, parts=PARTS, checkpointing=True),
 }
+ONLY_DPO = ("regard, at once", "trl, in parts")
+"""Which for GRPO, without parts, are the same as others."""
 
 
 def measured(library: str, method: str, options: Any) -> dict[str, float]:
@@ -202,13 +220,15 @@ def measured(library: str, method: str, options: Any) -> dict[str, float]:
         folder = Path(place) / "model"
         write_checkpoint(shape, folder)
         times, peak = CONTENDERS[library](method, shape, options.device, options.seconds, folder)
-    return {"ms": 1e3 * statistics.median(times), "mib": peak / 2**20, "steps": len(times)}
+    ms = [1e3 * time for time in times]
+    return {"ms": statistics.median(ms), "fastest_ms": min(ms), "mib": peak / 2**20, "steps": len(times)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__, seconds=10.0)
     parser.add_argument("--method", choices=METHODS, action="append", help="this method only")
     parser.add_argument("--rounds", type=int, default=1, help="processes of each library")
+    parser.add_argument("--out", metavar="FILE", help="write the results as JSON, after each method")
     parser.add_argument("--only", choices=list(CONTENDERS), help="measure this library in this process, and print JSON")
     options = parse(parser, arguments)
     methods = options.method or METHODS
@@ -222,13 +242,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command = [sys.executable, __file__, "--only", library, "--method", method, "--device", options.device]
         command += ["--seconds", str(options.seconds)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"{library}, {method}: {done.stderr[-2_000:]}")
+        if done.returncode:  # the others are measured all the same
+            print(f"{library}, {method}: {done.stderr[-2_000:]}", file=sys.stderr, flush=True)
+            return {"ms": math.nan, "fastest_ms": math.nan, "mib": math.nan, "steps": 0}
         return json.loads(done.stdout.splitlines()[-1])
 
-    libraries = list(CONTENDERS)[: None if find_spec("trl") and not options.tiny else 1]
+    has_trl = find_spec("trl") is not None and not options.tiny
     results = []
     for method in methods:
+        libraries = [name for name in CONTENDERS if has_trl or not name.startswith("trl")]
+        libraries = [name for name in libraries if method == "dpo" or name not in ONLY_DPO]
         turns: dict[str, list[dict[str, float]]] = {name: [] for name in libraries}
         for _ in range(1 if options.tiny else options.rounds):
             for name in libraries:
@@ -242,8 +265,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             results.append({"method": method, "library": name, **each, "speedup": speedup, "memory_ratio": memory})
             if not options.json:
                 figures = f"{each['ms']:9.1f} ms  {speedup:5.2f}x  {each['mib']:8,.0f} MiB  {memory:5.2f}x"
-                print(f"{method:5} {name:22} {figures}", flush=True)
-    if len(libraries) == 1 and not options.tiny:
+                print(f"{method:5} {name:25} {figures}", flush=True)
+        if options.out:
+            Path(options.out).write_text(json.dumps({"torch": torch.__version__, "results": results}), encoding="utf-8")
+    if not (has_trl or options.tiny):
         print("trl is not installed, and was not measured")
     print_results(options, results, rank=RANK)
 

@@ -87,7 +87,7 @@ class LowRankUpdate(NamedTuple):
 
     def added_to(self, matrix: Float[Tensor, "output input"]) -> Float[Tensor, "output input"]:
         """Return W + `scale` B A."""
-        return torch.addmm(matrix, self.b, self.a, alpha=self.scale)
+        return torch.addmm(matrix.to(self.b.dtype), self.b, self.a, alpha=self.scale)
 
     def row_factors(self, total: Float[Tensor, "output input"]) -> Float[Tensor, " output"]:
         """Return the factors that give the rows of W + `scale` B A their magnitudes; a row of zeros remains zero."""
@@ -176,6 +176,13 @@ def add_lora(model: nn.Module, config: LoraConfig) -> None:
             layers[name], rank=config.rank, scale=config.scale, dropout=config.dropout, has_magnitude=config.dora
         )
         model.set_submodule(name, layer.train(layers[name].training))
+
+
+def halve_frozen_matrices(model: nn.Module) -> None:
+    """Store matrices and embeddings that are not trained in bfloat16: products under autocast read no more of them."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding) and not module.weight.requires_grad:
+            module.weight.data = module.weight.data.to(torch.bfloat16)
 
 
 def merge_lora(model: nn.Module) -> None:

@@ -20,11 +20,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.nn.attention import Mask, MultiHeadAttention
+from regard.nn.attention import Lookup, Mask, MultiHeadAttention
 from regard.nn.dropout import Dropout, StochasticDepth
 from regard.nn.feedforward import FeedForward
 from regard.nn.kv_cache import CrossAttentionKV, LayerCache
 from regard.nn.positions import PositionEncoding
+from regard.nn.sparse_attention import LowRankLookup
 
 BlockOrder = Literal["pre-norm", "post-norm", "parallel"]
 SubLayer = Callable[[Tensor], Tensor]
@@ -109,6 +110,13 @@ class Block(nn.Module):
             parts = [gain * layer(n) for gain, layer in zip(self.gains, layers, strict=True)]
         y = self.stochastic_depth(self.dropout(torch.stack(parts).sum(dim=0)))
         return x + y if self.has_residual else y
+
+
+def has_dropout(module: nn.Module) -> bool:
+    """Whether a module, or one inside of it, computes something random in training."""
+    parts = list(module.modules())
+    rates = [part.probability for part in parts if isinstance(part, Dropout | StochasticDepth)]
+    return any(rates) or any(part.dropout > 0.0 for part in parts if isinstance(part, Lookup | LowRankLookup))
 
 
 def blocks_of(model: nn.Module) -> list[Block]:

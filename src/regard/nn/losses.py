@@ -11,7 +11,7 @@ $$ -(1 - \epsilon)\, \ell_t - \frac{\epsilon}{V} \sum_i \ell_i = -\ell_t + \epsi
 and its gradient by the logits is $p - \epsilon / V$, minus $1 - \epsilon$ at $t$.
 
 With a large vocabulary the logits are the largest tensor of a training step;
-`linear_cross_entropy` never stores all of them.
+`linear_cross_entropy` and `linear_log_probs` never store all of them.
 
 Dimensions: `tokens` predictions, `vocab` entries of the vocabulary, `model` width of a hidden state, `batch` texts.
 """
@@ -101,6 +101,22 @@ def linear_log_likelihoods(
         for rows, some in zip(hidden_states.split(chunk_size), indices.split(chunk_size), strict=True)
     ]
     return torch.cat(log_probabilities)[:, 0].where(counts, 0.0)
+
+
+def linear_log_probs(
+    hidden_states: Float[Tensor, "tokens model"],
+    weight: Float[Tensor, "vocab model"],
+    targets: Int[Tensor, " tokens"],
+    *,
+    chunk_size: int | None = None,
+) -> Float[Tensor, " tokens"]:
+    """Return `linear_log_likelihoods` with gradients.
+
+    The gradient of a log-probability depends on what is computed from it, so that the logits of each chunk are computed
+    again in the backward pass.
+    """
+    chunk_size = chunk_size or logits_chunk(weight.size(0), len(hidden_states))
+    return _apply_log_probs(hidden_states, weight, targets, chunk_size)
 
 
 def rdrop_cross_entropy(
@@ -235,16 +251,62 @@ class _LinearCrossEntropy(torch.autograd.Function):
         )
 
 
+class _LinearLogProbs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden_states: Tensor, weight: Tensor, targets: Tensor, chunk_size: int) -> Tensor:
+        counts = targets != IGNORED
+        indices = targets.where(counts, 0)[:, None]
+        products = _Products(_as_factor(weight))
+        losses = [
+            # The kernel writes a gradient at the place of the logits, in any case.
+            _losses_and_gradient(
+                products, rows, some, label_smoothing=0.0, mean_weight=None, needs_gradient=rows.is_cuda
+            )[0]
+            for rows, some in zip(_as_factor(hidden_states).split(chunk_size), indices.split(chunk_size), strict=True)
+        ]
+        ctx.save_for_backward(hidden_states, weight, counts, indices)
+        ctx.chunk_size, ctx.factor_dtype = chunk_size, _as_factor(hidden_states).dtype
+        return -torch.cat(losses).where(counts, 0.0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]  the decorator hides the name of ctx
+        hidden_states, weight, counts, indices = ctx.saved_tensors
+        products = _Products(weight.to(ctx.factor_dtype))
+        for_hidden, for_weight = [], None
+        parts = (hidden_states.to(ctx.factor_dtype), indices, -gradients[0].where(counts, 0.0)[:, None])
+        for rows, some, factors in zip(*(part.split(ctx.chunk_size) for part in parts), strict=True):
+            _, gradient = _losses_and_gradient(
+                products, rows, some, label_smoothing=0.0, mean_weight=None, needs_gradient=True
+            )
+            assert gradient is not None
+            gradient.mul_(factors)
+            if ctx.needs_input_grad[0]:
+                for_hidden.append(products.hidden_gradient(gradient))
+            if ctx.needs_input_grad[1]:
+                added = products.weight_gradient(gradient).to(_sum_dtype(gradient))
+                for_weight = added if for_weight is None else for_weight.add_(added)
+            del gradient  # frees its memory for the logits of the next chunk
+        return (
+            torch.cat(for_hidden).to(hidden_states.dtype) if for_hidden else None,
+            None if for_weight is None else for_weight.to(weight.dtype),
+            None,
+            None,
+        )
+
+
 _apply: Callable[..., Any] = _LinearCrossEntropy.apply
+_apply_log_probs: Callable[..., Any] = _LinearLogProbs.apply
 
 
 def exclude_from_compile() -> None:
-    """Exclude `linear_cross_entropy`, which has its own kernels, from `torch.compile`.
+    """Exclude `linear_cross_entropy` and `linear_log_probs`, which have kernels of their own, from `torch.compile`.
 
     Called before something is compiled and not on import: it loads the compiler, which takes seconds.
     """
-    global _apply
-    _apply = cast(Any, torch.compiler.disable)(_LinearCrossEntropy.apply)
+    global _apply, _apply_log_probs
+    disable = cast(Any, torch.compiler.disable)
+    _apply, _apply_log_probs = disable(_LinearCrossEntropy.apply), disable(_LinearLogProbs.apply)
 
 
 class _Products:

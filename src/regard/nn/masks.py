@@ -114,8 +114,18 @@ class SparsePattern:
         self, query_positions: Int[Tensor, "*rows query"], key_positions: Int[Tensor, "*rows key"]
     ) -> Bool[Tensor, "*rows query key"]:
         """Return the mask of these queries and keys; keys at negative positions are not there."""
-        distance = query_positions[..., :, None] - key_positions[..., None, :]
-        allowed = (distance.abs() < self.window) | self.is_common(key_positions)[..., None, :]
-        allowed = allowed | (query_positions < self.num_global)[..., :, None]
-        allowed = allowed & (key_positions >= 0)[..., None, :]
+        keys = key_positions[..., None, :]
+        return self.allows(query_positions[..., :, None], keys) & (keys >= 0)
+
+    def allows(self, query: Int[Tensor, "*#shape"], key: Int[Tensor, "*#shape"]) -> Bool[Tensor, "*#shape"]:
+        """Return whether queries at these positions attend to keys at those, element by element."""
+        distance = query - key
+        if self.is_causal:
+            allowed = distance < self.window
+        else:
+            allowed = distance.abs() < self.window
+        if self.has_common:
+            allowed = allowed | self.is_common(key)
+        if self.num_global:
+            allowed = allowed | (query < self.num_global)
         return allowed & (distance >= 0) if self.is_causal else allowed

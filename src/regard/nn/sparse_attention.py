@@ -10,24 +10,36 @@ Wang et al., "Linformer" (2020). https://arxiv.org/abs/2006.04768
 Dimensions: see `regard.nn.attention`; `rank` averages.
 """
 
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.nn.attention import Bias, Lookup, Mask, attend_fused
 from regard.nn.masks import SparsePattern
+from regard.nn.similarity import DotProduct
 
 _MIN_BLOCK = 64
 """Queries that are processed at once at least: smaller matrix products do not use a processor fully."""
+_KERNEL_BLOCK = 128
+"""Queries and keys of a tile of FlexAttention, its default."""
+_KERNEL_HEAD_DIMS = (16, 32, 64, 128, 256)
+_MIN_KERNEL_LENGTH = 1_024
+"""Shorter sequences have few tiles to leave out, and each new length may be compiled for."""
 
 
 class SparseLookup(nn.Module):
     """A `Lookup` whose queries attend to the keys of a pattern.
 
     The specification is the mask of the pattern (`attend_densely`). The cost of the
-    fast form is linear in the length: for each block of queries it computes with the
-    keys that one of them attends to, and with the pattern's mask of these.
+    fast forms is linear in the length: on a GPU FlexAttention leaves out the tiles of
+    the score matrix that the pattern excludes; elsewhere each block of queries is
+    computed with the keys that one of them attends to, and the pattern's mask of these.
 
     A mask with one row per query, or for a single query, already contains the pattern.
     """
@@ -55,6 +67,8 @@ class SparseLookup(nn.Module):
         is_dense = self.lookup.watcher is not None or torch.compiler.is_exporting()
         if is_dense or q.size(2) <= 2 * self.block_length:
             return self.attend_densely(q, k, v, mask, bias)
+        if mask is None and bias is None and self._has_kernel(q):
+            return self.attend_by_tiles(q, k, v, compiled_flex_attention())
         return self._attend_in_blocks(q, k, v, mask, bias)
 
     def attend_densely(
@@ -69,6 +83,28 @@ class SparseLookup(nn.Module):
         positions = torch.arange(q.size(2), device=q.device)
         allowed = self.pattern.mask(positions, positions)[None, None]
         return self.lookup(q, k, v, allowed if mask is None else allowed & mask, bias)
+
+    def attend_by_tiles(
+        self,
+        q: Float[Tensor, "batch heads time head"],
+        k: Float[Tensor, "batch shared time head"],
+        v: Float[Tensor, "batch shared time value"],
+        kernel: Callable[..., Any],
+    ) -> Float[Tensor, "batch heads time value"]:
+        """Compute by `kernel`, which is FlexAttention, compiled or not."""
+        assert isinstance(self.lookup.similarity, DotProduct)
+        if (group := q.size(1) // k.size(1)) & (group - 1):  # the kernel shares keys among a power of 2 of heads
+            k, v = (part.repeat_interleave(group, dim=1) for part in (k, v))
+        scale = self.lookup.similarity.scale / self.lookup.temperature
+        tiles = block_mask(self.pattern, q.size(2), q.device)
+        return kernel(q, k, v, block_mask=tiles, scale=scale, enable_gqa=q.size(1) != k.size(1))
+
+    def _has_kernel(self, q: Float[Tensor, "batch heads time head"]) -> bool:
+        lookup = self.lookup
+        is_plain = lookup.retrieval == "soft" and isinstance(lookup.similarity, DotProduct)
+        has_sizes = q.size(3) in _KERNEL_HEAD_DIMS and q.size(2) >= _MIN_KERNEL_LENGTH
+        is_on_gpu = q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and not torch.compiler.is_compiling()
+        return is_on_gpu and is_plain and has_sizes and not (lookup.training and lookup.dropout)
 
     def attend_with_zero_queries(
         self,
@@ -119,6 +155,45 @@ class SparseLookup(nn.Module):
             return found
         rows = None if bias is None else bias[:, :, :num_global]
         return torch.cat([self.lookup(q[:, :, :num_global], k, v, mask, rows), found[:, :, num_global:]], dim=2)
+
+
+@cache
+def compiled_flex_attention() -> Callable[..., Any]:
+    """Return FlexAttention, compiled at its first call; only compiled it leaves out tiles."""
+    from torch.nn.attention.flex_attention import flex_attention  # imports the compiler, which takes seconds
+
+    return torch.compile(flex_attention)
+
+
+@lru_cache(maxsize=16)
+def block_mask(pattern: SparsePattern, length: int, device: torch.device) -> Any:
+    """Return a `BlockMask`: the tiles of the score matrix that a pattern leaves empty, fills, or fills in part.
+
+    It equals PyTorch's `create_block_mask`, which computes the whole mask at once, eight bytes for each score and more.
+    """
+    from torch.nn.attention.flex_attention import BlockMask  # imports the compiler, which takes seconds
+
+    some, every = [], []
+    with torch.inference_mode(False), torch.no_grad():
+        positions = torch.arange(length, device=device)
+        for queries in positions.split(_KERNEL_BLOCK):
+            # A tile that ends beyond the sequence is never a full one.
+            allowed = pattern.mask(queries, positions)
+            allowed = F.pad(allowed, (0, -length % _KERNEL_BLOCK, 0, _KERNEL_BLOCK - len(queries)))
+            tiles = allowed.unflatten(1, (-1, _KERNEL_BLOCK)).transpose(0, 1).flatten(1)
+            some.append(tiles.any(dim=1))
+            every.append(tiles.all(dim=1))
+        full = torch.stack(every)
+        return BlockMask.from_kv_blocks(
+            *_ordered(torch.stack(some) & ~full), *_ordered(full), BLOCK_SIZE=_KERNEL_BLOCK,
+            mask_mod=lambda batch, head, query, key: pattern.allows(query, key), seq_lengths=(length, length),
+        )  # fmt: skip
+
+
+def _ordered(tiles: Bool[Tensor, "rows columns"]) -> tuple[Int[Tensor, "1 1 rows"], Int[Tensor, "1 1 rows columns"]]:
+    """Return the number of true tiles in each row, and the columns, those of the true tiles first."""
+    columns = tiles.int().argsort(dim=1, descending=True, stable=True)
+    return tiles.sum(dim=1, dtype=torch.int32)[None, None], columns.int()[None, None].contiguous()
 
 
 class LowRankLookup(nn.Module):

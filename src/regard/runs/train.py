@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from regard.adapters.lora import halve_frozen_matrices
 from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import IN_MEMORY, Rows, Source, is_builtin
@@ -408,6 +409,10 @@ def make_trainer(
     if settings.finetune is not None:
         adapt(model, settings.finetune, base_weights(settings.finetune, folder or Path()))
     log_info(f"{sum(p.numel() for p in model.parameters()):,} parameters on {hardware}")
+    tuned, is_generated_outside = settings.finetune, task.architecture == "encoder-decoder"  # of autocast
+    is_half = hardware.precision == "bfloat16" and settings.train.sharding == "none"
+    if tuned is not None and tuned.is_adapter and is_half and not is_generated_outside:
+        halve_frozen_matrices(model)
     model = model.to(hardware.device)
     if isinstance(task, RolloutTask):
         rewards = {

@@ -470,7 +470,7 @@ class Trainer:
         if task.carries_state:
             stateful = capability(task, StatefulTask)
             return stateful.stateful_batches(self.data, batch_tokens=config.batch_tokens, seed=config.seed)
-        has_fixed_shapes = can_use_cuda_graphs(self.settings, self.hardware)
+        has_fixed_shapes = can_use_cuda_graphs(self.settings, self.hardware, self.model)
         return task.batches(
             self.data, batch_tokens=config.batch_tokens, seed=config.seed, has_fixed_shapes=has_fixed_shapes
         )

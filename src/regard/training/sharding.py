@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 
 from regard.errors import ConfigError
-from regard.nn.blocks import blocks_of
+from regard.nn.blocks import blocks_of, has_dropout
 from regard.training.checkpoints import resize_buffers, weights_of
 from regard.training.muon import Muon
 from regard.training.optimizers import AnyOptimizer, CombinedOptimizer
@@ -146,8 +146,10 @@ def recompute_activations(model: nn.Module) -> None:
 def _recomputed(block: nn.Module, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @wraps(forward)
     def run(*inputs: Any, **named: Any) -> Tensor:
-        if block.training and torch.is_grad_enabled():
-            return checkpoint(forward, *inputs, use_reentrant=False, **named)
+        if torch.is_grad_enabled():
+            # The state of the random generator can be saved, but not within a CUDA graph.
+            is_random = block.training and has_dropout(block)
+            return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=is_random, **named)
         return forward(*inputs, **named)
 
     return run

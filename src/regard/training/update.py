@@ -8,6 +8,7 @@ of the average, the seed) is in tensors that are filled before.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from regard.errors import DeviceError
 from regard.logging import log_warning
+from regard.nn.blocks import has_dropout
 from regard.nn.losses import exclude_from_compile
 from regard.nn.norms import BatchNorm
 from regard.nn.precision import has_float8
@@ -33,7 +35,8 @@ _MOST_GRAPHS = 64
 class _Captured:
     """The inputs of a graph and, once it is captured, the graph and its loss."""
 
-    inputs: list[Tensor | None]
+    inputs: list[list[Tensor | None]]
+    """For each accumulated batch."""
     numbers: Tensor
     """The number of targets, and the decay of the average."""
     graph: torch.cuda.CUDAGraph | None = None
@@ -70,7 +73,7 @@ class Updater:
             exclude_from_compile()
             self._loss = torch.compile(task.loss, dynamic=None)
         self._graphs: dict[tuple, _Captured] = {}
-        self._has_graphs = can_use_cuda_graphs(settings, hardware)
+        self._has_graphs = can_use_cuda_graphs(settings, hardware, model)
         self._pool: Any = None
         for group in optimizer.param_groups:
             group["lr"] = torch.zeros((), device=hardware.device) if self._has_graphs else 0.0
@@ -88,7 +91,7 @@ class Updater:
         self.model.train()
         self._set_learning_rate(learning_rate, progress)
         if self._has_graphs and self.num_pieces == 1:
-            return self._replay(batches[0], decay)
+            return self._replay(batches, decay)
         return self._eager(batches, decay)
 
     def dry_run(self, batch: Batch) -> None:
@@ -198,31 +201,32 @@ class Updater:
             else:
                 group["lr"] = own
 
-    def _replay(self, batch: Batch, decay: float) -> Tensor:
-        """The first batch of a shape is computed eagerly, from the graph's input tensors; the second is captured."""
-        tensors = to_device(batch, self.hardware.device).tensors()
-        key = tuple(None if tensor is None else tuple(tensor.shape) for tensor in tensors)
+    def _replay(self, batches: Sequence[Batch], decay: float) -> Tensor:
+        """The first batches of a shape are computed eagerly, from the inputs of a graph; the second are captured."""
+        tensors = [to_device(batch, self.hardware.device).tensors() for batch in batches]
+        key = tuple(None if tensor is None else tuple(tensor.shape) for some in tensors for tensor in some)
         captured = self._graphs.get(key)
         if captured is None:
             if len(self._graphs) >= _MOST_GRAPHS:
-                return self._eager([batch], decay)
+                return self._eager(batches, decay)
             numbers = torch.zeros(2, device=self.hardware.device)
-            captured = _Captured([None if tensor is None else tensor.clone() for tensor in tensors], numbers)
-            self._graphs[key] = captured
-            return self._eager([batch.with_tensors(captured.inputs)], decay)
-        for own, new in zip(captured.inputs, tensors, strict=True):
+            inputs = [[None if tensor is None else tensor.clone() for tensor in some] for some in tensors]
+            captured = self._graphs[key] = _Captured(inputs, numbers)
+            return self._eager(_with_inputs(batches, inputs), decay)
+        for own, new in zip(chain(*captured.inputs), chain(*tensors), strict=True):
             if own is not None and new is not None:
                 own.copy_(new, non_blocking=True)
-        numbers = torch.tensor([batch.num_targets, decay], dtype=torch.float32)
+        num_targets = sum(batch.num_targets for batch in batches)
+        numbers = torch.tensor([num_targets, decay], dtype=torch.float32)
         captured.numbers.copy_(numbers.pin_memory(), non_blocking=True)
         if captured.graph is None:
-            self._capture(captured, batch)
+            self._capture(captured, batches)
         assert captured.graph is not None
         assert captured.loss is not None
         captured.graph.replay()
         return captured.loss.clone()
 
-    def _capture(self, captured: _Captured, batch: Batch) -> None:
+    def _capture(self, captured: _Captured, batches: Sequence[Batch]) -> None:
         device, graph = self.hardware.device, torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         self.optimizer.zero_grad(set_to_none=True)
@@ -231,7 +235,9 @@ class Updater:
         try:
             # The thread that makes the next batch may use the device at the same time.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                captured.loss = self._backward(batch.with_tensors(captured.inputs), captured.numbers[0])
+                inputs = _with_inputs(batches, captured.inputs)
+                losses = [self._backward(batch, captured.numbers[0]) for batch in inputs]
+                captured.loss = torch.stack(losses).sum()
                 self._apply(captured.numbers[1])
         except RuntimeError as error:
             if is_out_of_memory(error):
@@ -251,16 +257,23 @@ def make_objective(config: TrainConfig, hardware: Hardware) -> Objective:
     return Objective(label_smoothing=config.label_smoothing, rdrop=config.rdrop, is_float8=is_float8)
 
 
-def can_use_cuda_graphs(settings: ResolvedSettings, hardware: Hardware) -> bool:
+def can_use_cuda_graphs(settings: ResolvedSettings, hardware: Hardware, model: nn.Module) -> bool:
     """Whether updates are captured as CUDA graphs."""
     config = settings.train
-    is_possible = config.cuda_graphs and config.accumulate == 1 and settings.model.can_use_cuda_graphs
+    is_possible = config.cuda_graphs and settings.model.can_use_cuda_graphs
     # Settings that are not resolved have no optimizer: the caller brings its own.
     traits = OPTIMIZER_TRAITS.get(config.optimizer)
     is_possible = is_possible and (traits is None or traits.is_capturable)
     is_possible = is_possible and processes().size == 1  # gradients are summed between backward and optimizer
-    is_possible = is_possible and config.sharding == "none" and not config.activation_checkpointing
+    is_possible = is_possible and config.sharding == "none"
+    # What is computed again needs the same random numbers, whose generator a graph cannot set back.
+    is_possible = is_possible and not (config.activation_checkpointing and has_dropout(model))
     return hardware.device.type == "cuda" and is_possible
+
+
+def _with_inputs(batches: Sequence[Batch], inputs: Sequence[list[Tensor | None]]) -> list[Batch]:
+    """The batches with other tensors."""
+    return [batch.with_tensors(own) for batch, own in zip(batches, inputs, strict=True)]
 
 
 def _num_rows(batch: Batch) -> int:

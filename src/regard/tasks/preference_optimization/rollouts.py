@@ -24,8 +24,9 @@ from regard.data.batches import pad
 from regard.data.permutation import mix
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
-from regard.nn.losses import IGNORED
+from regard.nn.losses import IGNORED, linear_log_probs
 from regard.nn.preferences import generalized_advantages, group_advantages, leave_one_out, whiten
+from regard.tasks.text import append_bias
 from regard.text.tokenizer import Tokenizer
 
 Reward = Callable[[Sequence[str], Sequence[str]], list[float]]
@@ -45,11 +46,11 @@ class RolloutBatch:
     """Sampled answers after their prompts; numbers are 0 where `targets` is `IGNORED`."""
 
     tokens: Int[Tensor, "batch time"]
-    targets: Int[Tensor, "batch time"]
-    log_probs: Float[Tensor, "batch time"]
+    targets: Int[Tensor, "batch answers"]
+    log_probs: Float[Tensor, "batch answers"]
     """Log-probabilities of the targets under the policy that sampled them."""
-    reference: Float[Tensor, "batch time"]
-    advantages: Float[Tensor, "batch time"]
+    reference: Float[Tensor, "batch answers"]
+    advantages: Float[Tensor, "batch answers"]
     num_targets: int
 
     @property
@@ -65,34 +66,44 @@ class RolloutBatch:
 
 
 def answer_log_probs(
-    model: Any, tokens: Int[Tensor, "batch time"], targets: Int[Tensor, "batch time"]
-) -> Float[Tensor, "batch time"]:
+    model: Any, tokens: Int[Tensor, "batch time"], targets: Int[Tensor, "batch answers"]
+) -> Float[Tensor, "batch answers"]:
     """The log-probability of each target, with its gradient; 0 where it is `IGNORED`.
 
-    Logits are computed only where a target counts: a long prompt costs no product with the vocabulary.
+    The targets are those of the last positions: prompts cost no product with the vocabulary.
     """
-    return log_probs_of(model, model.hidden_states(tokens), targets)
+    return log_probs_of(model, model.hidden_states(tokens)[:, -targets.size(1) :], targets)
 
 
 def log_probs_of(
-    model: Any, hidden_states: Float[Tensor, "batch time model"], targets: Int[Tensor, "batch time"]
-) -> Float[Tensor, "batch time"]:
-    """`answer_log_probs` of tokens whose hidden states are known."""
+    model: Any, hidden_states: Float[Tensor, "batch answers model"], targets: Int[Tensor, "batch answers"]
+) -> Float[Tensor, "batch answers"]:
+    """`answer_log_probs` of positions whose hidden states are known."""
+    if hidden_states.is_cuda:  # counting what counts would wait for the GPU, and a CUDA graph cannot
+        rows = append_bias(hidden_states.flatten(0, 1), model.output)
+        return linear_log_probs(*rows, targets.flatten()).view(targets.shape)
     counts = targets != IGNORED
-    logits = model.logits(hidden_states[counts])
-    wide = torch.promote_types(logits.dtype, torch.float32)
-    found = logits.log_softmax(-1, dtype=wide).gather(1, targets[counts][:, None])[:, 0]
+    found = linear_log_probs(*append_bias(hidden_states[counts], model.output), targets[counts])
     return found.new_zeros(targets.shape).masked_scatter(counts, found)
 
 
 def sample_answers(
-    model: Any, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], *, seed: int, max_tokens: int
+    model: Any,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Sequence[int]],
+    *,
+    seed: int,
+    max_tokens: int,
+    engine: Engine | None = None,
 ) -> list[list[int]]:
-    """An answer to each prompt from the model's own distribution, with its end token unless it was cut off."""
+    """An answer to each prompt from the model's own distribution, with its end token unless it was cut off.
+
+    An `engine` of this model is used again; otherwise there is a new one.
+    """
     most = model.config.max_positions
     limits = [max_tokens if most is None else max(1, min(max_tokens, most - len(prompt))) for prompt in prompts]
     model.eval()
-    engine = Engine(model, GenerationConfig(temperature=1.0), end=tokenizer.ends, num_slots=_SLOTS[model.device.type])
+    engine = engine or sampling_engine(model, tokenizer)
     requests = [
         Request(list(prompt), limit, seed=mix(seed, number))
         for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True))
@@ -103,16 +114,26 @@ def sample_answers(
     ]
 
 
+def sampling_engine(model: Any, tokenizer: Tokenizer) -> Engine:
+    """An engine that samples from the model's own distribution."""
+    config, num_slots = GenerationConfig(temperature=1.0), _SLOTS[model.device.type]
+    return Engine(model.eval(), config, end=tokenizer.ends, num_slots=num_slots)
+
+
 def join_answers(
     prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], padding: int
-) -> tuple[Int[Tensor, "batch time"], Int[Tensor, "batch time"]]:
-    """Tokens, and the targets after them: the tokens of the answers; those of prompts and padding are `IGNORED`."""
+) -> tuple[Int[Tensor, "batch time"], Int[Tensor, "batch answers"]]:
+    """Tokens, and the targets after the last of them, from the end of the shortest prompt on.
+
+    Targets are the tokens of the answers; those of prompts and padding are `IGNORED`.
+    """
     whole = [np.array([*prompt, *answer], np.int64) for prompt, answer in zip(prompts, answers, strict=True)]
     tokens = torch.from_numpy(pad([ids[:-1] for ids in whole], padding))
     targets = torch.from_numpy(pad([ids[1:] for ids in whole], IGNORED))
     for row, prompt in enumerate(prompts):
         targets[row, : len(prompt) - 1] = IGNORED
-    return tokens, targets
+    first = min(map(len, prompts), default=1) - 1
+    return tokens, targets[:, first:].contiguous()
 
 
 class Critic:
@@ -152,6 +173,7 @@ class Rollouts:
         self._tokenizer, self._method, self._texts_of = tokenizer, method, texts_of
         self._beta, self._samples, self._max_tokens = beta, samples, max_tokens
         self._critic: Critic | None = None
+        self._engine: Engine | None = None
         self.current: RolloutBatch | None = None
         """The newest batch, which is used for several updates."""
         self.kl = 0.0
@@ -167,9 +189,11 @@ class Rollouts:
     ) -> RolloutBatch:
         """Sample answers to each prompt by `model`; `reference` is a context in which the reference can be called."""
         repeated = [prompt for prompt in prompts for _ in range(self._samples)]
-        answers = sample_answers(model, self._tokenizer, repeated, seed=seed, max_tokens=self._max_tokens)
+        answers = sample_answers(
+            model, self._tokenizer, repeated, seed=seed, max_tokens=self._max_tokens, engine=self._engine_of(model)
+        )
         tokens, targets = (each.to(model.device) for each in join_answers(repeated, answers, self._tokenizer.pad))
-        hidden_states = model.hidden_states(tokens)
+        hidden_states = model.hidden_states(tokens)[:, -targets.size(1) :]
         log_probs = log_probs_of(model, hidden_states, targets)
         with reference.applied() as frozen:
             references = answer_log_probs(frozen, tokens, targets)
@@ -182,6 +206,14 @@ class Rollouts:
         num_targets = int((targets != IGNORED).sum()) if self._method == "ppo" else len(answers)
         self.current = RolloutBatch(tokens, targets, log_probs, references, advantages, num_targets)
         return self.current
+
+    def _engine_of(self, model: Any) -> Engine | None:
+        """On a GPU one engine for all batches, whose CUDA graphs read the weights as they are now."""
+        if model.device.type != "cuda":  # where the model for inference may have copies of weights
+            return None
+        if self._engine is None:
+            self._engine = sampling_engine(model, self._tokenizer)
+        return self._engine
 
     def _advantages(
         self,

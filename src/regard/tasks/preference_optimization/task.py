@@ -20,6 +20,7 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
@@ -85,6 +86,8 @@ _MEASURED_ROWS = 10_000
 """Training rows in which the longest answer is sought."""
 _SEED = 1
 """Of the answers by which a model without answers in its rows is evaluated."""
+_LENGTH_STEP = 32
+"""Batches that are captured as CUDA graphs are padded to multiples of it."""
 _NUM_SAMPLES = 12
 """Prompts that a report has the model answer."""
 
@@ -149,19 +152,17 @@ class PreferencePairs:
     """Prompts, each with a chosen and a rejected answer."""
 
     tokens: Int[Tensor, "batch two time"]
-    targets: Int[Tensor, "batch two time"]
-    """`IGNORED` for tokens of prompts, and padding."""
+    targets: Int[Tensor, "batch two answers"]
+    """Those of the last positions; `IGNORED` for tokens of prompts, and padding."""
     reference: Float[Tensor, "batch two"] | None
     """The log-probabilities of the answers by the base, where the loss needs them."""
     prompts: tuple[tuple[int, ...], ...]
+    num_tokens: int = 0
+    """Tokens of the answers."""
 
     @property
     def num_targets(self) -> int:
-        return self.tokens.size(0)
-
-    @property
-    def num_tokens(self) -> int:
-        return int((self.targets != IGNORED).sum())
+        return len(self.prompts) or self.tokens.size(0)
 
     def tensors(self) -> list[Tensor | None]:
         return [self.tokens, self.targets, self.reference]
@@ -278,8 +279,9 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         factor = _ADAPTER_RATE if context.method == "lora" else _LEARNING_RATE
         has_answers = all(len(row) > 1 for row in context.data.held_out["valid"])
         own = {"beta": _BETA[method], "updates": _UPDATES.get(method, 1), "has_answers": has_answers}
-        # Boolean masks, and samples of any length, cannot be captured as CUDA graphs.
-        train = {**super().defaults(context).train, "cuda_graphs": False}
+        train = dict(super().defaults(context).train)
+        if self.settings.is_on_policy:  # samples of any length cannot be captured as CUDA graphs
+            train["cuda_graphs"] = False
         tuned = {"learning_rate": float(f"{factor / width**1.5:.2g}"), "schedule": "linear"}
         reasons = {}
         if has_answers:
@@ -366,7 +368,17 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         ]
         tokens, targets = join_answers([*prompts, *prompts], [*answers[0], *answers[1]], self.tokenizer.pad)
         two = (each.unflatten(0, (2, -1)).transpose(0, 1).contiguous() for each in (tokens, targets))
-        return PreferencePairs(*two, reference=None, prompts=tuple(map(tuple, prompts)))
+        num_tokens = sum(len(ids) for side in answers for ids in side)
+        return PreferencePairs(*two, reference=None, prompts=tuple(map(tuple, prompts)), num_tokens=num_tokens)
+
+    def pad_batch(self, batch: PreferencePairs, num_rows: int, length: int) -> PreferencePairs:
+        """Pad to `num_rows` pairs, and to lengths that recur; added pairs have no target."""
+        (have, _, time), width = batch.tokens.shape, batch.targets.size(2)
+        after = -time % _LENGTH_STEP
+        before = min(-(width + after) % _LENGTH_STEP, time - width)
+        tokens = F.pad(batch.tokens, (0, after, 0, 0, 0, num_rows - have), value=self.tokenizer.pad)
+        targets = F.pad(batch.targets, (before, after, 0, 0, 0, num_rows - have), value=IGNORED)
+        return replace(batch, tokens=tokens, targets=targets)
 
     def roll_out(self, model: Any, batch: Any, number: int, seed: int) -> PreferencePairs | RolloutBatch:
         """Pairs with the log-probabilities of the reference, or answers that the model samples."""
@@ -391,7 +403,10 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         There is no dropout: before the first update, the probabilities must be those of the reference and of sampling.
         """
         model.eval()
-        return self._policy_loss(model, batch) if isinstance(batch, RolloutBatch) else self._losses(model, batch).sum()
+        if isinstance(batch, RolloutBatch):
+            return self._policy_loss(model, batch)
+        is_pair = (batch.targets != IGNORED).flatten(1).any(dim=1)
+        return self._losses(model, batch).where(is_pair, 0.0).sum()
 
     def _losses(self, model: Any, batch: PreferencePairs) -> Float[Tensor, " batch"]:
         """The loss of each pair."""
@@ -412,9 +427,8 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         settings, counts = self.settings, batch.targets != IGNORED
         log_probs = answer_log_probs(model, batch.tokens, batch.targets)
         if settings.method == "reinforce":
-            return policy_gradient_losses(
-                log_probs.sum(dim=1), batch.advantages.amax(1) + batch.advantages.amin(1)
-            ).sum()
+            of_texts = batch.advantages.gather(1, counts.int().argmax(dim=1, keepdim=True))[:, 0]  # that of each token
+            return policy_gradient_losses(log_probs.sum(dim=1), of_texts).sum()
         losses = clipped_losses(log_probs, batch.log_probs, batch.advantages, clip=settings.clip) * counts
         if settings.method == "ppo":
             return losses.sum()
