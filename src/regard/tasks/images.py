@@ -5,6 +5,7 @@
 Dimensions: `batch` images, `channels`, `height` and `width` of each.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -36,6 +37,9 @@ IMAGES_FOR_FLIPS = 4_000
 """Images from which it is decided whether images are mirrored in training."""
 _AUGMENTATION = 1
 """Augmentation has random numbers of its own, beside those of the order of the images."""
+_CHANGED_SHARE = 0.5
+_LARGEST_ANGLE, _LARGEST_SHEAR, _LARGEST_ZOOM, _LARGEST_TONE = math.pi / 6, 0.3, 0.2, 0.6
+"""Distortions of strength 1, as in RandAugment: rotations by up to 30 degrees."""
 _SHOWN, _THUMBNAIL = 60, 64
 """Images that a report shows, and their height and width."""
 _DECIDED_FLIPS: WeakKeyDictionary[ImageStore, bool] = WeakKeyDictionary()
@@ -148,6 +152,43 @@ def draw_offsets(
     """By how many pixels each image of a batch is shifted, and whether it is mirrored."""
     offsets = torch.from_numpy(rng.integers(-padding, padding, (count, 2), endpoint=True))
     return offsets, torch.from_numpy(rng.random(count) < (0.5 if flips else 0.0))
+
+
+def draw_distortions(
+    count: int, rng: np.random.Generator, *, strength: float
+) -> tuple[Float[Tensor, "batch 2 2"], Float[Tensor, "batch 3"]]:
+    """Random rotations, shears and sizes of images, and factors of their brightness, contrast and saturation.
+
+    Each change is left out for half of the images.
+    """
+
+    def draw(largest: float) -> NDArray[np.float64]:
+        return rng.uniform(-strength * largest, strength * largest, count) * (rng.random(count) < _CHANGED_SHARE)
+
+    angle, across, down, size = (draw(each) for each in (_LARGEST_ANGLE, _LARGEST_SHEAR, _LARGEST_SHEAR, _LARGEST_ZOOM))
+    rotation = np.stack([np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)], axis=1).reshape(-1, 2, 2)
+    shear = np.stack([np.ones(count), across, down, np.ones(count)], axis=1).reshape(-1, 2, 2)
+    matrices = np.exp(size)[:, None, None] * (rotation @ shear)
+    factors = 1.0 + np.stack([draw(_LARGEST_TONE) for _ in range(3)], axis=1)
+    return torch.from_numpy(matrices.astype(np.float32)), torch.from_numpy(factors.astype(np.float32))
+
+
+def draw_mixtures(
+    count: int, rng: np.random.Generator, *, size: int, mixup: float, cutmix: float
+) -> tuple[Float[Tensor, " batch"], Int[Tensor, "batch 4"]]:
+    """The share of each image in its mixture, and the box of the other image in it, empty where there is none.
+
+    The share `cutmix` of images has a box, whose area is uniformly distributed before it is cut at the image's border.
+    """
+    shares = rng.beta(mixup, mixup, count) if mixup else np.ones(count)
+    side = np.sqrt(rng.random(count)) * size / 2
+    centers = rng.random((2, count)) * size
+    firsts, lasts = (np.rint((centers + sign * side).clip(0, size)) for sign in (-1, 1))
+    areas = (lasts - firsts).prod(axis=0) / size**2
+    has_box = (rng.random(count) < cutmix) & (areas > 0)
+    boxes = np.stack([firsts[0], lasts[0], firsts[1], lasts[1]], axis=1) * has_box[:, None]
+    shares = np.where(has_box, 1.0 - areas, shares).astype(np.float32)
+    return torch.from_numpy(shares), torch.from_numpy(boxes.astype(np.int64))
 
 
 class ShuffledImages:

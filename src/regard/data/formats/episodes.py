@@ -109,7 +109,9 @@ def parse_episode(record: Any, *, is_history: bool = False) -> Episode:
     return Episode(seen if is_history else seen[:length], done, given.reshape(-1), terminated is not False)
 
 
-def open_episodes(paths: AnyPath | Sequence[AnyPath], *, skip_bad: bool | None = False, encoding: str | None = None) -> Table:
+def open_episodes(
+    paths: AnyPath | Sequence[AnyPath], *, skip_bad: bool | None = False, encoding: str | None = None
+) -> Table:
     """The episodes of JSON lines or of arrays as a table with one row for each, as JSON."""
     files = tuple(check_file(path) for path in as_paths(paths))
     is_array = [format_suffix(path) == ".npz" for path in files]
