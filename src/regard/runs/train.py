@@ -79,6 +79,7 @@ _MAY_CHANGE = {
         "max_rollbacks",
         "device",
         "sharding",
+        "tensor_parallel",
         "activation_checkpointing",
         "tensorboard",
         "baseline",
@@ -219,7 +220,12 @@ def train(
 def joined_for(values: Mapping[str, Any]) -> Iterator[Processes]:
     """The processes that train a run with these settings, where torchrun or `launch` has started several."""
     train = require_table(values.get("train", {}), "train")
-    with joined(str(train.get("device", "auto")), is_group_of_one=train.get("sharding") == "full") as group:
+    shared = train.get("tensor_parallel", 1)
+    with joined(
+        str(train.get("device", "auto")),
+        is_group_of_one=train.get("sharding") == "full",
+        tensor_parallel=shared if isinstance(shared, int) else 1,  # what it may be is checked with all settings
+    ) as group:
         yield group
 
 

@@ -187,7 +187,7 @@ class Trainer:
         self.ema = WeightAverage(model, config.ema_decay)
         self.updater = Updater(
             model, task, self.optimizer, self.ema, settings, hardware, is_compiled=config.compile == "always",
-            sharded_loss=self.sharded,
+            sharded=self.sharded,
         )  # fmt: skip
         self.progress = Progress()
         self._splits_validation = True
@@ -435,18 +435,26 @@ class Trainer:
 
     def _shard(self) -> "ShardedModel | None":
         """The sharded model, where the settings have one; activations that are kept are chosen, too."""
-        config, tuned = self.config, self.settings.finetune
+        config, tuned, group = self.config, self.settings.finetune, self.processes
         is_sharded = config.sharding == "full"
-        if not (config.activation_checkpointing or is_sharded):
+        if config.tensor_parallel != group.tensor_parallel:
+            raise ConfigError(
+                f"train.tensor_parallel is {config.tensor_parallel}, and the processes of this run have joined for "
+                f"{group.tensor_parallel}"
+            )
+        is_divided = is_sharded or config.tensor_parallel > 1
+        if not (config.activation_checkpointing or is_divided):
             return None
         from regard.training.sharding import ShardedModel, recompute_activations  # takes a second to import
 
-        if is_sharded and tuned is not None and tuned.probe:
-            raise ConfigError("finetune.probe solves the head of a whole model: with train.sharding it must be false")
-        if is_sharded and config.compile == "always":
-            raise ConfigError("a sharded model is not compiled: with train.sharding, train.compile must be never")
-        size = self.processes.size
-        sharded = ShardedModel(self.model, self.task.loss, self.hardware, size=size) if is_sharded else None
+        name = "train.sharding" if is_sharded else "train.tensor_parallel"
+        if is_divided and tuned is not None and tuned.probe:
+            raise ConfigError(f"finetune.probe solves the head of a whole model: with {name} it must be false")
+        if is_divided and config.compile == "always":
+            raise ConfigError(f"a divided model is not compiled: with {name}, train.compile must be never")
+        sharded = None
+        if is_divided:
+            sharded = ShardedModel(self.model, self.task.loss, self.hardware, group, is_sharded=is_sharded)
         if config.activation_checkpointing:
             recompute_activations(self.model)
         return sharded
@@ -548,8 +556,8 @@ class Trainer:
         torch.manual_seed(mix(config.seed, step))
         first = (step - 1) * config.accumulate + self.progress.num_skipped
         batches = [self.training_batch(first + index) for index in range(config.accumulate)]
-        if not self.processes.is_first:
-            torch.manual_seed(mix(config.seed, step, self.processes.rank))  # other rows, and other dropout
+        if number := self.processes.replica:
+            torch.manual_seed(mix(config.seed, step, number))  # other rows, and other dropout
         decay, progress = self.ema.decay_at(step), self.used(step - 1)
         total = self.updater.update(batches, learning_rate=self._learning_rate(step), decay=decay, progress=progress)
         num_targets = sum(batch.num_targets for batch in batches)

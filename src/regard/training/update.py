@@ -6,9 +6,9 @@ replayed. What changes from step to step (the batch, the learning rate, the deca
 of the average, the seed) is in tensors that are filled before.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,14 @@ from regard.nn.losses import exclude_from_compile
 from regard.nn.norms import BatchNorm
 from regard.nn.precision import has_float8
 from regard.tasks.task import Batch, Objective, Task, to_device
-from regard.training.distributed import processes
+from regard.training.distributed import processes, whole_tensor
 from regard.training.ema import WeightAverage
-from regard.training.optimizers import OPTIMIZER_TRAITS
+from regard.training.optimizers import OPTIMIZER_TRAITS, by_mesh
 from regard.training.precision import Hardware, is_out_of_memory
 from regard.training.settings import ResolvedSettings, TrainConfig
+
+if TYPE_CHECKING:
+    from regard.training.sharding import ShardedModel
 
 _MOST_GRAPHS = 64
 """Each graph uses memory: further shapes of batches are computed without one."""
@@ -53,7 +56,7 @@ class Updater:
         hardware: Hardware,
         *,
         is_compiled: bool = False,
-        sharded_loss: Callable[[nn.Module, Batch, Objective], Tensor] | None = None,
+        sharded: "ShardedModel | None" = None,
     ) -> None:
         self.model, self.task, self.optimizer, self.ema = model, task, optimizer, ema
         self.config, self.hardware = settings.train, hardware
@@ -64,8 +67,8 @@ class Updater:
         self._processes = processes()
         self._batch_norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
         self._objective = make_objective(settings.train, hardware)
-        self._is_sharded = sharded_loss is not None
-        self._loss = sharded_loss or task.loss
+        self._sharded = sharded
+        self._loss = sharded or task.loss
         if is_compiled:
             exclude_from_compile()
             self._loss = torch.compile(task.loss, dynamic=None)
@@ -122,7 +125,8 @@ class Updater:
     @property
     def _may_split(self) -> bool:
         """Whether batches may be split; not where processes communicate within a forward and backward pass."""
-        return self.config.auto_batch and not (self._is_sharded or (self._processes.size > 1 and self._batch_norms))
+        is_alone = self._sharded is None and not (self._processes.size > 1 and self._batch_norms)
+        return self.config.auto_batch and is_alone
 
     def _halve(self, batches: Sequence[Batch]) -> bool:
         """Split each batch into twice as many parts from now on; False if its rows cannot be split further."""
@@ -146,8 +150,11 @@ class Updater:
 
     def _sum_over_processes(self, total: Tensor) -> Tensor:
         """Sum the gradients, and return the sum of `total`; those of sharded weights are summed in backward."""
-        parameters = [] if self._is_sharded else list(self.model.parameters())
-        return self._processes.sum_gradients(parameters, total)
+        if self._sharded is not None and self._sharded.sums_gradients:
+            return self._processes.sum_gradients([], total)
+        if self._sharded is not None:
+            self._sharded.settle_gradients()
+        return self._processes.sum_gradients(list(self.model.parameters()), total)
 
     def _local_gradients(self, batches: Sequence[Batch]) -> Tensor:
         """The gradients of this process's rows: the number of targets is that of all rows."""
@@ -166,7 +173,7 @@ class Updater:
         for norm in self._batch_norms:
             norm.sum_over_processes = None if rows is None else self._processes.add
         if rows is None:
-            return batch, 1 / self._processes.size
+            return batch, 1 / self._processes.num_replicas
         return _take_rows(batch, *rows), 1.0
 
     def _backward(self, batch: Batch, num_targets: float | Tensor, *, part: int = 0) -> Tensor:
@@ -185,7 +192,7 @@ class Updater:
 
     def _apply(self, decay: float | Tensor) -> None:
         if self.config.clip_norm:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+            clip_gradients(self.model, self.config.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.ema.update(self.model, decay)
@@ -243,6 +250,19 @@ class Updater:
             ) from error
         torch.cuda.set_rng_state(state, device)
         captured.graph = graph
+
+
+def clip_gradients(model: nn.Module, most: float) -> None:
+    """Scale the gradients of all parameters so that their norm is at most `most`."""
+    alike = by_mesh(parameter for parameter in model.parameters() if parameter.grad is not None)
+    if len(alike) < 2:
+        nn.utils.clip_grad_norm_(model.parameters(), most)
+        return
+    norms = [whole_tensor(nn.utils.get_total_norm([each.grad for each in part if each.grad is not None]))
+             for part in alike]  # fmt: skip
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    for part in alike:
+        nn.utils.clip_grads_with_norm_(part, most, norm)
 
 
 def make_objective(config: TrainConfig, hardware: Hardware) -> Objective:

@@ -52,7 +52,7 @@ def require_equal_figures(one: list[dict[str, Any]], two: list[dict[str, Any]], 
 
 
 def test_two_processes_compute_the_weights_and_figures_of_one(tmp_path: Path):
-    names = [name for name in jobs.TRAININGS if "sharded" not in name]
+    names = [name for name in jobs.TRAININGS if not name.startswith(("sharded", "divided"))]
     one, two = both(names, tmp_path)
     for name in names:
         require_equal(name, tmp_path)
@@ -71,6 +71,24 @@ def test_sharded_training_computes_what_one_process_does_with_a_whole_model(tmp_
         # Rounding to bfloat16 happens in another order, and so six steps differ by about their own size in it.
         require_equal(name, tmp_path, atol=1e-12 if is_exact else 5e-3 if "bfloat16" in name else 1e-5)
         require_equal_figures(one[name], two[name], rel=1e-9 if is_exact else 5e-3 if "bfloat16" in name else 1e-4)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_layers_that_processes_share_compute_what_one_process_does(size: int, tmp_path: Path):
+    """Two processes are one replica of the model; four are two, which compute rows of their own."""
+    kinds = ("divided ",) if size == 2 else ("divided adamw", "divided and sharded")
+    names = [name for name in jobs.TRAININGS if name.startswith(kinds) and (size == 4 or "sharded" not in name)]
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    given = {"names": names, "folder": str(tmp_path / "two"), "tensor_parallel": 2}
+    several = launch(f"{JOBS}train_all", given, size)
+    plain = {"sharding": "none", "tensor_parallel": 1}
+    one = jobs.train_all(names, str(tmp_path / "one"), joins=False, changes=plain)
+    for name in names:
+        assert not isinstance(several[name], str), several[name]
+        is_exact = "bfloat16" not in name
+        require_equal(name, tmp_path, atol=1e-12 if is_exact else 5e-3)
+        require_equal_figures(one[name], several[name], rel=1e-9 if is_exact else 5e-3)
 
 
 def test_two_processes_train_tasks_as_one_does_or_say_why_not(tmp_path: Path):
