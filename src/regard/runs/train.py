@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import secrets
 import shlex
 import shutil
 import time
@@ -47,7 +48,7 @@ from regard.tasks.detection import readable_rows
 from regard.tasks.registry import detect_task, find_task, make_task
 from regard.tasks.task import SelectionScore, Task
 from regard.tasks.text import TextSettings
-from regard.training.checkpoints import load_checkpoint, save_checkpoint, write_tensors
+from regard.training.checkpoints import checkpoint_paths, load_checkpoint, save_checkpoint, write_tensors
 from regard.training.defaults import choose_size, draft, find_hardware, preset_of, resolve, with_model_defaults
 from regard.training.distributed import Processes, is_lost_peer, is_restarted, joined, may_restart, processes
 from regard.training.finetuning import InitialModel, adapt, base_weights, initialize_embeddings
@@ -482,8 +483,9 @@ def resume_run(
     group = processes()
     data, settings = _prepare_together(group, lambda: _continued(folder, changes or {}, rows), rows)
     with folder.lock() if group.is_first else nullcontext():
-        found = load_checkpoint(folder.checkpoints)
-        trainer = make_trainer(settings, data, folder=folder.path, is_new=found is None, given=changes)
+        is_new = group.from_first(lambda: not checkpoint_paths(folder.checkpoints))
+        trainer = make_trainer(settings, data, folder=folder.path, is_new=is_new, given=changes)
+        found = load_checkpoint(folder.checkpoints, cut=trainer.cut, group=group)
         if found is None:
             log_info("there is no checkpoint yet: starting from the first step")
         else:
@@ -535,11 +537,13 @@ def _fit(
 ) -> Run:
     group = trainer.processes
     has_model = group.from_first(folder.model_path.exists)
+    saves = group.from_first(lambda: secrets.token_hex(4))  # by which shards that are written together are known
 
     def save(trainer: Trainer) -> None:
         note, last_good = trainer.progress_note(), trainer.progress.last_good if trainer.config.max_rollbacks else None
-        tensors = trainer.tensors()
-        if group.is_first:
+        parts = trainer.shard(saves)
+        tensors, shard = (trainer.tensors(), None) if parts is None else parts
+        if group.is_first or shard is not None:
             writer.submit(
                 "checkpoint",
                 tensors,
@@ -550,6 +554,7 @@ def _fit(
                     note,
                     keep=trainer.config.keep_checkpoints,
                     last_good=last_good,
+                    shard=shard,
                 ),
             )
         if not has_model and trainer.progress.step:
@@ -564,8 +569,8 @@ def _fit(
             writer.submit("model", tensors, lambda tensors: write_tensors(folder.model_path, tensors, note))
 
     def load(step: int) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-        group.from_first(writer.wait)
-        found = load_checkpoint(folder.checkpoints, at_most=step)
+        group.each(writer.wait)
+        found = load_checkpoint(folder.checkpoints, at_most=step, cut=trainer.cut, group=group)
         group.wait()  # until all have read it, nothing is written or deleted
         return found
 

@@ -109,6 +109,17 @@ class Processes:
             raise ProcessError(_ENDED)
         return result
 
+    def each(self, compute: Callable[[], Result]) -> Result:
+        """What this process computes; where one of them raises an error, the others end as well."""
+        try:
+            result = compute()
+        except BaseException:
+            self.any(True)
+            raise
+        if self.any(False):
+            raise ProcessError(_ENDED)
+        return result
+
     def _share(self, values: list[Any]) -> list[Any]:
         with _peers():
             dist.broadcast_object_list(values, src=0)
@@ -171,6 +182,14 @@ class Processes:
                 work.wait()
         for bucket, flat in sums:
             _take_gradients(bucket, flat)
+        return total
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, which is the same in each to the last bit."""
+        total = tensor.clone()
+        if self.size > 1:
+            with _peers():
+                dist.all_reduce(total)
         return total
 
     def add(self, tensor: Tensor) -> Tensor:
@@ -238,9 +257,7 @@ def may_restart() -> bool:
 
 
 @contextmanager
-def joined(
-    device: str = "auto", *, is_group_of_one: bool = False, tensor_parallel: int = 1
-) -> Iterator[Processes]:
+def joined(device: str = "auto", *, is_group_of_one: bool = False, tensor_parallel: int = 1) -> Iterator[Processes]:
     """Join the processes that torchrun, or another launcher with the same environment, has started.
 
     Ranks above 0 show warnings only, with their rank. `device` is the setting: on GPUs, each process has its own.

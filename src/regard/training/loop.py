@@ -31,7 +31,15 @@ from regard.logging import log_info, log_warning
 from regard.selection.releases import Release, Thresholdout
 from regard.tasks.capabilities import PartSolver, RolloutTask, StatefulTask, capability
 from regard.tasks.task import Batch, Batches, Likelihoods, SelectionScore, Task
-from regard.training.checkpoints import copy_weights, resize_buffers, trained_weights, weights_digest, weights_of
+from regard.training.checkpoints import (
+    Cut,
+    Shard,
+    copy_weights,
+    resize_buffers,
+    trained_weights,
+    weights_digest,
+    weights_of,
+)
 from regard.training.distributed import processes
 from regard.training.divergence import HIGH_LINES, RATE_FACTOR, RECENT_LINES, LoadState, is_high, roll_back
 from regard.training.ema import WeightAverage
@@ -359,6 +367,20 @@ class Trainer:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the training state."""
+        return self._whole(self._state())
+
+    def shard(self, save: str) -> tuple[dict[str, Tensor], Shard] | None:
+        """What this process writes of the training state where several keep parts of it; None where rank 0 has all."""
+        if self.sharded is None or self.processes.size == 1:
+            return None
+        return self.sharded.shard(self._state(), f"{save}-{self.progress.num_rollbacks}")
+
+    @property
+    def cut(self) -> Cut | None:
+        """What this process needs of the tensors of a checkpoint; None is all of them."""
+        return None if self.sharded is None else self.sharded.cut
+
+    def _state(self) -> dict[str, Tensor]:
         parts = {
             "model": trained_weights(self.model),
             "ema": self.ema.tensors(),
@@ -366,9 +388,7 @@ class Trainer:
             "state": self._carried_state(),
             "task": self.task.state_tensors() if isinstance(self.task, RolloutTask) else {},
         }
-        return self._whole(
-            {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
-        )
+        return {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
     def kept_tensors(self) -> dict[str, Tensor]:
         """The averaged weights as a run keeps them: all, or those of an adapter."""
@@ -397,7 +417,7 @@ class Trainer:
             parts[part][rest] = tensor
         resize_buffers(self.model, parts["model"])
         if self.sharded is not None:
-            parts = self.sharded.scatter_parts(parts)
+            parts = self.sharded.place_parts(parts)
         copy_weights(trained_weights(self.model), parts["model"])
         self.ema.restore(parts["ema"])
         self.updater.reset()

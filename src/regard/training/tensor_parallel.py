@@ -41,7 +41,7 @@ def divide_layers(model: nn.Module, mesh: DeviceMesh) -> None:
     for layer in require_divisible(model, mesh.size()):
         plan: dict[str, ParallelStyle] = {"": PrepareModuleInput(input_layouts=Replicate(),
                                                                  desired_input_layouts=Replicate())}  # fmt: skip
-        for name, module in layer.named_children():
+        for name, _ in layer.named_children():
             if name in _FIRST:
                 plan[name] = ColwiseParallel()
             elif name == _LAST:

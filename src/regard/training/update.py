@@ -19,9 +19,9 @@ from regard.nn.losses import exclude_from_compile
 from regard.nn.norms import BatchNorm
 from regard.nn.precision import has_float8
 from regard.tasks.task import Batch, Objective, Task, to_device
-from regard.training.distributed import processes, whole_tensor
+from regard.training.distributed import processes
 from regard.training.ema import WeightAverage
-from regard.training.optimizers import OPTIMIZER_TRAITS, by_mesh
+from regard.training.optimizers import OPTIMIZER_TRAITS
 from regard.training.precision import Hardware, is_out_of_memory
 from regard.training.settings import ResolvedSettings, TrainConfig
 
@@ -191,8 +191,10 @@ class Updater:
         return loss
 
     def _apply(self, decay: float | Tensor) -> None:
-        if self.config.clip_norm:
-            clip_gradients(self.model, self.config.clip_norm)
+        if self.config.clip_norm and self._sharded is not None:
+            self._sharded.clip_gradients(self.config.clip_norm)
+        elif self.config.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.ema.update(self.model, decay)
@@ -250,19 +252,6 @@ class Updater:
             ) from error
         torch.cuda.set_rng_state(state, device)
         captured.graph = graph
-
-
-def clip_gradients(model: nn.Module, most: float) -> None:
-    """Scale the gradients of all parameters so that their norm is at most `most`."""
-    alike = by_mesh(parameter for parameter in model.parameters() if parameter.grad is not None)
-    if len(alike) < 2:
-        nn.utils.clip_grad_norm_(model.parameters(), most)
-        return
-    norms = [whole_tensor(nn.utils.get_total_norm([each.grad for each in part if each.grad is not None]))
-             for part in alike]  # fmt: skip
-    norm = torch.linalg.vector_norm(torch.stack(norms))
-    for part in alike:
-        nn.utils.clip_grads_with_norm_(part, most, norm)
 
 
 def make_objective(config: TrainConfig, hardware: Hardware) -> Objective:

@@ -165,3 +165,25 @@ def dropout_of_each_process(size: int) -> list[float]:
         assert size == trainer.processes.size
         assert mix(0, 1) != mix(0, 1, 1)
         return trainer.processes.gather(found[0])
+
+
+def continue_training(
+    name: str, folder: str, stop_at: int, *, joins: bool = True, changes: Any = None, tensor_parallel: int = 1
+) -> int:
+    """Continue from the checkpoint in a folder, if there is one, and write one there; returns the step it began at."""
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    with joined("cpu", tensor_parallel=tensor_parallel) if joins else nullcontext():
+        trainer = trainer_of(name, {**(changes or {}), "tensor_parallel": tensor_parallel})
+        group = trainer.processes
+        if (state := load_checkpoint(Path(folder), cut=trainer.cut, group=group)) is not None:
+            trainer.restore(*state)
+        start = trainer.progress.step
+        while trainer.progress.step < stop_at:
+            trainer.advance()
+        parts = trainer.shard("0123abcd")
+        tensors, shard = (trainer.tensors(), None) if parts is None else parts
+        if group.is_first or shard is not None:
+            save_checkpoint(Path(folder), trainer.progress.step, tensors, trainer.progress_note(), keep=9, shard=shard)
+        group.wait()
+        return start

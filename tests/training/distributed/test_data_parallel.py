@@ -7,7 +7,7 @@ import pytest
 from tests.training.distributed import jobs
 
 from regard.runs.launch import launch
-from regard.training.checkpoints import read_tensors
+from regard.training.checkpoints import checkpoint_paths, files_of, read_checkpoint, read_tensors
 
 JOBS = "tests.training.distributed.jobs:"
 ONE_PROCESS = {
@@ -129,3 +129,25 @@ def test_a_checkpoint_of_two_processes_is_continued_by_one_and_the_other_way_rou
         tensors, _ = read_tensors(tmp_path / name / "step-000000009.safetensors")
         for key, tensor in expected.items():
             assert float((tensors[key] - tensor).abs().max()) < 1e-12, key
+
+
+def test_a_checkpoint_in_shards_is_continued_by_another_number_of_processes(tmp_path: Path):
+    """One process, two that shard, four that also share layers, and one: the last checkpoint is that of one alone."""
+    name, one, several = "divided and sharded muon", str(tmp_path / "one"), str(tmp_path / "several")
+    whole = {"joins": False, "changes": {"sharding": "none"}}
+    for stop_at in (2, 4, 6, 8):
+        jobs.continue_training(name, one, stop_at, **whole)
+    jobs.continue_training(name, several, 2, **whole)
+    given = {"name": name, "folder": several}
+    assert launch(f"{JOBS}continue_training", {**given, "stop_at": 4}, 2) == 2
+    assert launch(f"{JOBS}continue_training", {**given, "stop_at": 6, "tensor_parallel": 2}, 4) == 4
+    assert jobs.continue_training(name, several, 8, **whole) == 6
+    checkpoints = [checkpoint_paths(Path(folder)) for folder in (one, several)]
+    assert [len(files_of(path)) for path in checkpoints[1]] == [1, 2, 4, 1]
+    for expected, path in zip(*checkpoints, strict=True):
+        tensors, note = read_checkpoint(path)
+        reference, reference_note = read_checkpoint(expected)
+        assert tensors.keys() == reference.keys()
+        assert note["step"] == reference_note["step"]
+        for key, tensor in reference.items():
+            assert float((tensors[key].double() - tensor.double()).abs().max()) < 1e-12, (path.name, key)
