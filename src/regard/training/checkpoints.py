@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from pydantic import NonNegativeInt
+from pydantic import Field, NonNegativeInt
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import init
@@ -282,7 +282,7 @@ class _Piece(Settings):
     start: list[NonNegativeInt]
     shape: list[NonNegativeInt]
     sha256: str
-    sizes: list[int] = []
+    sizes: list[int] = Field(default_factory=list)
     dtype: str = ""
 
     @property
