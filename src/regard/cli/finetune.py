@@ -23,6 +23,7 @@ from regard.cli.options import (
     Steps,
     TaskName,
     Template,
+    TensorParallel,
     TestFile,
     TrainDevice,
     ValidFile,
@@ -56,6 +57,7 @@ def finetune_command(
     seed: Seed = None,
     device: TrainDevice = None,
     processes: NumProcesses = None,
+    tensor_parallel: TensorParallel = None,
     settings: SettingsFile = None,
     set_: Annotated[Given, option("Any setting: --set finetune.layer_decay=0.9", "--set", metavar="NAME=VALUE")] = None,
     template: Template = None,
@@ -94,14 +96,15 @@ def finetune_command(
         epochs=epochs, seed=seed, device=device,
     )  # fmt: skip
     options["task"] = {"name": task, "template": read_template(template)}
-    options["train"]["baseline"] = False if no_baseline else None
+    options["train"] |= {"baseline": False if no_baseline else None, "tensor_parallel": tensor_parallel}
     options["finetune"] = {"top_layers": top, "lora": None if rank is None else {"rank": rank}}
     values = merge_settings(settings, set_, options)
     method = "lora" if lora else "head" if head else "top" if top is not None else "all"
     if shots is not None:
         from regard.experiments.few_shot import few_shot
 
-        chosen = read_shots(shots, shot_seeds, refused={"--seed": seed, "--processes": processes})
+        refused = {"--seed": seed, "--processes": processes, "--tensor-parallel": tensor_parallel}
+        chosen = read_shots(shots, shot_seeds, refused=refused)
         with remedies(FEW_SHOT_REMEDIES):
             print_few_shot(few_shot(data or [], **chosen, base=base, method=method, settings=values, out=out,
                                     overwrite=overwrite, jobs=jobs, show_progress=not quiet), json=json)  # fmt: skip

@@ -24,6 +24,7 @@ from regard.cli.options import (
     Steps,
     TaskName,
     Template,
+    TensorParallel,
     ThresholdoutStep,
     TokenizerName,
     TrainDevice,
@@ -54,6 +55,7 @@ def train_command(
     seed: Seed = None,
     device: TrainDevice = None,
     processes: NumProcesses = None,
+    tensor_parallel: TensorParallel = None,
     settings: SettingsFile = None,
     set_: SetValues = None,
     no_auto_batch: Annotated[bool, typer.Option("--no-auto-batch", help="Never split batches to save memory.")] = False,
@@ -88,6 +90,8 @@ def train_command(
 
       regard train pairs.tsv --processes 2 --out runs/shared
 
+      regard train corpus.txt --model gpt-big --processes 4 --tensor-parallel 2 --out runs/wide
+
       regard train --out runs/de-en --resume
     """
     configure_logging(quiet=quiet)
@@ -103,6 +107,7 @@ def train_command(
     options["task"] = {"name": task, "tokenizer": tokenizer, "template": read_template(template)}
     options["train"] |= {
         "auto_batch": False if no_auto_batch else None,
+        "tensor_parallel": tensor_parallel,
         "baseline": False if no_baseline else None,
         **read_release_steps(ladder, thresholdout),
     }
@@ -110,7 +115,7 @@ def train_command(
     if shots is not None:
         from regard.experiments.few_shot import few_shot
 
-        refused = {"--resume": resume, "--seed": seed, "--processes": processes}
+        refused = {"--resume": resume, "--seed": seed, "--processes": processes, "--tensor-parallel": tensor_parallel}
         chosen = read_shots(shots, shot_seeds, refused=refused)
         with remedies(FEW_SHOT_REMEDIES):
             print_few_shot(few_shot(data or [], **chosen, model=model, settings=values, out=out, overwrite=overwrite,

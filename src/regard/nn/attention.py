@@ -309,6 +309,8 @@ class MultiHeadAttention(nn.Module):
         self.query_norm = make_norm("rms", self.head_dim, epsilon=norm_epsilon) if has_norm else None
         self.key_norm = make_norm("rms", self.head_dim, epsilon=norm_epsilon) if has_norm else None
         self.lookup = (make_lookup or scaled_dot_lookup)(self.head_dim, shared)
+        self.own_positions: Callable[[PositionEncoding], PositionEncoding] | None = None
+        """Where processes share the heads: the encoding of positions for those of this process."""
 
     def forward(
         self,
@@ -321,6 +323,8 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "batch query model"]:
         """Attend to `memory` or, without it, to `x`; with a `cache` also to the positions stored there."""
         positions = positions or PositionEncoding()
+        if self.own_positions is not None:
+            positions = self.own_positions(positions)
         if memory is None:
             q, k, v = (self._split(y) for y in project(x, [self.query, self.key, self.value]))
         else:
@@ -374,9 +378,10 @@ def project(x: Float[Tensor, "*batch model"], layers: Sequence[nn.Module]) -> Se
 
     It is faster where the weights are already stored as one matrix (`regard.nn.inference.pack_weights`),
     and on a GPU. It is slower under `torch.compile`, which then has to concatenate the three gradients.
-    Layers that are not plain `nn.Linear`, such as adapted ones, are called one by one.
+    Layers that are not plain `nn.Linear`, such as adapted ones, or have hooks, which divide them over processes, are
+    called one by one.
     """
-    plain = [layer for layer in layers if type(layer) is nn.Linear]
+    plain = [layer for layer in layers if type(layer) is nn.Linear and not layer._forward_pre_hooks]
     packed = None if torch.is_grad_enabled() else vars(layers[0]).get("packed")
     if len(plain) < len(layers) or (packed is None and (not x.is_cuda or torch.compiler.is_compiling())):
         return [layer(x) for layer in layers]

@@ -137,7 +137,8 @@ def _training_data(run: Run) -> Prepared:
 
 def _trainer(run: Run, data: Prepared) -> Trainer:
     """A trainer with the weights of the run, a new optimizer, and a budget of steps."""
-    changes = {"max_steps": _STEPS, "minutes": None, "max_epochs": None, "compile": "never", "device": str(run.device)}
+    changes = {"max_steps": _STEPS, "minutes": None, "max_epochs": None, "compile": "never", "device": str(run.device),
+               "sharding": "none", "tensor_parallel": 1}  # fmt: skip
     settings = run.settings.changed(train=run.settings.train.changed(**changes))
     trainer = make_trainer(settings, data, folder=run.path, is_new=False)
     stored = weights_of(run.unmerged())

@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from regard import errors
 from regard.errors import ConfigError, ProcessError, RegardError, RunError, StoppedError
-from regard.logging import logger, print_messages_by_default
+from regard.logging import log_warning, logger, print_messages_by_default
 from regard.runs.run import Run
 from regard.training.distributed import started_processes
 from regard.training.interruption import Interruption, listen
@@ -48,6 +48,8 @@ def launch(function: str, arguments: Mapping[str, Any], size: int, *, show_progr
     """
     if size < 1:
         raise ConfigError(f"num_processes must be at least 1, got {size}")
+    if size > (cores := os.cpu_count() or 1):
+        log_warning(f"{size} processes share {cores} cores of this machine: more than one for each are slower")
     if (started := started_processes()).size > 1:
         raise ConfigError(f"torchrun has started {started.size} processes already: num_processes must be 1")
     try:

@@ -73,6 +73,7 @@ from regard.training.checkpoints import (
     SkipInit,
     checkpoint_paths,
     copy_weights,
+    files_of,
     load_checkpoint,
     load_weights,
     note_of,
@@ -892,7 +893,8 @@ class Run:
 
     def _num_bytes(self) -> int:
         """The size of all files that the weights of the run are in."""
-        paths = [self.folder.model_path, *checkpoint_paths(self.folder.checkpoints)]
+        saved = [file for path in checkpoint_paths(self.folder.checkpoints) for file in files_of(path)]
+        paths = [self.folder.model_path, *saved]
         if self.settings.finetune is not None:
             paths.append(base_folder(self.settings.finetune, self.path) / "model.safetensors")
         return sum(path.stat().st_size for path in paths if path.is_file())

@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import secrets
 import shlex
 import shutil
 import time
@@ -48,7 +49,7 @@ from regard.tasks.detection import readable_rows
 from regard.tasks.registry import detect_task, find_task, make_task
 from regard.tasks.task import SelectionScore, Task
 from regard.tasks.text import TextSettings
-from regard.training.checkpoints import load_checkpoint, save_checkpoint, write_tensors
+from regard.training.checkpoints import checkpoint_paths, load_checkpoint, save_checkpoint, write_tensors
 from regard.training.defaults import choose_size, draft, find_hardware, preset_of, resolve, with_model_defaults
 from regard.training.distributed import Processes, is_lost_peer, is_restarted, joined, may_restart, processes
 from regard.training.finetuning import InitialModel, adapt, base_weights, initialize_embeddings
@@ -80,6 +81,7 @@ _MAY_CHANGE = {
         "max_rollbacks",
         "device",
         "sharding",
+        "tensor_parallel",
         "activation_checkpointing",
         "tensorboard",
         "baseline",
@@ -220,7 +222,12 @@ def train(
 def joined_for(values: Mapping[str, Any]) -> Iterator[Processes]:
     """The processes that train a run with these settings, where torchrun or `launch` has started several."""
     train = require_table(values.get("train", {}), "train")
-    with joined(str(train.get("device", "auto")), is_group_of_one=train.get("sharding") == "full") as group:
+    shared = train.get("tensor_parallel", 1)
+    with joined(
+        str(train.get("device", "auto")),
+        is_group_of_one=train.get("sharding") == "full",
+        tensor_parallel=shared if isinstance(shared, int) else 1,  # what it may be is checked with all settings
+    ) as group:
         yield group
 
 
@@ -481,8 +488,9 @@ def resume_run(
     group = processes()
     data, settings = _prepare_together(group, lambda: _continued(folder, changes or {}, rows), rows)
     with folder.lock() if group.is_first else nullcontext():
-        found = load_checkpoint(folder.checkpoints)
-        trainer = make_trainer(settings, data, folder=folder.path, is_new=found is None, given=changes)
+        is_new = group.from_first(lambda: not checkpoint_paths(folder.checkpoints))
+        trainer = make_trainer(settings, data, folder=folder.path, is_new=is_new, given=changes)
+        found = load_checkpoint(folder.checkpoints, cut=trainer.cut, group=group)
         if found is None:
             log_info("there is no checkpoint yet: starting from the first step")
         else:
@@ -534,11 +542,13 @@ def _fit(
 ) -> Run:
     group = trainer.processes
     has_model = group.from_first(folder.model_path.exists)
+    saves = group.from_first(lambda: secrets.token_hex(4))  # by which shards that are written together are known
 
     def save(trainer: Trainer) -> None:
         note, last_good = trainer.progress_note(), trainer.progress.last_good if trainer.config.max_rollbacks else None
-        tensors = trainer.tensors()
-        if group.is_first:
+        parts = trainer.shard(saves)
+        tensors, shard = (trainer.tensors(), None) if parts is None else parts
+        if group.is_first or shard is not None:
             writer.submit(
                 "checkpoint",
                 tensors,
@@ -549,6 +559,7 @@ def _fit(
                     note,
                     keep=trainer.config.keep_checkpoints,
                     last_good=last_good,
+                    shard=shard,
                 ),
             )
         if not has_model and trainer.progress.step:
@@ -563,8 +574,8 @@ def _fit(
             writer.submit("model", tensors, lambda tensors: write_tensors(folder.model_path, tensors, note))
 
     def load(step: int) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-        group.from_first(writer.wait)
-        found = load_checkpoint(folder.checkpoints, at_most=step)
+        group.each(writer.wait)
+        found = load_checkpoint(folder.checkpoints, at_most=step, cut=trainer.cut, group=group)
         group.wait()  # until all have read it, nothing is written or deleted
         return found
 

@@ -196,7 +196,9 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
     train = {**train, **_schedule(train, is_set, settings.model, data, tuned, task)}
     if train["compile"] == "auto":
         is_long = (train.get("minutes") or 0.0) >= _COMPILED_MINUTES and isinstance(data.train, TokenStream)
-        train["compile"] = "always" if is_long and settings.model.can_compile and device == "cuda" else "never"
+        is_divided = train["sharding"] != "none" or train["tensor_parallel"] > 1
+        can_compile = settings.model.can_compile and device == "cuda" and not is_divided
+        train["compile"] = "always" if is_long and can_compile else "never"
     if settings.train.release is not None:
         train |= _release(settings.train, task, data)
     if train["select_by"] == "auto":

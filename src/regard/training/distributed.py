@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -49,11 +49,30 @@ class Processes:
 
     rank: int = 0
     size: int = 1
+    tensor_parallel: int = 1
+    """So many consecutive ranks share the layers of one replica of the model, and compute the same rows."""
+    mesh: Any = None
+    """Under tensor parallelism: the device mesh of replicas by ranks of a replica."""
 
     @property
     def is_first(self) -> bool:
         """Whether this process writes and decides."""
         return self.rank == 0
+
+    @property
+    def num_replicas(self) -> int:
+        """Copies of the model, each of which computes rows of its own."""
+        return self.size // self.tensor_parallel
+
+    @property
+    def replica(self) -> int:
+        """The number of the replica that this process belongs to."""
+        return self.rank // self.tensor_parallel
+
+    @property
+    def _peers_of_rows(self) -> Any:
+        """The group of those that have the same weights as this process, one of each replica; None are all."""
+        return None if self.mesh is None else self.mesh.get_group(REPLICAS)
 
     def agree(self, value: float) -> float:
         """The value of rank 0, for what every process must decide alike."""
@@ -90,6 +109,17 @@ class Processes:
             raise ProcessError(_ENDED)
         return result
 
+    def each(self, compute: Callable[[], Result]) -> Result:
+        """What this process computes; where one of them raises an error, the others end as well."""
+        try:
+            result = compute()
+        except BaseException:
+            self.any(True)
+            raise
+        if self.any(False):
+            raise ProcessError(_ENDED)
+        return result
+
     def _share(self, values: list[Any]) -> list[Any]:
         with _peers():
             dist.broadcast_object_list(values, src=0)
@@ -118,13 +148,13 @@ class Processes:
             self.any(False)
 
     def share_of(self, num_rows: int) -> tuple[int, int] | None:
-        """The first of this process's rows of a batch, and the one after its last.
+        """The first of this replica's rows of a batch, and the one after its last.
 
-        None where a batch has fewer rows than there are processes: each then computes all of it, as its part of a mean.
+        None where a batch has fewer rows than there are replicas: each then computes all of it, as its part of a mean.
         """
-        if self.size == 1 or num_rows < self.size:
+        if self.num_replicas == 1 or num_rows < self.num_replicas:
             return None
-        first, last = (num_rows * rank // self.size for rank in (self.rank, self.rank + 1))
+        first, last = (num_rows * number // self.num_replicas for number in (self.replica, self.replica + 1))
         return first, last
 
     def sum_gradients(self, parameters: Sequence[nn.Parameter], total: Tensor) -> Tensor:
@@ -132,29 +162,39 @@ class Processes:
 
         A parameter that no process has used keeps no gradient, as in one process: an optimizer does not update it.
         """
-        if self.size == 1:
+        if self.num_replicas == 1:
             return total
-        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        group, trained = self._peers_of_rows, [parameter for parameter in parameters if parameter.requires_grad]
         is_used = torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.uint8)
         total = total.clone()
         with _peers():
-            works = [dist.all_reduce(total, async_op=True)]
+            works = [dist.all_reduce(total, group=group, async_op=True)]
             if trained:
-                dist.all_reduce(is_used, dist.ReduceOp.MAX)
+                dist.all_reduce(is_used, dist.ReduceOp.MAX, group=group)
             used = [parameter for parameter, flag in zip(trained, is_used.tolist(), strict=True) if flag]
+            sums: list[tuple[list[nn.Parameter], Tensor]] = []
             for bucket in _buckets(used):
-                flat = torch.cat([_gradient(parameter).reshape(-1) for parameter in bucket])
-                works.append(dist.all_reduce(flat, async_op=True))
-                for parameter, part in zip(bucket, flat.split([each.numel() for each in bucket]), strict=True):
-                    parameter.grad = part.view_as(parameter)
+                flat = torch.cat([own_part(_gradient(parameter)).reshape(-1) for parameter in bucket])
+                works.append(dist.all_reduce(flat, group=group, async_op=True))
+                sums.append((bucket, flat))
             for work in works:
                 assert work is not None, "this process is in the group"
                 work.wait()
+        for bucket, flat in sums:
+            _take_gradients(bucket, flat)
+        return total
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, which is the same in each to the last bit."""
+        total = tensor.clone()
+        if self.size > 1:
+            with _peers():
+                dist.all_reduce(total)
         return total
 
     def add(self, tensor: Tensor) -> Tensor:
-        """The sum over processes, through which gradients are computed; each must call it alike."""
-        return _Sum.apply(tensor)
+        """The sum over replicas, through which gradients are computed; each must call it alike."""
+        return _Sum.apply(tensor, self._peers_of_rows)
 
     def share_weights(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy the tensors of rank 0, which have the same names and shapes everywhere."""
@@ -171,26 +211,28 @@ class _Sum(torch.autograd.Function):
     """The gradient of a sum that all processes use is the sum of their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        total = tensor.clone()
+    def forward(ctx: Any, tensor: Tensor, group: Any) -> Tensor:
+        total, ctx.group = tensor.clone(), group
         with _peers():
-            dist.all_reduce(total)
+            dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]  one gradient
-        return _Sum.forward(ctx, gradient)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]  one gradient
+        return _Sum.forward(ctx, gradient, ctx.group), None
 
 
+REPLICAS, SHARED = "replicas", "shared"
+"""The dimensions of the mesh: replicas of the model, and the processes that share the layers of one."""
 ALONE = Processes()
 _ENDED = "another process of this run has ended"
+_current: list[Processes] = []
+"""Those that this process has joined."""
 
 
 def processes() -> Processes:
     """The processes of this run; `ALONE` outside of `joined`."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return ALONE
-    return Processes(dist.get_rank(), dist.get_world_size())
+    return _current[-1] if _current else ALONE
 
 
 def started_processes() -> Processes:
@@ -215,13 +257,19 @@ def may_restart() -> bool:
 
 
 @contextmanager
-def joined(device: str = "auto", *, is_group_of_one: bool = False) -> Iterator[Processes]:
+def joined(device: str = "auto", *, is_group_of_one: bool = False, tensor_parallel: int = 1) -> Iterator[Processes]:
     """Join the processes that torchrun, or another launcher with the same environment, has started.
 
     Ranks above 0 show warnings only, with their rank. `device` is the setting: on GPUs, each process has its own.
-    Sharding needs a group also for one process: `is_group_of_one`.
+    Sharding needs a group also for one process: `is_group_of_one`. So many consecutive processes share the layers of
+    one replica of the model: `tensor_parallel`.
     """
     started = started_processes()
+    if tensor_parallel < 1 or started.size % tensor_parallel:
+        raise ConfigError(
+            f"train.tensor_parallel must divide the number of processes, got {tensor_parallel} and {started.size}: "
+            f"start {max(1, tensor_parallel)} or a multiple, with --processes or torchrun"
+        )
     if dist.is_initialized() or (started.size == 1 and not is_group_of_one):
         yield processes()
         return
@@ -244,8 +292,11 @@ def joined(device: str = "auto", *, is_group_of_one: bool = False) -> Iterator[P
         start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"start-{start}", store)  # pyright: ignore[reportPrivateImportUsage]  documented as public
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
+    if tensor_parallel > 1:
+        started = _divided(started, tensor_parallel, "cpu" if backend == "gloo" else "cuda")
     marker = _RankFilter(started.rank)
     logger.addFilter(marker)
+    _current.append(started)
     try:
         yield started
     except ProcessError:
@@ -253,7 +304,18 @@ def joined(device: str = "auto", *, is_group_of_one: bool = False) -> Iterator[P
         raise
     finally:
         logger.removeFilter(marker)
+        _current.clear()
         dist.destroy_process_group()
+
+
+def _divided(started: Processes, tensor_parallel: int, device: str) -> Processes:
+    """The same processes as replicas of a model, and the processes of each."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    shape = started.size // tensor_parallel, tensor_parallel
+    with _peers():
+        mesh = init_device_mesh(device, shape, mesh_dim_names=(REPLICAS, SHARED))
+    return replace(started, tensor_parallel=tensor_parallel, mesh=mesh)
 
 
 def _use_gpu(device: str, local_rank: int) -> None:
@@ -300,8 +362,31 @@ def _peers() -> Iterator[None]:
         raise ProcessError(_ENDED) from error
 
 
+def own_part(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor that is spread over several; other tensors as they are."""
+    spread: Any = tensor  # a DTensor, whose import takes a second
+    return spread.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """A tensor that is spread over several processes as a whole, which each must ask for; others as they are."""
+    spread: Any = tensor
+    return spread.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
 def _gradient(parameter: nn.Parameter) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _take_gradients(bucket: Sequence[nn.Parameter], flat: Tensor) -> None:
+    """Give parameters their gradients, which follow each other in `flat`."""
+    sizes = [own_part(parameter).numel() for parameter in bucket]
+    for parameter, part in zip(bucket, flat.split(sizes), strict=True):
+        if hasattr(parameter, "to_local"):
+            parameter.grad = _gradient(parameter)
+            own_part(parameter.grad).copy_(part.view_as(own_part(parameter)))
+        else:
+            parameter.grad = part.view_as(parameter)
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
@@ -314,6 +399,6 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]
             yield bucket
             bucket, size = [], 0
         bucket.append(parameter)
-        size += parameter.numel() * parameter.element_size()
+        size += own_part(parameter).numel() * parameter.element_size()
     if bucket:
         yield bucket

@@ -9,6 +9,7 @@ The decay grows with the run, so that the random initial weights soon have no in
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +41,14 @@ class WeightAverage:
             gaps = torch._foreach_sub(list(_averaged(model).values()), self._averages)  # pyright: ignore[reportPrivateImportUsage]  no public name
             torch._foreach_mul_(gaps, 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]  no public name
             torch._foreach_add_(self._averages, gaps)  # pyright: ignore[reportPrivateImportUsage]  no public name
-        else:
-            torch._foreach_lerp_(self._averages, list(_averaged(model).values()), 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]  no public name
+            return
+        alike: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}  # of one device mesh, or of none
+        for average, weight in zip(self._averages, _averaged(model).values(), strict=True):
+            averages, weights = alike.setdefault(getattr(weight, "device_mesh", None), ([], []))
+            averages.append(average)
+            weights.append(weight)
+        for averages, weights in alike.values():
+            torch._foreach_lerp_(averages, weights, 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]  no public name
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -31,7 +31,15 @@ from regard.logging import log_info, log_warning
 from regard.selection.releases import Release, Thresholdout
 from regard.tasks.capabilities import PartSolver, RolloutTask, StatefulTask, capability
 from regard.tasks.task import Batch, Batches, Likelihoods, SelectionScore, Task
-from regard.training.checkpoints import copy_weights, resize_buffers, trained_weights, weights_digest, weights_of
+from regard.training.checkpoints import (
+    Cut,
+    Shard,
+    copy_weights,
+    resize_buffers,
+    trained_weights,
+    weights_digest,
+    weights_of,
+)
 from regard.training.distributed import processes
 from regard.training.divergence import HIGH_LINES, RATE_FACTOR, RECENT_LINES, LoadState, is_high, roll_back
 from regard.training.ema import WeightAverage
@@ -187,7 +195,7 @@ class Trainer:
         self.ema = WeightAverage(model, config.ema_decay)
         self.updater = Updater(
             model, task, self.optimizer, self.ema, settings, hardware, is_compiled=config.compile == "always",
-            sharded_loss=self.sharded,
+            sharded=self.sharded,
         )  # fmt: skip
         self.progress = Progress()
         self._splits_validation = True
@@ -359,6 +367,20 @@ class Trainer:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of the training state."""
+        return self._whole(self._state())
+
+    def shard(self, save: str) -> tuple[dict[str, Tensor], Shard] | None:
+        """What this process writes of the training state where several keep parts of it; None where rank 0 has all."""
+        if self.sharded is None or self.processes.size == 1:
+            return None
+        return self.sharded.shard(self._state(), f"{save}-{self.progress.num_rollbacks}")
+
+    @property
+    def cut(self) -> Cut | None:
+        """What this process needs of the tensors of a checkpoint; None is all of them."""
+        return None if self.sharded is None else self.sharded.cut
+
+    def _state(self) -> dict[str, Tensor]:
         parts = {
             "model": trained_weights(self.model),
             "ema": self.ema.tensors(),
@@ -366,9 +388,7 @@ class Trainer:
             "state": self._carried_state(),
             "task": self.task.state_tensors() if isinstance(self.task, RolloutTask) else {},
         }
-        return self._whole(
-            {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
-        )
+        return {f"{part}:{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
     def kept_tensors(self) -> dict[str, Tensor]:
         """The averaged weights as a run keeps them: all, or those of an adapter."""
@@ -397,7 +417,7 @@ class Trainer:
             parts[part][rest] = tensor
         resize_buffers(self.model, parts["model"])
         if self.sharded is not None:
-            parts = self.sharded.scatter_parts(parts)
+            parts = self.sharded.place_parts(parts)
         copy_weights(trained_weights(self.model), parts["model"])
         self.ema.restore(parts["ema"])
         self.updater.reset()
@@ -435,18 +455,26 @@ class Trainer:
 
     def _shard(self) -> "ShardedModel | None":
         """The sharded model, where the settings have one; activations that are kept are chosen, too."""
-        config, tuned = self.config, self.settings.finetune
+        config, tuned, group = self.config, self.settings.finetune, self.processes
         is_sharded = config.sharding == "full"
-        if not (config.activation_checkpointing or is_sharded):
+        if config.tensor_parallel != group.tensor_parallel:
+            raise ConfigError(
+                f"train.tensor_parallel is {config.tensor_parallel}, and the processes of this run have joined for "
+                f"{group.tensor_parallel}"
+            )
+        is_divided = is_sharded or config.tensor_parallel > 1
+        if not (config.activation_checkpointing or is_divided):
             return None
         from regard.training.sharding import ShardedModel, recompute_activations  # takes a second to import
 
-        if is_sharded and tuned is not None and tuned.probe:
-            raise ConfigError("finetune.probe solves the head of a whole model: with train.sharding it must be false")
-        if is_sharded and config.compile == "always":
-            raise ConfigError("a sharded model is not compiled: with train.sharding, train.compile must be never")
-        size = self.processes.size
-        sharded = ShardedModel(self.model, self.task.loss, self.hardware, size=size) if is_sharded else None
+        name = "train.sharding" if is_sharded else "train.tensor_parallel"
+        if is_divided and tuned is not None and tuned.probe:
+            raise ConfigError(f"finetune.probe solves the head of a whole model: with {name} it must be false")
+        if is_divided and config.compile == "always":
+            raise ConfigError(f"a divided model is not compiled: with {name}, train.compile must be never")
+        sharded = None
+        if is_divided:
+            sharded = ShardedModel(self.model, self.task.loss, self.hardware, group, is_sharded=is_sharded)
         if config.activation_checkpointing:
             recompute_activations(self.model)
         return sharded
@@ -548,8 +576,8 @@ class Trainer:
         torch.manual_seed(mix(config.seed, step))
         first = (step - 1) * config.accumulate + self.progress.num_skipped
         batches = [self.training_batch(first + index) for index in range(config.accumulate)]
-        if not self.processes.is_first:
-            torch.manual_seed(mix(config.seed, step, self.processes.rank))  # other rows, and other dropout
+        if number := self.processes.replica:
+            torch.manual_seed(mix(config.seed, step, number))  # other rows, and other dropout
         decay, progress = self.ema.decay_at(step), self.used(step - 1)
         total = self.updater.update(batches, learning_rate=self._learning_rate(step), decay=decay, progress=progress)
         num_targets = sum(batch.num_targets for batch in batches)

@@ -137,7 +137,7 @@ def _by_shape(weights: Iterable[Tensor]) -> list[list[Tensor]]:
     """Group the weights that can be stacked."""
     alike: defaultdict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
     for weight in weights:
-        alike[weight.shape, weight.dtype, weight.device].append(weight)
+        alike[weight.shape, weight.dtype, weight.device, getattr(weight, "placements", None)].append(weight)
     return list(alike.values())
 
 

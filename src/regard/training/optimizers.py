@@ -8,7 +8,7 @@ Loshchilov & Hutter, "Decoupled Weight Decay Regularization" (2019). https://arx
 Jordan et al., "Muon" (2024), for the matrices of hidden layers: see `regard.training.muon`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
@@ -135,9 +135,11 @@ def make_optimizer(
     own = set(hidden)
     rest = {p: name for name, p in model.named_parameters() if p.requires_grad and p not in own}
     decay = weight_decay if "weight_decay" in OPTIMIZER_TRAITS[name].settings else 0.0
-    alike: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
-    for parameter, parameter_name in rest.items():
-        alike.setdefault((parameter.dim() < 2, *lr_multipliers(parameter_name)), []).append(parameter)
+    alike: dict[tuple[bool, float, float, int], list[nn.Parameter]] = {}
+    for part, parameters in enumerate(by_mesh(rest)):
+        for parameter in parameters:
+            key = parameter.dim() < 2, *lr_multipliers(rest[parameter]), part
+            alike.setdefault(key, []).append(parameter)
     groups = [
         {"params": alike[key], "weight_decay": 0.0 if key[0] else decay, "lr_scale": key[1], "unfreeze_at": key[2]}
         for key in sorted(alike)
@@ -163,6 +165,14 @@ def _make(
     is_capturable = all(parameter.is_cuda for group in groups for parameter in group["params"])
     kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
     return kind(groups, lr=0.0, betas=betas, eps=epsilon, fused=True, capturable=is_capturable)
+
+
+def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """The parameters that one operation on a list may have: those of one device mesh, and those without one."""
+    alike: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        alike.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    return list(alike.values())
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:

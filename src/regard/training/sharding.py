@@ -1,16 +1,22 @@
-"""Sharded training: each process keeps a part of every weight, gradient and optimizer state.
+"""Models of which each process keeps a part: sharding, tensor parallelism, and both.
 
 Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020), stage 3.
 https://arxiv.org/abs/1910.02054
 Zhao et al., "PyTorch FSDP" (2023). https://arxiv.org/abs/2304.11277
 Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016), for activations. https://arxiv.org/abs/1604.06174
 
-The blocks of a Transformer are gathered one by one when they are computed, forward and
-backward, by torch's `fully_shard`; all other weights are gathered once for a step. The gradients
-are summed and scattered. Checkpoints have whole tensors, so that any number of processes can read them.
+    sharding            each process keeps a part of every weight, gradient and optimizer state. The blocks of a
+                        Transformer are gathered one by one when they are computed, forward and backward, by torch's
+                        `fully_shard`; all other weights are gathered once for a step. Gradients are summed and
+                        scattered.
+    tensor parallelism  consecutive processes share the layers of a block, and do not gather them:
+                        `regard.training.tensor_parallel`. With sharding, each keeps a part of its part.
+
+All parts are DTensors: their mesh and placements are what this module knows of them.
 """
 
 import copy
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,15 +27,17 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from regard.errors import ConfigError
 from regard.nn.blocks import blocks_of, has_dropout
-from regard.training.checkpoints import resize_buffers, weights_of
+from regard.training.checkpoints import Place, Shard, resize_buffers, weights_of
+from regard.training.distributed import REPLICAS, SHARED, Processes, own_part, whole_tensor
 from regard.training.muon import Muon
 from regard.training.optimizers import AnyOptimizer, CombinedOptimizer
 from regard.training.precision import Hardware
+from regard.training.tensor_parallel import divide_layers
 
 _METHODS = ("project_memory",)
 """Methods of a block that a model calls beside its `forward`."""
@@ -50,22 +58,36 @@ class ShardedLoss(nn.Module):
 
 
 class ShardedModel:
-    """A model whose parameters are sharded in place, and a whole copy of it where one is needed."""
+    """A model whose parameters are divided in place, and a whole copy of it where one is needed."""
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], hardware: Hardware, *, size: int) -> None:
-        require_blocks(model, "train.sharding")
-        self._model, self._whole = model, copy.deepcopy(model)
+    def __init__(
+        self, model: nn.Module, loss: Callable[..., Tensor], hardware: Hardware, group: Processes, *, is_sharded: bool
+    ) -> None:
+        self._model, self._whole, self._group = model, copy.deepcopy(model), group
         self._free()
-        mesh = init_device_mesh(hardware.device.type, (size,))
+        if group.mesh is not None:
+            divide_layers(model, group.mesh[SHARED])
+        self.loss = ShardedLoss(model, loss)
+        self.sums_gradients = is_sharded
+        """Whether gradients are summed within the backward pass."""
+        if is_sharded:
+            self._shard(hardware)
+        self._parameters = dict(model.named_parameters())
+
+    def _shard(self, hardware: Hardware) -> None:
+        require_blocks(self._model, "train.sharding")
+        mesh = self._group.mesh
+        if mesh is not None:  # a matrix that both divide is gathered in two steps, which torch warns of
+            logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+        mesh = init_device_mesh(hardware.device.type, (self._group.size,)) if mesh is None else mesh[REPLICAS]
         # Autocast computes the products in bfloat16 in any case: sent in bfloat16, weights are half as large.
         narrow = torch.bfloat16 if hardware.precision == "bfloat16" else None
         policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32 if narrow else None,
                                       cast_forward_inputs=False)  # fmt: skip
-        for block in blocks_of(model):
+        for block in blocks_of(self._model):
             fully_shard(block, mesh=mesh, mp_policy=policy)
             for method in _METHODS:
                 register_fsdp_forward_method(block, method)
-        self.loss = ShardedLoss(model, loss)
         fully_shard(self.loss, mesh=mesh)
         for module in self.loss.modules():
             if isinstance(module, FSDPModule):
@@ -78,11 +100,27 @@ class ShardedModel:
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
             return self.loss(batch, objective)
 
+    def settle_gradients(self) -> None:
+        """Sum the gradients of weights that several processes use for their own heads; sharding does so by itself."""
+        for parameter in self._model.parameters():
+            if isinstance(grad := parameter.grad, DTensor) and isinstance(parameter, DTensor):
+                parameter.grad = grad.redistribute(placements=parameter.placements)
+
+    def clip_gradients(self, most: float) -> None:
+        """Scale the gradients so that the norm of all of them together is at most `most`."""
+        graded = [parameter for parameter in self._model.parameters() if parameter.grad is not None]
+        once = [own_part(each.grad) for each in graded if each.grad is not None and self._writes(each)]
+        square = nn.utils.get_total_norm(once).double().square() if once else torch.zeros((), dtype=torch.float64)
+        norm = self._group.sum(square.to(graded[0].device)).sqrt()
+        for each in graded:
+            assert each.grad is not None, "those with a gradient"
+            own_part(each.grad).mul_((most / (norm + 1e-6)).clamp(max=1.0))  # as torch's clip_grad_norm_
+
     def adapt(self, optimizer: AnyOptimizer) -> None:
         """Let Muon orthogonalize whole matrices."""
         for each in optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]:
             if isinstance(each, Muon):
-                each.gather, each.scatter = whole_tensor, like
+                each.gather, each.scatter = whole_tensor, scatter
 
     @contextmanager
     def whole(self, weights: Mapping[str, Tensor]) -> Iterator[nn.Module]:
@@ -117,17 +155,49 @@ class ShardedModel:
 
     def own_parts(self) -> list[Tensor]:
         """The parts of the parameters that this process keeps."""
-        return [each.to_local() if isinstance(each, DTensor) else each for each in self._model.parameters()]
+        return [own_part(each) for each in self._model.parameters()]
 
-    def scatter_parts(self, parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
-        """The whole tensors of a checkpoint, each sharded as the parameter is that it belongs to."""
-        parameters = dict(self._model.named_parameters())
+    def shard(self, tensors: Mapping[str, Tensor], save: str) -> tuple[dict[str, Tensor], Shard]:
+        """The parts of these tensors that this process writes, of which no other process writes the same."""
+        own = {name: tensor for name, tensor in tensors.items() if self._writes(tensor)}
+        places = {
+            name: Place(tuple(each.start for each in slices_of(tensor)), tuple(tensor.shape))
+            for name, tensor in own.items()
+        }
+        parts = {name: own_part(tensor.detach()) for name, tensor in own.items()}
+        return parts, Shard(save, self._group.rank, self._group.size, places)
+
+    def _writes(self, tensor: Tensor) -> bool:
+        """Whether this is the first of the processes that keep the same part of a tensor, and the part is not empty."""
+        if not isinstance(tensor, DTensor):
+            return self._group.is_first
+        names = tensor.device_mesh.mesh_dim_names or (REPLICAS,)
+        divided = {name for name, each in zip(names, tensor.placements, strict=True) if hasattr(each, "dim")}
+        places = {REPLICAS: self._group.replica, SHARED: self._group.rank % self._group.tensor_parallel}
+        is_first = all(place == 0 for name, place in places.items() if name not in divided)
+        return is_first and (own_part(tensor).numel() > 0 or (self._group.is_first and tensor.numel() == 0))
+
+    def cut(self, name: str, shape: tuple[int, ...]) -> tuple[slice, ...] | None:
+        """What this process needs of a tensor of a checkpoint: of a weight, and of what the optimizer knows of it."""
+        owner = self._owner(name.partition(":")[2])
+        return None if owner is None or tuple(owner.shape) != shape else slices_of(owner)
+
+    def place_parts(self, parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+        """The tensors of a checkpoint, whole or as they were cut, each divided as the weight that it belongs to."""
 
         def place(name: str, tensor: Tensor) -> Tensor:
-            owner = parameters.get(name, parameters.get(name.rpartition("/")[0]))  # the optimizer has weight/exp_avg
-            return tensor if owner is None or owner.shape != tensor.shape else like(owner, tensor)
+            owner = self._owner(name)
+            if not isinstance(owner, DTensor):
+                return tensor
+            if tensor.shape == owner.shape:
+                tensor = tensor[slices_of(owner)]
+            return like(owner, tensor) if tensor.shape == own_part(owner).shape else tensor
 
         return {part: {name: place(name, each) for name, each in tensors.items()} for part, tensors in parts.items()}
+
+    def _owner(self, name: str) -> Tensor | None:
+        found = self._parameters.get(name)  # the optimizer has weight/exp_avg
+        return self._parameters.get(name.rpartition("/")[0]) if found is None else found
 
 
 def require_blocks(model: nn.Module, setting: str) -> None:
@@ -155,14 +225,32 @@ def _recomputed(block: nn.Module, forward: Callable[..., Tensor]) -> Callable[..
     return run
 
 
-def whole_tensor(tensor: Tensor) -> Tensor:
-    """A sharded tensor as a whole, which each process must ask for; others as they are."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+def like(own: DTensor, part: Tensor) -> Tensor:
+    """A tensor that is divided as `own` is, of which this process has `part`."""
+    found = torch.empty_like(own)
+    own_part(found).copy_(part)
+    return found
 
 
-def like(own: Tensor, whole: Tensor) -> Tensor:
-    """A whole tensor, sharded as `own` is."""
-    if not isinstance(own, DTensor):
-        return whole
-    whole = whole.to(device=own.device, dtype=own.dtype)
-    return distribute_tensor(whole, own.device_mesh, own.placements, src_data_rank=None)
+def scatter(own: Tensor, whole: Tensor) -> Tensor:
+    """A whole tensor, divided as `own` is."""
+    return like(own, whole[slices_of(own)]) if isinstance(own, DTensor) else whole
+
+
+def slices_of(tensor: Tensor) -> tuple[slice, ...]:
+    """Where the part that this process keeps of a tensor is in the whole of it.
+
+    The last dimension of a mesh divides first: layers are divided by tensor parallelism before they are sharded.
+    """
+    found = [slice(0, size) for size in tensor.shape]
+    if isinstance(tensor, DTensor):
+        coordinate = tensor.device_mesh.get_coordinate()
+        assert coordinate is not None, "this process is in the mesh"
+        for place, placement in reversed(list(enumerate(tensor.placements))):
+            dim = getattr(placement, "dim", None)
+            if dim is not None:
+                start, stop = found[dim].start, found[dim].stop
+                size = -(-(stop - start) // tensor.device_mesh.size(place))
+                first = min(stop, start + coordinate[place] * size)
+                found[dim] = slice(first, min(stop, first + size))
+    return tuple(found)

@@ -6,10 +6,10 @@ replayed. What changes from step to step (the batch, the learning rate, the deca
 of the average, the seed) is in tensors that are filled before.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,9 @@ from regard.training.ema import WeightAverage
 from regard.training.optimizers import OPTIMIZER_TRAITS
 from regard.training.precision import Hardware, is_out_of_memory
 from regard.training.settings import ResolvedSettings, TrainConfig
+
+if TYPE_CHECKING:
+    from regard.training.sharding import ShardedModel
 
 _MOST_GRAPHS = 64
 """Each graph uses memory: further shapes of batches are computed without one."""
@@ -56,7 +59,7 @@ class Updater:
         hardware: Hardware,
         *,
         is_compiled: bool = False,
-        sharded_loss: Callable[[nn.Module, Batch, Objective], Tensor] | None = None,
+        sharded: "ShardedModel | None" = None,
     ) -> None:
         self.model, self.task, self.optimizer, self.ema = model, task, optimizer, ema
         self.config, self.hardware = settings.train, hardware
@@ -67,8 +70,8 @@ class Updater:
         self._processes = processes()
         self._batch_norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
         self._objective = make_objective(settings.train, hardware)
-        self._is_sharded = sharded_loss is not None
-        self._loss = sharded_loss or task.loss
+        self._sharded = sharded
+        self._loss = sharded or task.loss
         if is_compiled:
             exclude_from_compile()
             self._loss = torch.compile(task.loss, dynamic=None)
@@ -125,7 +128,8 @@ class Updater:
     @property
     def _may_split(self) -> bool:
         """Whether batches may be split; not where processes communicate within a forward and backward pass."""
-        return self.config.auto_batch and not (self._is_sharded or (self._processes.size > 1 and self._batch_norms))
+        is_alone = self._sharded is None and not (self._processes.size > 1 and self._batch_norms)
+        return self.config.auto_batch and is_alone
 
     def _halve(self, batches: Sequence[Batch]) -> bool:
         """Split each batch into twice as many parts from now on; False if its rows cannot be split further."""
@@ -149,8 +153,11 @@ class Updater:
 
     def _sum_over_processes(self, total: Tensor) -> Tensor:
         """Sum the gradients, and return the sum of `total`; those of sharded weights are summed in backward."""
-        parameters = [] if self._is_sharded else list(self.model.parameters())
-        return self._processes.sum_gradients(parameters, total)
+        if self._sharded is not None and self._sharded.sums_gradients:
+            return self._processes.sum_gradients([], total)
+        if self._sharded is not None:
+            self._sharded.settle_gradients()
+        return self._processes.sum_gradients(list(self.model.parameters()), total)
 
     def _local_gradients(self, batches: Sequence[Batch]) -> Tensor:
         """The gradients of this process's rows: the number of targets is that of all rows."""
@@ -169,7 +176,7 @@ class Updater:
         for norm in self._batch_norms:
             norm.sum_over_processes = None if rows is None else self._processes.add
         if rows is None:
-            return batch, 1 / self._processes.size
+            return batch, 1 / self._processes.num_replicas
         return _take_rows(batch, *rows), 1.0
 
     def _backward(self, batch: Batch, num_targets: float | Tensor, *, part: int = 0) -> Tensor:
@@ -187,7 +194,9 @@ class Updater:
         return loss
 
     def _apply(self, decay: float | Tensor) -> None:
-        if self.config.clip_norm:
+        if self.config.clip_norm and self._sharded is not None:
+            self._sharded.clip_gradients(self.config.clip_norm)
+        elif self.config.clip_norm:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -31,8 +31,8 @@ ROWS = [(f"{'abc' * (number % 13)}{number}", f"{number}{'x' * (number % 7)}") fo
 PLAIN = {"learning_rate": 0.01, "warmup_steps": 1, "batch_tokens": 200, "label_smoothing": 0.0, "weight_decay": 0.1}
 
 
-def pairs(**train: Any) -> Tiny:
-    return tiny("seq2seq", ROWS, tokenizer="bytes", train={**STEPS, **PLAIN, **train})
+def pairs(model: dict[str, Any] | None = None, **train: Any) -> Tiny:
+    return tiny("seq2seq", ROWS, tokenizer="bytes", model=model or {}, train={**STEPS, **PLAIN, **train})
 
 
 def make_trainer(made: Tiny, **more: Any) -> Trainer:
@@ -51,11 +51,25 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "sharded float32": {"sharding": "full", "optimizer": "muon"},
     "sharded bfloat16": {"sharding": "full", "precision": "bfloat16"},
     "sharded muon": {"optimizer": "muon", "sharding": "full", "activation_checkpointing": True},
+    "divided adamw": {"accumulate": 2, "tensor_parallel": 2},
+    "divided muon": {"optimizer": "muon", "tensor_parallel": 2, "activation_checkpointing": True},
+    "divided bfloat16": {"tensor_parallel": 2, "precision": "bfloat16"},
+    "divided and sharded adamw": {"tensor_parallel": 2, "sharding": "full", "accumulate": 2},
+    "divided and sharded muon": {"tensor_parallel": 2, "sharding": "full", "optimizer": "muon"},
 }
+SHAPES: dict[str, dict[str, Any]] = {
+    "divided": {"num_heads": 2, "feedforward_dim": 22},
+    "divided muon": {"num_heads": 4, "num_key_value_heads": 2, "model_dim": 16, "feedforward_dim": 22,
+                     "query_key_norm": True, "activation": "swiglu", "positions": "relative", "bias": False},
+    "divided and sharded muon": {"num_heads": 4, "feedforward_dim": 22, "query_key_norm": True, "positions": "shaw",
+                                 "block": "parallel"},
+}  # fmt: skip
+"""What the shape of the tiny model is changed to, by the name of a training or how it begins."""
 
 
 def trainer_of(name: str, changes: dict[str, Any]) -> Trainer:
-    trainer = make_trainer(pairs(**{**TRAININGS[name], **changes}))
+    shape = SHAPES.get(name) or next((each for begin, each in SHAPES.items() if name.startswith(begin)), None)
+    trainer = make_trainer(pairs(shape, **{**TRAININGS[name], **changes}))
     if name == "split rows":  # as if the second process had run out of memory
         trainer.updater.num_pieces = 1 + processes().rank
     return trainer
@@ -85,12 +99,15 @@ def contract_case(name: str, folder: Path) -> Trainer:
     return trainer
 
 
-def train_all(names: list[str], folder: str, *, joins: bool = True, changes: Any = None) -> dict[str, Any]:
+def train_all(
+    names: list[str], folder: str, *, joins: bool = True, changes: Any = None, tensor_parallel: int = 1
+) -> dict[str, Any]:
     """Train each; writes the states of the trainings, and returns their figures, or why they cannot be trained."""
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
-    with joined("cpu", is_group_of_one=joins) if joins else nullcontext(), TemporaryDirectory() as made:
+    group = joined("cpu", is_group_of_one=joins, tensor_parallel=tensor_parallel) if joins else nullcontext()
+    with group, TemporaryDirectory() as made:
         for name in names:
             torch.set_default_dtype(torch.float32 if name.endswith(("float32", "bfloat16")) else torch.float64)
             try:
@@ -148,3 +165,25 @@ def dropout_of_each_process(size: int) -> list[float]:
         assert size == trainer.processes.size
         assert mix(0, 1) != mix(0, 1, 1)
         return trainer.processes.gather(found[0])
+
+
+def continue_training(
+    name: str, folder: str, stop_at: int, *, joins: bool = True, changes: Any = None, tensor_parallel: int = 1
+) -> int:
+    """Continue from the checkpoint in a folder, if there is one, and write one there; returns the step it began at."""
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    with joined("cpu", tensor_parallel=tensor_parallel) if joins else nullcontext():
+        trainer = trainer_of(name, {**(changes or {}), "tensor_parallel": tensor_parallel})
+        group = trainer.processes
+        if (state := load_checkpoint(Path(folder), cut=trainer.cut, group=group)) is not None:
+            trainer.restore(*state)
+        start = trainer.progress.step
+        while trainer.progress.step < stop_at:
+            trainer.advance()
+        parts = trainer.shard("0123abcd")
+        tensors, shard = (trainer.tensors(), None) if parts is None else parts
+        if group.is_first or shard is not None:
+            save_checkpoint(Path(folder), trainer.progress.step, tensors, trainer.progress_note(), keep=9, shard=shard)
+        group.wait()
+        return start

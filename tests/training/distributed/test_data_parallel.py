@@ -7,7 +7,7 @@ import pytest
 from tests.training.distributed import jobs
 
 from regard.runs.launch import launch
-from regard.training.checkpoints import read_tensors
+from regard.training.checkpoints import checkpoint_paths, files_of, read_checkpoint, read_tensors
 
 JOBS = "tests.training.distributed.jobs:"
 ONE_PROCESS = {
@@ -52,7 +52,7 @@ def require_equal_figures(one: list[dict[str, Any]], two: list[dict[str, Any]], 
 
 
 def test_two_processes_compute_the_weights_and_figures_of_one(tmp_path: Path):
-    names = [name for name in jobs.TRAININGS if "sharded" not in name]
+    names = [name for name in jobs.TRAININGS if not name.startswith(("sharded", "divided"))]
     one, two = both(names, tmp_path)
     for name in names:
         require_equal(name, tmp_path)
@@ -71,6 +71,24 @@ def test_sharded_training_computes_what_one_process_does_with_a_whole_model(tmp_
         # Rounding to bfloat16 happens in another order, and so six steps differ by about their own size in it.
         require_equal(name, tmp_path, atol=1e-12 if is_exact else 5e-3 if "bfloat16" in name else 1e-5)
         require_equal_figures(one[name], two[name], rel=1e-9 if is_exact else 5e-3 if "bfloat16" in name else 1e-4)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_layers_that_processes_share_compute_what_one_process_does(size: int, tmp_path: Path):
+    """Two processes are one replica of the model; four are two, which compute rows of their own."""
+    kinds = ("divided ",) if size == 2 else ("divided adamw", "divided and sharded")
+    names = [name for name in jobs.TRAININGS if name.startswith(kinds) and (size == 4 or "sharded" not in name)]
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    given = {"names": names, "folder": str(tmp_path / "two"), "tensor_parallel": 2}
+    several = launch(f"{JOBS}train_all", given, size)
+    plain = {"sharding": "none", "tensor_parallel": 1}
+    one = jobs.train_all(names, str(tmp_path / "one"), joins=False, changes=plain)
+    for name in names:
+        assert not isinstance(several[name], str), several[name]
+        is_exact = "bfloat16" not in name
+        require_equal(name, tmp_path, atol=1e-12 if is_exact else 5e-3)
+        require_equal_figures(one[name], several[name], rel=1e-9 if is_exact else 5e-3)
 
 
 def test_two_processes_train_tasks_as_one_does_or_say_why_not(tmp_path: Path):
@@ -111,3 +129,25 @@ def test_a_checkpoint_of_two_processes_is_continued_by_one_and_the_other_way_rou
         tensors, _ = read_tensors(tmp_path / name / "step-000000009.safetensors")
         for key, tensor in expected.items():
             assert float((tensors[key] - tensor).abs().max()) < 1e-12, key
+
+
+def test_a_checkpoint_in_shards_is_continued_by_another_number_of_processes(tmp_path: Path):
+    """One process, two that shard, four that also share layers, and one: the last checkpoint is that of one alone."""
+    name, one, several = "divided and sharded muon", str(tmp_path / "one"), str(tmp_path / "several")
+    whole = {"joins": False, "changes": {"sharding": "none"}}
+    for stop_at in (2, 4, 6, 8):
+        jobs.continue_training(name, one, stop_at, **whole)
+    jobs.continue_training(name, several, 2, **whole)
+    given = {"name": name, "folder": several}
+    assert launch(f"{JOBS}continue_training", {**given, "stop_at": 4}, 2) == 2
+    assert launch(f"{JOBS}continue_training", {**given, "stop_at": 6, "tensor_parallel": 2}, 4) == 4
+    assert jobs.continue_training(name, several, 8, **whole) == 6
+    checkpoints = [checkpoint_paths(Path(folder)) for folder in (one, several)]
+    assert [len(files_of(path)) for path in checkpoints[1]] == [1, 2, 4, 1]
+    for expected, path in zip(*checkpoints, strict=True):
+        tensors, note = read_checkpoint(path)
+        reference, reference_note = read_checkpoint(expected)
+        assert tensors.keys() == reference.keys()
+        assert note["step"] == reference_note["step"]
+        for key, tensor in reference.items():
+            assert float((tensors[key].double() - tensor.double()).abs().max()) < 1e-12, (path.name, key)

@@ -53,7 +53,14 @@ from regard.runs.run import Run
 from regard.runs.train import train
 from regard.tasks.capabilities import RolloutTask
 from regard.tasks.task import Objective
-from regard.training.checkpoints import checkpoint_paths, copy_weights, read_tensors, resize_buffers, trained_weights
+from regard.training.checkpoints import (
+    checkpoint_paths,
+    copy_weights,
+    read_checkpoint,
+    read_tensors,
+    resize_buffers,
+    trained_weights,
+)
 from regard.training.optimizers import OptimizerName
 from regard.training.settings import TrainConfig
 
@@ -352,7 +359,7 @@ def _study(run: Run, sizes: CurvatureSizes, seed: int) -> Study:
     points = []
     paths = _spread(checkpoint_paths(run.folder.checkpoints), sizes.max_points)
     for path in progress_bar(paths, "checkpoints", total=len(paths)):
-        tensors, note = read_tensors(path)
+        tensors, note = read_checkpoint(path)
         parts = {
             part: {name.removeprefix(f"{part}:"): each for name, each in tensors.items() if name.startswith(f"{part}:")}
             for part in ("model", "optimizer")
