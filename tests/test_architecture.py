@@ -93,3 +93,19 @@ def test_every_folder_states_its_purpose(name: str):
 def test_every_folder_is_a_package():
     folders = {path.parent for path in (ROOT / "src" / PACKAGE).rglob("*.py")}
     assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize("name", modules())
+def test_messages_have_the_names_of_settings_rather_than_expressions(name: str):
+    """`{self.size=}` in an f-string becomes `self.size=8`: a reader has set `size`, and knows no `self`."""
+    for node in ast.walk(modules()[name]):
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(part.value for part in node.values if isinstance(part, ast.Constant))
+            assert not re.search(r"\bself\.\w+=", text), f"line {node.lineno}: {text}"
+
+
+def test_an_expression_in_a_message_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    tree = ast.parse('raise ValueError(f"size must be even, got {self.size=}")')
+    monkeypatch.setitem(modules(), "regard.odd", tree)
+    with pytest.raises(AssertionError, match="size must be even, got self.size="):
+        test_messages_have_the_names_of_settings_rather_than_expressions("regard.odd")

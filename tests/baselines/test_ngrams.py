@@ -1,4 +1,4 @@
-"""Kneser-Ney n-grams against the definition, and by what a probability distribution is."""
+"""Kneser-Ney n-grams, of one direction or both, against the definition, and by what a probability distribution is."""
 
 import itertools
 import math
@@ -6,9 +6,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 from regard.baselines import KneserNey
+from regard.baselines import ngrams as module
+from regard.baselines.ngrams import BidirectionalNgrams
 from regard.errors import DataError
+from regard.nn.ngrams import NO_TOKEN
 
 TEXT = [0, 3, 1, 3, 1, 2, 3, 1, 3, 3, 1, 0, 2, 2, 1, 3, 1, 0, 0, 3, 1, 2]
 VOCAB = 5
@@ -69,3 +73,37 @@ def test_longer_ngrams_predict_a_repetitive_text_better():
 def test_a_text_shorter_than_its_ngrams_is_an_error():
     with pytest.raises(DataError, match="n-grams of 5 tokens need a text of more tokens, got 4"):
         KneserNey(np.array([1, 2, 3, 4]), vocab_size=5, order=5)
+
+
+def neighbors(tokens: list[int], place: int, order: int, step: int) -> tuple[int, ...]:
+    """Up to `order - 1` known tokens beside a place, the nearest last."""
+    found: list[int] = []
+    at = place + step
+    while len(found) < order - 1 and 0 <= at < len(tokens) and tokens[at] != NO_TOKEN:
+        found.insert(0, tokens[at])
+        at += step
+    return tuple(found)
+
+
+@pytest.mark.parametrize("order", [2, 3])
+def test_masked_tokens_have_the_product_of_both_directions(order: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "_ROWS_AT_ONCE", 3)
+    texts = [[3, NO_TOKEN, 1, 3, 2, NO_TOKEN, NO_TOKEN], [NO_TOKEN, 3, 1, NO_TOKEN, 3, NO_TOKEN, 4]]
+    shown = [(0, 1), (0, 5), (0, 6), (1, 0), (1, 3)]  # the other one is a special token, which is not predicted
+    is_hidden = torch.zeros(2, 7, dtype=torch.bool)
+    for row, place in shown:
+        is_hidden[row, place] = True
+    sides = [KneserNey(np.array(text), vocab_size=VOCAB, order=order) for text in (TEXT, TEXT[::-1])]
+    frequencies = [(TEXT.count(token) + 0.5) / (len(TEXT) + VOCAB / 2) for token in range(VOCAB)]
+    expected = []
+    for row, place in shown:
+        shares = list(frequencies)
+        for model, step in zip(sides, (-1, 1), strict=True):
+            if context := neighbors(texts[row], place, order, step):
+                for token in range(VOCAB):
+                    shares[token] *= math.exp(-model.losses(np.array([*context, token]))[-1]) / frequencies[token]
+        expected.append([share / sum(shares) for share in shares])
+    found = BidirectionalNgrams(np.array(TEXT), vocab_size=VOCAB, order=order)
+    parts = list(found.log_probabilities(torch.tensor(texts), is_hidden))
+    assert [len(part) for part in parts] == [3, 2]
+    np.testing.assert_allclose(torch.cat(parts).exp(), expected, rtol=1e-5)  # in float32

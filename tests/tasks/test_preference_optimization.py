@@ -425,3 +425,44 @@ def test_settings_of_a_run_are_stored(base, rows, tmp_path):
     run = aligned(base, rows, tmp_path / "run", method="simpo", steps=1)
     stored = json.loads(json.dumps(run.settings.task.model_dump()))
     assert (stored["method"], stored["beta"], stored["updates"]) == ("simpo", 2.0, 1)
+
+
+def test_the_baseline_is_the_model_before_training(base, rows, tmp_path):
+    good, bad = [" warm scarf", " purr", " thanks", " rocket comet"], [" cold loaf", " loaf", " cold", " dough with"]
+    preferred = [
+        {"prompt": row["prompt"], "chosen": good[n % 4], "rejected": bad[n // 4 % 4]} for n, row in enumerate(rows)
+    ]
+    run = aligned(base, preferred, tmp_path / "run", steps=12, method="dpo", train={"learning_rate": 0.01})
+    found, valid = run.baseline, run.folder.read_held_out("valid")
+    assert found is not None
+    assert (found.name, found.headline) == ("the model before training", "accuracy")
+
+    # The base itself, by its own weights: which of two answers it finds more probable per token.
+    before, right = regard.load(base, device="cpu"), []
+    task = run.task
+    for batch in task.row_batches(valid):
+        with torch.no_grad():
+            log_probs = answer_log_probs(before.model, batch.tokens.flatten(0, 1), batch.targets.flatten(0, 1))
+        means = log_probs.sum(1) / (batch.targets.flatten(0, 1) != IGNORED).sum(1)
+        right += (means.view(-1, 2)[:, 0] > means.view(-1, 2)[:, 1]).tolist()
+    assert found.score == pytest.approx(np.mean(right))
+    assert found.model_score == run.evaluate().scores["accuracy"].value
+    assert found.model_score > found.score
+    assert found.verdict == "better"
+    assert found.p is not None
+    assert found.p < 0.05
+
+
+def test_without_a_step_the_model_equals_its_baseline_and_it_can_be_turned_off(base, rows, tmp_path):
+    task = {"reward": UTILITY, "samples": 2, "prompts": 3}
+    prompts = [{"prompt": row["prompt"]} for row in rows]
+    run = aligned(base, prompts, tmp_path / "run", steps=1, method="grpo", task=task, train={"learning_rate": 1e-12})
+    found = run.baseline
+    assert found is not None
+    assert found.headline == "mean_reward"
+    assert found.difference == pytest.approx(0.0, abs=1e-6)
+    assert found.verdict == "not significant"
+
+    off = aligned(base, rows, tmp_path / "off", steps=1, method="dpo", baseline=False)
+    assert off.baseline is None
+    assert not (off.path / "baseline.json").exists()

@@ -9,6 +9,7 @@ from regard.cli.options import (
     Given,
     Lora,
     Minutes,
+    NoBaseline,
     Overwrite,
     Rank,
     RunOut,
@@ -50,6 +51,7 @@ def align_command(
     epochs: Epochs = None,
     seed: Seed = None,
     device: TrainDevice = None,
+    no_baseline: NoBaseline = False,
     settings: SettingsFile = None,
     set_: Annotated[Given, option("Any setting: --set task.clip=0.1", "--set", metavar="NAME=VALUE")] = None,
     skip_bad: SkipBad = False,
@@ -79,6 +81,7 @@ def align_command(
         run = align(
             base, data or None, method=method, reward=reward, true_reward=true_reward, beta=beta, samples=samples,
             prompts=prompts, max_tokens=max_tokens, lora=lora, rank=rank, out=out,
-            settings=merge_settings(settings, set_, options), overwrite=overwrite, show_progress=not quiet,
+            settings=merge_settings(settings, set_, options), baseline=not no_baseline,
+            overwrite=overwrite, show_progress=not quiet,
         )  # fmt: skip
     print_run(run, json=json)

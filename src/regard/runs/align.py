@@ -64,7 +64,7 @@ def align(
     )
     task.Settings.draft({**chosen["task"], "name": task.name}, section="task")  # a wrong value is reported at once
     return finetune(
-        base, data, task=task.name, method="lora" if lora else "all", baseline=False,
+        base, data, task=task.name, method="lora" if lora else "all",
         settings=merge_tables(settings or {}, chosen), **options,
     )  # fmt: skip
 

@@ -1,14 +1,15 @@
 """The baseline beside a run's scores: fitted on the same training rows, scored on the same validation rows, tested."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter
 
 from regard.data.prepare import Prepared
 from regard.data.stores.tokens import TokenStream
+from regard.errors import DataError
 from regard.evaluation.examples import Examples
 from regard.evaluation.paired import compare_all
 from regard.evaluation.registry import find_metric, score_examples, score_label
@@ -16,6 +17,11 @@ from regard.logging import log_info
 from regard.tasks.task import Task
 from regard.training.settings import ResolvedSettings
 
+if TYPE_CHECKING:
+    from regard.runs.evaluation import Evaluation
+    from regard.runs.run import Run
+
+_BASE = "the model before training"
 _FEW_ROWS = 2_000
 """With fewer training rows, more of them are likely to help."""
 _FEW_SCORED = 100
@@ -98,12 +104,33 @@ def compare_with_baseline(
     Returns:
         None where the task has no baseline, or the data does not allow one, which is logged.
     """
-    start = time.perf_counter()
-    try:
+
+    def fit() -> tuple[str, Examples]:
         baseline = task.baseline(data)
         if baseline is None:
-            return None
-        found = task.baseline_examples(baseline, rows)
+            raise DataError(task.why_no_baseline or f"{task.description} has none")
+        return baseline.name_for(len(data.train)), task.baseline_examples(baseline, rows)
+
+    return _compare(task, fit, examples, headline)
+
+
+def compare_with_base(run: "Run", evaluation: "Evaluation") -> BaselineResult | None:
+    """The model that a run started from as its baseline, scored on the rows of an evaluation of the run."""
+    return _compare(
+        run.task,
+        lambda: (_BASE, run.evaluate_base(evaluation.rows)),
+        [evaluation.examples],
+        evaluation.headline,
+    )
+
+
+def _compare(
+    task: Task[Any], make: Callable[[], tuple[str, Examples]], examples: Sequence[Examples], headline: str
+) -> BaselineResult | None:
+    """Test what `make` returns, the name of a baseline and its examples, against a model; None where it fails."""
+    start = time.perf_counter()
+    try:
+        name, found = make()
         seconds = time.perf_counter() - start
         names = [name for name in task.metric_names() if _has_needs(name, found)]
         scores = {score.name: score.to_json() for score in score_examples(names, found)}
@@ -112,7 +139,6 @@ def compare_with_baseline(
     except Exception as error:  # whatever a baseline fails by, the trained model is not to be lost by it
         log_info(f"no baseline: {' '.join(str(error).split()) or type(error).__name__}")
         return None
-    name = baseline.name_for(len(data.train))
     return BaselineResult(name=name, seconds=seconds, headline=headline, scores=scores, **test)
 
 

@@ -57,6 +57,7 @@ class TuningOptions(TypedDict, total=False):
     epochs: float | None
     seed: int | None
     device: str | None
+    baseline: bool
     skip_bad: bool
     overwrite: bool
     show_progress: bool

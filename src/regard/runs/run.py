@@ -22,6 +22,7 @@ from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows
 from regard.errors import CheckpointError, ConfigError, DataError, DeviceError, RegardError, RunError
+from regard.evaluation.examples import Examples
 from regard.evaluation.scores import Score
 from regard.evaluation.tables import html_table
 from regard.explanation.attention import (
@@ -80,7 +81,7 @@ from regard.training.checkpoints import (
     read_tensors,
     trained_weights,
 )
-from regard.training.finetuning import adapt, base_folder, base_weights
+from regard.training.finetuning import adapt, base_folder, base_weights, load_base
 from regard.training.precision import choose_hardware, find_device, threads
 from regard.training.settings import ResolvedSettings
 
@@ -437,6 +438,15 @@ class Run:
     def evaluate_rows(self, rows: list[tuple[str, ...]], **options: Unpack[GenerationOptions]) -> Evaluation:
         """Score the model on rows as a run folder stores them, without recording it in the ledger."""
         return self._evaluate(rows, None, **options)
+
+    def evaluate_base(self, rows: list[tuple[str, ...]]) -> Examples:
+        """What scores are computed from for the model that training started from, of a task without predictions."""
+        tuned, task = self.settings.finetune, self._with_rewards(self.task)
+        assert tuned is not None, "such a task continues the training of a base"
+        model = task.build(self.settings.model, self.settings.head)
+        load_base(model, base_weights(tuned, self.path))
+        likelihoods = task.likelihoods(model.to(self.device).eval(), task.row_batches(rows), self.device)
+        return task.examples(EvaluationData(rows, [], likelihoods))
 
     def test(self, *, reason: str = "test", **options: Unpack[GenerationOptions]) -> Evaluation:
         """Open the sealed test set and score the model on it; both are recorded in the ledger."""

@@ -32,7 +32,7 @@ from regard.evaluation.scores import make_signature
 from regard.logging import format_duration, log_info, log_warning, recorded_messages
 from regard.models.family import find_family, read_model_config
 from regard.models.presets import find_preset, has_size
-from regard.runs.baseline import BaselineResult, advise, compare_with_baseline
+from regard.runs.baseline import BaselineResult, advise, compare_with_base, compare_with_baseline
 from regard.runs.evaluation import Evaluation
 from regard.runs.folder import RunFolder, imported_runs
 from regard.runs.launch import launch
@@ -707,7 +707,11 @@ def _baseline(run: Run, trainer: Trainer, data: Prepared, evaluation: Evaluation
     """The baseline's result on the rows of an evaluation, and what may help where the model is not better."""
     if not trainer.config.baseline:
         return None
-    found = compare_with_baseline(run.task, data, evaluation.rows, [evaluation.examples], evaluation.headline)
+    found = (
+        compare_with_base(run, evaluation)
+        if run.task.needs_base
+        else compare_with_baseline(run.task, data, evaluation.rows, [evaluation.examples], evaluation.headline)
+    )
     if found is None or found.is_beaten:
         return found
     num_scored = len(evaluation.rows) if run.task.has_targets and found.verdict == "not significant" else None

@@ -247,6 +247,8 @@ class Task(Generic[TaskSettingsT]):
     """What the model's head predicts, for exports and imports; None where it cannot be exported."""
     needs_base: ClassVar[bool] = False
     """Whether it continues the training of a model that another task has trained: neither detected nor imported."""
+    why_no_baseline: ClassVar[str] = ""
+    """Why `baseline` returns None, where it does; a task that needs a base is compared with it instead."""
     receives_imports: ClassVar[bool] = True
     """Whether an imported model with this head is a run of this task; one task for each head is."""
     objectives: ClassVar[frozenset[str]] = frozenset({"label_smoothing", "rdrop"})
@@ -523,7 +525,10 @@ class Task(Generic[TaskSettingsT]):
         return [score for name in self.metric_names() for score in find_metric(name).scores(examples)]
 
     def baseline(self, data: Prepared) -> Baseline | None:
-        """A simple model, fitted on the training rows in seconds, that a trained one must beat; None for none."""
+        """A simple model, fitted on the training rows in seconds, that a trained one must beat; None for none.
+
+        Then `why_no_baseline` has the reason.
+        """
         return None
 
     def baseline_examples(self, baseline: Baseline, rows: Sequence[Sequence[str]]) -> Examples:

@@ -168,6 +168,7 @@ class Trend(Task[TrendSettings]):
     codec_types: Mapping[str, type[Codec]] = {"series": SeriesCodec, "label": LabelCodec}
     store_columns = ("series", "label")
     metrics = ("accuracy", "share_of_up", "monotone")
+    why_no_baseline = "the first two numbers of a series show its trend"
     input_kind: Any = "numbers"
     default_preset = "pooled"
     has_labels = True

@@ -34,6 +34,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from regard.baselines.baseline import Baseline
+from regard.baselines.ngrams import MaskedBaseline, fit_masked
 from regard.data.batches import TensorBatch, batches_by_length, pad
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.text import TextCodec
@@ -47,6 +49,7 @@ from regard.evaluation.examples import Examples
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, MaskedHead, Pool, build_body, pooled
 from regard.nn.losses import IGNORED, linear_cross_entropy, rdrop_cross_entropy
+from regard.nn.ngrams import NO_TOKEN
 from regard.tasks.choices import BATCH_TOKENS, READING_DEFAULTS, Defaults, DefaultsContext
 from regard.tasks.content import Prediction, ServerSchema
 from regard.tasks.language_modeling import RunningTextSettings, RunningTextTask
@@ -68,6 +71,10 @@ _BATCH_TOKENS = 8_192
 """Tokens read together."""
 _NUM_TOKENS, _NUM_FILLERS = 10, 5
 """The most probable tokens of a blank that are considered, and the most probable fillers that are returned."""
+_NGRAM_ORDERS, _OTHER_ORDER = {"characters": 5, "bytes": 5}, 3
+"""The longest n-grams of the baseline, by the kind of tokenizer."""
+_NGRAM_TOKENS = 2_000_000
+"""The last tokens of the training text, from which the n-grams of the baseline are counted in seconds."""
 _SAMPLES, _SAMPLE_WORDS = 40, 16
 """Spans of text that a report shows with a blank, and their length in words."""
 
@@ -248,6 +255,37 @@ class MaskedLanguageModeling(RunningTextTask[MaskedLanguageModelingSettings]):
                 "units": "spans" if settings.mask_spans else "words" if settings.mask_words else "tokens",
             },
         )
+
+    def baseline(self, data: Prepared) -> MaskedBaseline:
+        """N-grams of the model's own tokens, so that the likelihoods of both are comparable."""
+        assert isinstance(data.train, TokenStream)
+        order = _NGRAM_ORDERS.get(self.settings.tokenizer or "", _OTHER_ORDER)
+        ids = np.asarray(data.train.ids[-_NGRAM_TOKENS:])
+        return fit_masked(ids, vocab_size=self.tokenizer.vocab_size, order=order)
+
+    def baseline_examples(self, baseline: Baseline, rows: Sequence[Sequence[str]]) -> Examples:
+        """Of the same masked tokens as the model's."""
+        assert isinstance(baseline, MaskedBaseline)
+        assert baseline.ngrams is not None
+        is_ordinary = torch.from_numpy(vocabulary_of(self.tokenizer).is_ordinary)
+        losses, counts, correct = list[float](), list[int](), list[int]()
+        for batch in self.row_batches(rows):
+            is_hidden = torch.zeros(batch.tokens.shape, dtype=torch.bool)
+            is_target = batch.targets != IGNORED
+            windows, _ = is_target.nonzero(as_tuple=True)
+            is_hidden[windows, batch.positions[is_target]] = True
+            known = batch.tokens.where(is_ordinary[batch.tokens], NO_TOKEN)
+            targets, start = batch.targets[is_target], 0  # ordered by window and position, as the distributions are
+            found, right = torch.zeros(len(targets)), torch.zeros(len(targets))
+            for some in baseline.ngrams.log_probabilities(known, is_hidden):
+                own = slice(start, start := start + len(some))
+                found[own] = -some.gather(1, targets[own, None])[:, 0]
+                right[own] = (some.argmax(dim=1) == targets[own]).float()
+            size = len(batch.tokens)
+            losses += torch.bincount(windows, found, size).tolist()
+            correct += torch.bincount(windows, right, size).long().tolist()
+            counts += is_target.sum(dim=1).tolist()
+        return self.examples(EvaluationData(rows, [], Likelihoods(losses, counts, num_correct=tuple(correct))))
 
     def comparison_metrics(self, headline: str) -> tuple[str, ...]:
         return ("pseudo_perplexity", "masked_accuracy")

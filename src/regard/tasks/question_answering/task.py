@@ -29,6 +29,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from regard.baselines.answers import fit_answers
+from regard.baselines.baseline import Baseline
 from regard.data.batches import TensorBatch, batches_by_length, pad
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.text import TextCodec
@@ -223,6 +225,10 @@ class QuestionAnswering(TextTask[QuestionAnsweringSettings]):
 
     def headline(self, rows: Sequence[Sequence[str]]) -> str:
         return "answer_f1"
+
+    def baseline(self, data: Prepared) -> Baseline:
+        questions = [(row[0], row[1], read_answers(row[2])) for row in data.train_rows()]
+        return fit_answers(questions, separator=SEPARATOR)
 
     def server_schema(self, rows: Sequence[Sequence[str]]) -> ServerSchema:
         return ServerSchema(("question", "text"), output="span")
