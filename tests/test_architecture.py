@@ -107,5 +107,5 @@ def test_messages_have_the_names_of_settings_rather_than_expressions(name: str):
 def test_an_expression_in_a_message_is_noticed(monkeypatch: pytest.MonkeyPatch):
     tree = ast.parse('raise ValueError(f"size must be even, got {self.size=}")')
     monkeypatch.setitem(modules(), "regard.odd", tree)
-    with pytest.raises(AssertionError, match="size must be even, got self.size="):
+    with pytest.raises(AssertionError, match=r"size must be even, got self\.size="):
         test_messages_have_the_names_of_settings_rather_than_expressions("regard.odd")

@@ -60,8 +60,10 @@ def refused(regard, tiny, cache: Path, tmp_path: Path) -> Callable[..., None]:
             id="one label",
         ),
         pytest.param(
-            b"text\tscore\n" + b"".join(b"text %d\t%d,5\n" % (number, number) for number in range(60)) + b"a\t3.5\n",
-            ["1 of 61 rows of pairs.tsv has a decimal point in score, where others have a decimal comma: line 62"],
+            b"text\tscore\n"
+            + b"".join(b"text %d\t%d,5\n" % (number, number) for number in range(60))
+            + b"a\t3.5\n" * 4,
+            ["4 of 64 rows of pairs.tsv have a decimal point in score, where others have a decimal comma: lines 62"],
             id="mixed decimal marks",
         ),
         pytest.param(
@@ -71,16 +73,18 @@ def refused(regard, tiny, cache: Path, tmp_path: Path) -> Callable[..., None]:
         ),
         pytest.param(rows((9, b"a\0b\tx\n")), ["not text", "line 9, byte 2 is NUL"], id="NUL"),
         pytest.param(
-            rows((4, b"alone\n"), (17, b"alone\n")),
-            ["2 of 60 rows of pairs.tsv have 1 column instead of 2: lines 4, 17", "--skip-bad"],
+            rows(*((number, b"alone\n") for number in (4, 17, 30, 43))),
+            ["4 of 60 rows of pairs.tsv have 1 column instead of 2: lines 4, 17, 30, 43", "--skip-bad"],
             id="too few columns",
         ),
         pytest.param(
-            rows((4, b"a\tb\tc\n")),
-            ["1 of 60 rows of pairs.tsv has 3 columns instead of 2: line 4", "--skip-bad"],
+            rows(*((number, b"a\tb\tc\n") for number in range(4, 14))),
+            ["10 of 60 rows of pairs.tsv have 3 columns instead of 2: lines 4, 5, 6, 7, 8, …", "--skip-bad"],
             id="too many columns",
         ),
-        pytest.param(rows((60, b"a\t \n")), ["an empty target: line 60", "--skip-bad"], id="an empty target"),
+        pytest.param(
+            rows(*((number, b"a\t \n") for number in range(57, 61))), ["an empty target: lines 57"], id="empty targets"
+        ),
     ],
 )
 def test_a_bad_file_is_told_where(refused, data: bytes, parts: list[str]):
@@ -93,22 +97,46 @@ def test_three_rows_are_enough(regard, tiny, tmp_path: Path):
     assert "3 rows: 1 for training, 1 for validation, 1 for the test" in answer.err
 
 
-def test_bad_rows_are_passed_over_when_told_to(regard, tiny, tmp_path: Path):
-    (tmp_path / "pairs.tsv").write_bytes(rows((4, b"alone\n"), (17, b"a\tb\tc\n")))
-    options = ["--out", tmp_path / "run", "--steps", 1, *tiny, "--skip-bad"]
-    answer = regard("train", tmp_path / "pairs.tsv", *options).succeeds()
-    assert "warning: skipped: 2 of 60 rows of pairs.tsv are bad" in answer.err
-    assert "58 rows:" in answer.err
+def test_a_few_bad_rows_are_skipped_with_a_warning(regard, tiny, tmp_path: Path):
+    data = [tmp_path / "pairs.tsv", "--out", tmp_path / "run", "--steps", 1, *tiny]
+    few = [(4, b"alone\n"), (17, b"a\tb\tc\n"), (60, b"a\t\n")]
+    data[0].write_bytes(rows(*few))
+    answer = regard("train", *data).succeeds()
+    assert "warning: skipped: 3 of 60 rows of pairs.tsv are bad: " in answer.err
+    for part in ("1 column instead of 2 (line 4)", "3 columns instead of 2 (line 17)", "an empty target (line 60)"):
+        assert part in answer.err
+    assert "57 rows:" in answer.err
+    assert "skipped: 3 of 60 rows" in (tmp_path / "run" / "report.html").read_text()
+    regard("train", *data, "--overwrite", "--quiet", "--no-skip-bad").fails_with(
+        "3 of 60 rows of pairs.tsv are bad", "line 17"
+    )
+    data[0].write_bytes(rows(*few, (18, b"alone\n")))
+    regard("train", *data, "--overwrite", "--quiet").fails_with("4 of 60 rows of pairs.tsv are bad", "--skip-bad")
+    assert "56 rows:" in regard("train", *data, "--overwrite", "--skip-bad").succeeds().err
+
+
+def test_bad_rows_of_an_evaluated_file_follow_the_same_rule(regard, tiny, tmp_path: Path):
+    (tmp_path / "pairs.tsv").write_bytes(rows())
+    regard("train", tmp_path / "pairs.tsv", "--out", tmp_path / "run", "--steps", 1, *tiny).succeeds()
+    (tmp_path / "more.tsv").write_bytes(rows((3, b"alone\n")))
+    evaluate = ["evaluate", tmp_path / "run", tmp_path / "more.tsv"]
+    assert (
+        "warning: skipped: 1 of 60 rows of more.tsv has 1 column instead of 2: line 3"
+        in regard(*evaluate).succeeds().err
+    )
+    regard(*evaluate, "--quiet", "--no-skip-bad").fails_with("1 of 60 rows of more.tsv has 1 column")
+    (tmp_path / "more.tsv").write_bytes(rows(*((number, b"alone\n") for number in range(1, 9))))
+    regard(*evaluate, "--quiet").fails_with("8 of 60 rows of more.tsv have 1 column", "--skip-bad")
 
 
 def test_bad_rows_of_a_validation_file_are_told_too(regard, tiny, tmp_path: Path):
     (tmp_path / "pairs.tsv").write_bytes(rows())
-    (tmp_path / "valid.tsv").write_bytes(rows((3, b"alone\n")))
+    (tmp_path / "valid.tsv").write_bytes(rows(*((number, b"alone\n") for number in range(3, 7))))
     options = ["--valid", tmp_path / "valid.tsv", "--out", tmp_path / "run", "--steps", 1, *tiny]
     answer = regard("train", tmp_path / "pairs.tsv", *options, "--quiet")
-    answer.fails_with("1 of 60 rows of valid.tsv has 1 column instead of 2: line 3", "--skip-bad")
+    answer.fails_with("4 of 60 rows of valid.tsv have 1 column instead of 2: lines 3, 4, 5, 6", "--skip-bad")
     answer = regard("train", tmp_path / "pairs.tsv", *options, "--skip-bad").succeeds()
-    assert "warning: skipped: 1 of 60 rows of valid.tsv" in answer.err
+    assert "warning: skipped: 4 of 60 rows of valid.tsv" in answer.err
 
 
 def test_skipping_does_not_help_where_no_row_is_good(refused):

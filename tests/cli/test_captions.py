@@ -92,9 +92,11 @@ def test_what_is_wrong_with_pictures_is_one_line_and_nothing_is_written(regard, 
     whole = (folder / "captions.csv").read_text().replace("\n", f"\n{folder}/").removesuffix(f"{folder}/")
     out = ("--out", tmp_path / "no", "--quiet", "--steps", 2, *SMALL, "--set", "data.outside_images=true")
 
+    strict = "--no-skip-bad"
+
     def fails(name: str, *parts: str) -> None:
         table.write_text(f"{whole}{tmp_path / name},a dog on a beach\n")
-        regard("train", table, *out).fails_with("1 of 41 images cannot be read", name, *parts)
+        regard("train", table, *out, strict).fails_with("1 of 41 images cannot be read", name, *parts)
         assert not (tmp_path / "no").exists()
 
     fails("missing.png", "there is no file")
@@ -112,3 +114,4 @@ def test_what_is_wrong_with_pictures_is_one_line_and_nothing_is_written(regard, 
     regard("train", table, *out, "--model", "lstm").fails_with("a model that reads pixels")
     table.write_text(whole.replace("a ", "", 1) + f"{tmp_path / 'missing.png'},a dog\n")
     regard("train", table, *out[:1], tmp_path / "some", *out[2:], "--skip-bad").succeeds()
+    regard("train", table, *out[:1], tmp_path / "few", *out[2:]).succeeds()

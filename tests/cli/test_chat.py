@@ -117,10 +117,13 @@ def test_a_run_of_conversations_is_tuned_further_with_its_own_template(run, chat
 
 def test_bad_conversations_are_one_line_and_leave_nothing(chats, regard, tmp_path):
     path = tmp_path / "bad.jsonl"
-    path.write_text(chats.read_text() + json.dumps({"messages": talk(1)["messages"][1:]}) + "\n")
+    path.write_text(chats.read_text() + 4 * (json.dumps({"messages": talk(1)["messages"][1:]}) + "\n"))
     found = regard("train", path, *SMALL, "--steps", 1, "--out", tmp_path / "run")
     assert found.code == 2
-    assert "1 of 71 rows of bad.jsonl has a conversation that starts with the assistant: line 71" in found.err
+    assert (
+        "4 of 74 rows of bad.jsonl have a conversation that starts with the assistant: lines 71, 72, 73, 74"
+        in found.err
+    )
     assert "--skip-bad skips them" in found.err
     assert not (tmp_path / "run").exists()
 

@@ -78,7 +78,7 @@ def test_columns_and_bad_rows(regard, reviews, tmp_path):
     regard("evaluate", *wanted, "-q").fails_with("2 columns instead of 3", "line 4", "--skip-bad skips them")
     answer = regard("evaluate", *wanted, "--skip-bad", "--json").succeeds()
     assert json.loads(answer.out)["rows"] == 2
-    assert "1 of 3 rows of other.csv has 2 columns instead of 3: line 4; they are skipped" in answer.err
+    assert "warning: skipped: 1 of 3 rows of other.csv has 2 columns instead of 3: line 4" in answer.err
     regard("evaluate", reviews, "--skip-bad", "-q").fails_with("the validation rows are evaluated")
 
 

@@ -78,12 +78,15 @@ def test_models_and_data_that_do_not_go_together_are_told(regard, folder, dates,
     assert not (tmp_path / "no").exists()
 
 
-def test_pictures_that_are_missing_stop_training_unless_they_are_to_be_skipped(regard, folder, tmp_path):
+def test_many_missing_pictures_stop_training_unless_they_are_to_be_skipped(regard, folder, tmp_path):
     table = folder / "broken.csv"
     table.write_text((folder / "table.csv").read_text() + "none.png,dark\n")
     options = ("--out", tmp_path / "run", "--steps", 1, "--device", "cpu", "--quiet", "--set", "task.image.size=8")
-    regard("train", table, *options).fails_with("1 of 41 images cannot be read: there is no file", "--skip-bad")
-    assert "run" in regard("train", table, *options, "--skip-bad").succeeds().out
+    regard("train", table, *options, "--no-skip-bad").fails_with("1 of 41 images cannot be read: there is no file")
+    assert "run" in regard("train", table, *options).succeeds().out
+    table.write_text((folder / "table.csv").read_text() + "none.png,dark\nno.png,dark\nmissing.png,dark\n")
+    regard("train", table, *options, "--overwrite").fails_with("3 of 43 images cannot be read", "--skip-bad")
+    regard("train", table, *options, "--overwrite", "--skip-bad").succeeds()
 
 
 def test_a_convolutional_network_is_trained_by_its_name(regard, folder, tmp_path):

@@ -42,7 +42,7 @@ OTHER_NAMES = {
 )
 def test_options_of_commands_are_arguments(command: Callable[..., Any], function: Any, left_out: set[str]):
     options = set(inspect.signature(command).parameters) - PRINTED - left_out
-    arguments = set(inspect.signature(function).parameters)
+    arguments = set(inspect.signature(function).parameters) | left_out
     assert {name for name in options if OTHER_NAMES.get(name, name) not in arguments} == set()
 
 
@@ -81,7 +81,12 @@ def test_bad_rows_are_skipped_from_python(tmp_path: Path):
     (tmp_path / "rows.tsv").write_text("".join([*rows, "one column\n"]))
     shape = {"model": {"model_dim": 12, "num_heads": 1, "feedforward_dim": 17, "num_layers": 1}}
     options: dict[str, Any] = {"steps": 1, "tokenizer": "bytes", "device": "cpu", "settings": shape}
-    with pytest.raises(BadRowsError):
+    with pytest.raises(BadRowsError, match="1 of 61"):
+        regard.train(tmp_path / "rows.tsv", out=tmp_path / "run", skip_bad=False, **options)
+    run = regard.train(tmp_path / "rows.tsv", out=tmp_path / "few", **options)
+    assert run.settings.data.skip_bad is None
+    (tmp_path / "rows.tsv").write_text("".join([*rows, *["one column\n"] * 4]))
+    with pytest.raises(BadRowsError, match="4 of 64"):
         regard.train(tmp_path / "rows.tsv", out=tmp_path / "run", **options)
     run = regard.train(tmp_path / "rows.tsv", out=tmp_path / "run", skip_bad=True, auto_batch=False, **options)
     assert run.settings.data.skip_bad

@@ -53,7 +53,7 @@ def images(folder: Path, number: int = 30) -> list[str]:
         ("d.xml.xz", "", "aspect-sentiment"),
         ("a.conll", "", "token-classification"),
         ("b.jsonl", '{"tokens": "a b", "ner_tags": "O O"}\n', "token-classification"),
-        ("a.json", "", "question-answering"),
+        ("a.json", '{"data": [\n{"paragraphs": []}]}', "question-answering"),
         ("b.jsonl", '{"question": "q", "context": "c", "answers": "c"}\n', "question-answering"),
     ],
 )

@@ -54,7 +54,7 @@ def align_command(
     no_baseline: NoBaseline = False,
     settings: SettingsFile = None,
     set_: Annotated[Given, option("Any setting: --set task.clip=0.1", "--set", metavar="NAME=VALUE")] = None,
-    skip_bad: SkipBad = False,
+    skip_bad: SkipBad = None,
     overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,

@@ -16,7 +16,7 @@ def evaluate_command(
     data: Annotated[Given, argument("DATA", "A file, or two aligned; unset, the validation rows.")] = None,
     columns: Columns = None,
     encoding: Encoding = None,
-    skip_bad: SkipBad = False,
+    skip_bad: SkipBad = None,
     all_rows: Annotated[
         bool, typer.Option("--all-rows", help="Score rows of the sealed test set too; the ledger records it.")
     ] = False,

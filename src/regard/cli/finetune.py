@@ -62,7 +62,7 @@ def finetune_command(
     set_: Annotated[Given, option("Any setting: --set finetune.layer_decay=0.9", "--set", metavar="NAME=VALUE")] = None,
     template: Template = None,
     no_baseline: NoBaseline = False,
-    skip_bad: SkipBad = False,
+    skip_bad: SkipBad = None,
     shots: Shots = None,
     shot_seeds: ShotSeeds = None,
     jobs: Jobs = None,

@@ -52,7 +52,10 @@ ThresholdoutStep = Annotated[
     str | None, option("The same by Thresholdout with this threshold.", "--thresholdout", metavar="[STEP]")
 ]
 Template = Annotated[str | None, option("A file with a chat template in Jinja, for conversations.")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip rows that cannot be read, however many.")]
+SkipBad = Annotated[
+    bool | None,
+    typer.Option("--skip-bad/--no-skip-bad", help="Skip rows that cannot be read; unset: up to 5 % of all rows."),
+]
 ValidFile = Annotated[Given, option("A file of validation rows.")]
 TestFile = Annotated[Given, option("A file of test rows.")]
 Lora = Annotated[bool, typer.Option("--lora", help="Train low-rank updates, and store only these.")]
@@ -135,7 +138,7 @@ def training_options(
     encoding: str | None,
     valid: Given,
     test: Given,
-    skip_bad: bool,
+    skip_bad: bool | None,
     minutes: float | None,
     steps: int | None,
     epochs: float | None,
@@ -145,7 +148,7 @@ def training_options(
     """The settings of the options that every command has which trains one run."""
     return {
         "data": {"columns": split_names(columns), "encoding": encoding, "valid": valid, "test": test,
-                 "skip_bad": skip_bad or None},
+                 "skip_bad": skip_bad},
         "train": {"max_steps": steps, "max_epochs": epochs, "minutes": minutes, "seed": seed, "device": device},
     }  # fmt: skip
 

@@ -63,7 +63,7 @@ def train_command(
     no_baseline: NoBaseline = False,
     ladder: LadderStep = None,
     thresholdout: ThresholdoutStep = None,
-    skip_bad: SkipBad = False,
+    skip_bad: SkipBad = None,
     shots: Shots = None,
     shot_seeds: ShotSeeds = None,
     jobs: Jobs = None,

@@ -33,7 +33,7 @@ class DataConfig(Settings):
     """Read images whose paths in a table lead out of its folder. Only for a table that you trust: it could name any
     image of this machine."""
     skip_bad: bool | None = None
-    """Skip rows that cannot be read, or whose text or label is empty, and report how many there are; false: stop at them.
+    """Skip rows that cannot be read, or whose text or label is empty, and report how many; false: stop at them.
     Unset: skip them, with a warning, if they are at most 5 % of the rows."""
     num_rows: int | None = Field(default=None, ge=1)
     """The number of rows to generate of a built-in data set."""

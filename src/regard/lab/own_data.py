@@ -28,7 +28,8 @@ from regard.data.formats.tables import open_table
 from regard.data.settings import DataConfig
 from regard.errors import DataError, UnknownTaskError
 from regard.logging import log_info
-from regard.tasks.detection import LABEL_COLUMNS, readable_rows
+from regard.tasks.detection import readable_rows
+from regard.tasks.labeled_columns import LABEL_COLUMNS
 from regard.tasks.registry import detect_task, find_task, make_task
 
 MOST_INPUTS = 50

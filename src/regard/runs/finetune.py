@@ -58,7 +58,7 @@ class TuningOptions(TypedDict, total=False):
     seed: int | None
     device: str | None
     baseline: bool
-    skip_bad: bool
+    skip_bad: bool | None
     overwrite: bool
     show_progress: bool
 
@@ -83,11 +83,12 @@ def finetune(
     seed: int | None = None,
     device: str | None = None,
     baseline: bool = True,
-    skip_bad: bool = False,
+    skip_bad: bool | None = None,
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     show_progress: bool = True,
     num_processes: int = 1,
+    tensor_parallel: int | None = None,
 ) -> Run:
     """Fine-tune the model of a run folder, imported or trained.
 
@@ -111,11 +112,12 @@ def finetune(
         seed: Another seed gives another run.
         device: auto, cpu, cuda or cuda:N.
         baseline: Fit a simple model on the same rows, and compare its scores with the model's.
-        skip_bad: Skip rows that cannot be read, however many there are; by default at most 5 % of the rows.
+        skip_bad: Skip rows that cannot be read, however many (True), or none of them; unset, at most 5 %.
         settings: Any setting, nested as in `run.toml`; the arguments above take precedence.
         overwrite: Replace the run in `out`.
         show_progress: Show a progress bar on stderr.
         num_processes: Train in so many processes of this machine, as `regard.train` does.
+        tensor_parallel: So many of the processes share the layers of each model.
     """
     if num_processes != 1:
         given = {name: value for name, value in locals().items() if name != "num_processes"}
@@ -133,7 +135,7 @@ def finetune(
                 "encoding": encoding,
                 "valid": as_list(valid),
                 "test": as_list(test),
-                "skip_bad": skip_bad or None,
+                "skip_bad": skip_bad,
             },
             train={
                 "minutes": minutes,
@@ -142,6 +144,7 @@ def finetune(
                 "seed": seed,
                 "device": device,
                 "baseline": None if baseline else False,
+                "tensor_parallel": tensor_parallel,
             },
             task={"name": task, "template": template},
             finetune={"top_layers": top_layers, **({} if rank is None else {"lora": {"rank": rank}})},

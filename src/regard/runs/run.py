@@ -383,7 +383,7 @@ class Run:
         *,
         encoding: str | None = None,
         columns: Sequence[str] | None = None,
-        skip_bad: bool = False,
+        skip_bad: bool | None = None,
         all_rows: bool = False,
         stride: int | None = None,
         num_paths: int | None = None,
@@ -398,7 +398,7 @@ class Run:
             data: A file of the training file's kind, two aligned ones, or rows in memory, which may be dictionaries.
             columns: The columns of the file, by name or by position from 1; unset, as in training.
             encoding: The encoding of the file; unset, as in training, or detected.
-            skip_bad: Skip rows that cannot be read, and report how many there are.
+            skip_bad: Skip rows that cannot be read, however many (True), or none of them; unset, at most 5 %.
             all_rows: Score rows of the sealed test set as well; the ledger records that it was opened.
             stride: For running text: the distance between evaluation windows; unset, they do not overlap.
             num_paths: For events: continuations of each subject that are simulated and judged; unset, none.
@@ -406,8 +406,8 @@ class Run:
             options: Options of generation.
         """
         if data is None:
-            given = {"columns": columns, "encoding": encoding, "skip_bad": skip_bad, "all_rows": all_rows}
-            if wrong := [name for name, value in given.items() if value]:
+            given = {"columns": columns, "encoding": encoding, "skip_bad": skip_bad, "all_rows": all_rows or None}
+            if wrong := [name for name, value in given.items() if value is not None]:
                 raise ConfigError(f"{wrong[0]} is for a file or rows, and the validation rows are evaluated")
             if self.settings.train.release is not None:
                 raise RunError(
@@ -811,7 +811,7 @@ class Run:
         *,
         columns: Sequence[str] | None,
         encoding: str | None,
-        skip_bad: bool,
+        skip_bad: bool | None,
     ) -> tuple[list[tuple[str, ...]], str]:
         """The rows to evaluate on, and what a reader of the scores should know if the run has seen them."""
         own, is_alike = self.settings.data, self._is_like_training(paths)

@@ -46,7 +46,7 @@ from regard.settings import merge_tables, require_table
 from regard.tasks.capabilities import RolloutTask
 from regard.tasks.choices import ChoiceContext
 from regard.tasks.detection import readable_rows
-from regard.tasks.registry import detect_task, find_task, make_task
+from regard.tasks.registry import find_task, make_task, recognize
 from regard.tasks.task import SelectionScore, Task
 from regard.tasks.text import TextSettings
 from regard.training.checkpoints import checkpoint_paths, load_checkpoint, save_checkpoint, write_tensors
@@ -118,7 +118,7 @@ def train(
     baseline: bool = True,
     ladder: float | bool | None = None,
     thresholdout: float | bool | None = None,
-    skip_bad: bool = False,
+    skip_bad: bool | None = None,
     auto_batch: bool = True,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -126,6 +126,7 @@ def train(
     show_progress: bool = True,
     on_evaluation: OnEvaluation | None = None,
     num_processes: int = 1,
+    tensor_parallel: int | None = None,
 ) -> Run:
     """Train a model on a file of rows, running text or images, and write a run folder.
 
@@ -150,7 +151,7 @@ def train(
         ladder: Show and use only scores that a Ladder with this step releases, so that the certificate holds although
             scores decide what is tried next; True chooses the step. Nothing else about validation rows is reported.
         thresholdout: The same by Thresholdout with this threshold.
-        skip_bad: Skip rows that cannot be read, however many there are; by default at most 5 % of the rows.
+        skip_bad: Skip rows that cannot be read, however many (True), or none of them; unset, at most 5 %.
         auto_batch: Split batches that do not fit into memory.
         settings: Any setting, nested as in `run.toml`; the arguments above take precedence.
         resume: Resume the run in `out`.
@@ -159,6 +160,7 @@ def train(
         on_evaluation: Called with the step and the validation loss of each evaluation; an exception ends training.
         num_processes: Train in so many processes of this machine, which share each batch: one for each GPU, or with a
             part of the CPU's cores each. Processes that torchrun has started share it in any case.
+        tensor_parallel: So many of the processes share the layers of each model.
     """
     if num_processes != 1:
         given = {name: value for name, value in locals().items() if name not in ("num_processes", "on_evaluation")}
@@ -178,7 +180,7 @@ def train(
                 "encoding": encoding,
                 "valid": as_list(valid),
                 "test": as_list(test),
-                "skip_bad": skip_bad or None,
+                "skip_bad": skip_bad,
             },
             train={
                 "minutes": None if minutes is None else float(minutes),
@@ -187,6 +189,7 @@ def train(
                 "seed": seed,
                 "device": device,
                 "baseline": None if baseline else False,
+                "tensor_parallel": tensor_parallel,
                 "ladder": read_step(ladder),
                 "thresholdout": read_step(thresholdout),
                 "auto_batch": None if auto_batch else False,
@@ -331,8 +334,11 @@ def with_task(values: Mapping[str, Any], rows: Rows | None = None) -> dict[str, 
         config = DataConfig.read(values.get("data", {}), section="data")
         preset = values.get("preset")
         kind = None if not preset else read_model_config(find_preset(str(preset))[1]).input_kind
-        given["name"], reason = detect_task(config, rows, given=given, input_kind=kind)
-        log_info(f"task {given['name']}, by the data: {reason}")
+        given["name"], found = recognize(config, rows, given=given, input_kind=kind)
+        log_info(f"task {given['name']}, by the data: {found.reason}")
+        given = {**found.settings, **given}
+        if found.columns:
+            values = merge_tables(values, {"data": {"columns": list(found.columns)}})
     return {**values, "task": given}
 
 

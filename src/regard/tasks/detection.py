@@ -14,10 +14,12 @@ from regard.data.builtin import find_builtin
 from regard.data.formats.cells import decimal_marks, parse_timestamp
 from regard.data.formats.coco import is_coco
 from regard.data.formats.columns import find_column
+from regard.data.formats.conll import is_tagged_file
 from regard.data.formats.files import format_suffix, uncompressed_name
 from regard.data.formats.images import has_labeled_images, is_image
 from regard.data.formats.layouts import FORMAT_OF_SUFFIX, FORMATS_OF_CELLS
 from regard.data.formats.messages import format_column, format_names
+from regard.data.formats.squad import question_format
 from regard.data.formats.summary import ColumnSummary, SourceSummary, describe, describe_rows
 from regard.data.formats.trees import TREE_SUFFIXES, is_tree, is_tree_file
 from regard.data.settings import DataConfig
@@ -25,14 +27,6 @@ from regard.data.sources import NamedRows, Rows, is_builtin, open_source
 from regard.data.splits.plan import key_column
 from regard.data.text_sources import open_texts
 from regard.errors import ConfigError, DataError
-
-LABEL_COLUMNS = ("label", "labels", "class", "category", "sentiment", "intent", "topic", "gold_label", "polarity",
-                 "is_duplicate")  # fmt: skip
-PAIR_COLUMNS = (
-    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2"),
-    ("text_a", "text_b"), ("sentence_a", "sentence_b"), ("question", "sentence"), ("question", "passage"),
-)  # fmt: skip
-"""What the two texts of a pair are called, where a table has names for them."""
 
 _PAIR = ("source", "target")
 _SAMPLE_ROWS, _FEWEST_LABELED, _FEW = 1_000, 20, 10
@@ -58,6 +52,10 @@ class DetectionSummary:
     lists: tuple[str, ...] = ()
     """Names of the fields of JSON lines whose values are lists."""
     has_label_separator: bool = False
+    is_squad: bool = False
+    """Whether a JSON file has questions in SQuAD's form."""
+    is_tagged: bool = False
+    """Whether each line of a file is a word with its tags, and blank lines separate sentences."""
     is_builtin: bool = False
     is_plain_text: bool = False
     is_image_folder: bool = False
@@ -164,12 +162,20 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         return DetectionSummary(name, suffix, is_coco=True)
     if FORMAT_OF_SUFFIX.get(suffix) == "fasta":
         return DetectionSummary(name, suffix, is_plain_text=True)
-    if suffix in (".json", ".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
+    if (
+        suffix == ".json"
+        and config.format is None
+        and question_format(Path(config.train[0]), config.encoding) == "squad"
+    ):
+        return DetectionSummary(name, suffix, named, columns_given=num_given, is_squad=True)
+    if suffix in (".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
         return DetectionSummary(name, suffix, named, columns_given=num_given)
     if len(config.train) == 1 and _is_file_of_trees(config, suffix):
         return DetectionSummary(name, suffix, has_trees=True)
+    if len(config.train) == 1 and config.format is None and _is_file_of_tags(config, suffix):
+        return DetectionSummary(name, suffix, is_tagged=True)
     lists: tuple[str, ...] = ()
-    if suffix in (".jsonl", ".ndjson", ".parquet", ".pq") and not named:
+    if suffix in (".json", ".jsonl", ".ndjson", ".parquet", ".pq") and not named:
         described = describe(config.train[0], format=config.format, encoding=config.encoding)
         lists = described.lists
         if lists and (len(described.columns) < len(_PAIR) or (len(lists) > 1 and not _has_text(described))):
@@ -217,6 +223,17 @@ def _is_file_of_trees(config: DataConfig, suffix: str) -> bool:
         return is_tree_file(path, config.encoding)
     except DataError:  # of a file that cannot be read; what reads it next reports it
         return suffix in TREE_SUFFIXES
+
+
+def _is_file_of_tags(config: DataConfig, suffix: str) -> bool:
+    """Whether a file of lines has tagged words; a table by its suffix is not read, unless tabs separate its columns."""
+    path = Path(config.train[0])
+    if not path.is_file() or (suffix in FORMAT_OF_SUFFIX and FORMAT_OF_SUFFIX[suffix] != "tsv"):
+        return False
+    try:
+        return is_tagged_file(path, config.encoding)
+    except DataError:  # of a file that cannot be read; what reads it next reports it
+        return False
 
 
 def _describe_memory(config: DataConfig, rows: Rows, has_separator: bool) -> DetectionSummary:

@@ -11,7 +11,7 @@ Dimensions: `batch` images, `channels`, `height` and `width` of each, `labels` c
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -364,12 +364,15 @@ class ResidentImages:
         self._store = store
         self._pixels: UInt8[Tensor, "images channels height width"] | None = None
 
-    @torch.compiler.disable
-    def pixels(self, rows: Int[Tensor, " batch"]) -> UInt8[Tensor, "batch channels height width"]:
-        """Returns the pixels of the images at `rows`, on their device."""
-        if self._pixels is None or self._pixels.device != rows.device:
-            self._pixels = torch.from_numpy(self._store.pixels(slice(None)).copy()).to(rows.device)
-        return self._pixels.index_select(0, rows)
+    def on(self, device: torch.device) -> UInt8[Tensor, "images channels height width"]:
+        """The pixels of all images, on a device."""
+        if self._pixels is None or self._pixels.device != device:
+            self._pixels = torch.from_numpy(self._store.pixels(slice(None)).copy()).to(device)
+        return self._pixels
+
+    def at(self, rows: Int[Tensor, " batch"]) -> UInt8[Tensor, "batch channels height width"]:
+        """The pixels of the images at `rows`, on their device."""
+        return self.on(rows.device).index_select(0, rows)
 
 
 @dataclass(frozen=True)
@@ -401,13 +404,20 @@ class ImageBatch(TensorBatch):
     """Which of the `resident` images these are."""
     resident: ResidentImages | None = None
 
+    def with_tensors(self, tensors: Sequence[Tensor | None]) -> Self:
+        """The same batch with other tensors, and its resident images on their device."""
+        found = super().with_tensors(tensors)
+        if found.resident is not None and found.rows is not None:
+            found.resident.on(found.rows.device)  # before the loss, which may be compiled
+        return found
+
     def images(self) -> UInt8[Tensor, "batch channels height width"]:
         """The pixels, on the device of the batch."""
         if self.pixels is not None:
             return self.pixels
         assert self.resident is not None, "without pixels, images are resident"
         assert self.rows is not None, "without pixels, rows are given"
-        return self.resident.pixels(self.rows)
+        return self.resident.at(self.rows)
 
 
 class ImageBatches:

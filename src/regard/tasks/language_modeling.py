@@ -211,7 +211,7 @@ class RunningTextTask(TextTask[RunningTextSettingsT]):
         found = [(text,) for text in source.train.documents()]
         for table in source.train.tables:
             if table.bad_rows.total:
-                log_warning(f"{table.bad_rows}; they are skipped")
+                log_warning(f"skipped: {table.bad_rows}")
         return found, source.content_hash()
 
     @classmethod

@@ -8,7 +8,7 @@ from regard.errors import ConfigError, UnknownTaskError
 from regard.models.family import InputKind, ModelConfig
 from regard.registry import Registry
 from regard.tasks.detection import DetectionSummary, describe_source
-from regard.tasks.task import Task, TaskSettings
+from regard.tasks.task import Detection, Task, TaskSettings
 
 TASKS: Registry[type[Task[Any]]] = Registry(
     "regard.tasks", "task", members=("name", "description", "Settings", "codec_types", "store_columns", "metrics")
@@ -61,7 +61,19 @@ def detect_task(
     given: dict[str, Any] | None = None,
     input_kind: InputKind | None = None,
 ) -> tuple[str, str]:
-    """The name of the task that recognizes a source with the highest confidence, and the reason.
+    """The name of the task that recognizes a source with the highest confidence, and the reason."""
+    name, found = recognize(config, rows, given=given, input_kind=input_kind)
+    return name, found.reason
+
+
+def recognize(
+    config: DataConfig,
+    rows: Rows | None = None,
+    *,
+    given: dict[str, Any] | None = None,
+    input_kind: InputKind | None = None,
+) -> tuple[str, Detection]:
+    """The name of the task that recognizes a source with the highest confidence, with the columns that it needs.
 
     Args:
         config: Where the data is.
@@ -74,7 +86,7 @@ def detect_task(
     """
     summary = describe_source(config, rows, given or {})
     found = [
-        (task.input_kind == input_kind, detection.confidence, task.name, detection.reason)
+        (task.input_kind == input_kind, detection.confidence, task.name, detection)
         for task in TASKS
         if (detection := task.detect(summary))
     ]
@@ -83,8 +95,8 @@ def detect_task(
             f"{_describe(summary)}; no task recognizes this: name the columns of an input and a target, and one of "
             f"{', '.join(_tasks_of_tables())}{_describe_numbers(summary)}"
         )
-    *_, name, reason = max(found)
-    return name, reason
+    *_, name, detection = max(found, key=lambda each: each[:3])
+    return name, detection
 
 
 def _describe(summary: DetectionSummary) -> str:

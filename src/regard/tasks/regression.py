@@ -33,7 +33,8 @@ from regard.evaluation.scores import Score
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, SequenceClassifier
 from regard.tasks.content import ExportSpec, Prediction
-from regard.tasks.detection import LABEL_COLUMNS, DetectionSummary
+from regard.tasks.detection import DetectionSummary
+from regard.tasks.labeled_columns import LABEL_COLUMNS, find_texts
 from regard.tasks.task import PLAIN, Detection, EvaluationData, ImportedCodecs, Likelihoods, Objective, to_device
 from regard.tasks.text import TextBatch, make_text_batch
 from regard.tasks.text_classification import LabeledTextSettings, LabeledTextTask
@@ -76,7 +77,12 @@ class Regression(LabeledTextTask[RegressionSettings]):
             return None
         numbers = f"{target.num_distinct:,} distinct values from {min(target.numbers):g} to {max(target.numbers):g}"
         is_label = target.has_fractions and target.plain_name in LABEL_COLUMNS
-        return Detection(f"numbers in {format_column(target.name)}, {numbers}", confidence=0.7 if is_label else 0.55)
+        columns: tuple[str, ...] = ()
+        if not summary.columns_given and (summary.names or summary.suffix):
+            columns = (*find_texts(summary.columns, [target], has_names=bool(summary.names)), target.name)
+        return Detection(
+            f"numbers in {format_column(target.name)}, {numbers}", 0.7 if is_label else 0.55, columns=columns
+        )
 
     def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
         source = super().open(config, rows)

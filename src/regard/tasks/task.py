@@ -67,6 +67,10 @@ class Detection:
     reason: str
     confidence: float = 0.5
     """From 0 to 1: the task with the highest confidence is chosen."""
+    columns: tuple[str, ...] = ()
+    """The columns that the task needs, by name or by position; none where their order or names determine them."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the task that the data requires, where the user has not set them."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +287,7 @@ class Task(Generic[TaskSettingsT]):
             log_info(inferred)
         found = [row.values for row in source.train]
         if source.train.bad_rows.total:
-            log_warning(f"{source.train.bad_rows}; they are skipped")
+            log_warning(f"skipped: {source.train.bad_rows}")
         return found, source.content_hash()
 
     @property

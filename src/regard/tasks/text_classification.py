@@ -40,7 +40,8 @@ from regard.nn.losses import IGNORED, contrastive_losses
 from regard.tasks.capabilities import LabeledVectors
 from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
 from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
-from regard.tasks.detection import LABEL_COLUMNS, PAIR_COLUMNS, DetectionSummary
+from regard.tasks.detection import DetectionSummary
+from regard.tasks.labeled_columns import LABEL_COLUMNS, PAIR_COLUMNS, find_labeled_columns
 from regard.tasks.task import (
     PLAIN,
     Detection,
@@ -237,6 +238,10 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
+        if not summary.columns_given and not summary.lists and not summary.has_images:
+            found = find_labeled_columns(summary.columns, has_names=bool(summary.names))
+            if found is not None:
+                return Detection(str(found), 0.6 if found.is_named else 0.5, columns=found.columns)
         if summary.num_columns not in (2, 3) or summary.has_images or summary.is_series or summary.is_table_of_numbers:
             return None
         if summary.sample and summary.has_decimals(0):

@@ -194,7 +194,12 @@ def test_bad_json_lines_are_named(tmp_path: Path, line: str, fault: str):
         ("a.txt", "a O\n", {"columns": ["1", "3"]}, "a.txt has no column 3; it has 2 columns"),
         ("a.conllu", CONLLU, {"columns": ["form", "pos"]}, "a.conllu has no column 'pos'; it has id, form, lemma"),
         ("a.txt", "a O\n", {"columns": ["1"]}, "columns must be two, of words and of tags, got ['1']"),
-        ("a.txt", "a O\n", {"format": "conll"}, "format must be one of columns, conllu, jsonl, got 'conll'"),
+        (
+            "a.txt",
+            "a O\n",
+            {"format": "conll"},
+            "format must be one of columns, conllu, jsonl, csv, tsv, xlsx, parquet, got 'conll'",
+        ),
         ("a.jsonl", '{"text": ["a"], "tags": ["O"]}', {}, "no list called words or tokens; it has text, tags"),
         ("a.jsonl", '{"text": "a"}', {}, "a.jsonl has no list called words or tokens; it has no lists"),
         ("a.jsonl", "a O\n", {}, "a.jsonl is not JSON lines"),

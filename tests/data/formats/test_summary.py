@@ -184,7 +184,7 @@ def test_rows_in_memory():
         ("none.tsv", None, "there is no file .*none.tsv; built-in data sets: answers, dates"),
         ("empty.csv", "", "is empty"),
         ("blank.tsv", "\n\n", "has nothing but blank lines"),
-        ("a.json", "[1]", "neither SQuAD's JSON nor JSON lines"),
+        ("a.json", "1", "neither SQuAD's JSON nor JSON lines"),
         ("a.jsonl", "a\n", "is not JSON lines"),
         ("a.parquet", "a\n", "is not Parquet"),
         ("a.xml", "<reviews/>", "is not a SemEval file"),

@@ -246,7 +246,7 @@ def test_a_cell_that_is_a_digit_does_not_make_a_header(tmp_path: Path):
         ("p.txt", "a\nb\n", None, "p.txt has 1 column, but 2 are needed (source, target): "
          "separate columns by tabs, or give one aligned file for each"),
         ("p.jsonl", '{"text": "a"}\n', None, "p.jsonl has 1 column (text), but 2 are needed (source, target)"),
-        ("p.json", '[\n {\n  "a": "b"\n }\n]', None,
+        ("p.json", '{\n  "a": "b"\n }\n', None,
          "p.json is not JSON lines: none of its first lines is an object, as {...} on one line"),
     ],
 )  # fmt: skip

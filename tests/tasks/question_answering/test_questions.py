@@ -123,7 +123,7 @@ def test_files_and_rows_in_memory_give_the_same_rows(tmp_path):
 )
 def test_invalid_rows_are_errors(row, message):
     with pytest.raises(BadRowsError, match=f"{message}.*: row 91"):
-        tiny("question-answering", [*question_rows(), row], tokenizer="words")
+        tiny("question-answering", [*question_rows(), row], tokenizer="words", data={"skip_bad": False})
 
 
 def test_invalid_questions_of_a_file_are_counted(tmp_path):

@@ -73,7 +73,7 @@ def test_each_token_has_the_form_of_its_word():
 )
 def test_invalid_rows_are_errors(rows, error, message):
     with pytest.raises(error, match=message):
-        tiny("token-classification", rows, tokenizer="characters")
+        tiny("token-classification", rows, tokenizer="characters", data={"skip_bad": False})
 
 
 def test_files_lists_and_joined_texts_give_the_same_rows(tmp_path):

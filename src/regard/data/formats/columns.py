@@ -89,7 +89,8 @@ def find_names(rows: Sequence[Sequence[str]], options: ReadOptions, *, where: st
             if not is_position(name):
                 reason = f"its first row is not a header: {format_names(first)}"
                 raise DataError(f"{where} has no column {name!r}; {reason}{closest_name(name, first)}")
-    return ColumnNames(names, has_header, options.header is None and not is_named)
+    is_inferred = options.header is None and (not is_named or looks_like_header(rows))
+    return ColumnNames(names, has_header, is_inferred)
 
 
 def index_columns(found: ColumnNames, rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
@@ -219,6 +220,21 @@ def _has_space(text: str) -> bool:
 def is_identifier(name: str) -> bool:
     """Whether a column has the name of one that identifies rows, such as `id`."""
     return _plain_name(name) in _IDENTIFIERS.split()
+
+
+def is_language(name: str) -> bool:
+    """Whether a column has the name or the code of a language.
+
+    >>> [is_language(name) for name in ("de", "en_US", "German", "text")]
+    [True, True, True, False]
+    """
+    tag = _LANGUAGE_TAG.fullmatch(name)
+    return name.lower() in _LANGUAGE_NAMES.split() or (tag is not None and tag[1].lower() in _LANGUAGES)
+
+
+def text_names() -> Sequence[str]:
+    """Common names of a column of text, likeliest first."""
+    return _SYNONYMS["text"].split()
 
 
 def find_column(wanted: str, names: Sequence[str], *, where: str) -> int | None:

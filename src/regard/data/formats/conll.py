@@ -1,9 +1,10 @@
-"""Sentences with a tag for each word: the columns of CoNLL, CoNLL-U, or JSON lines.
+"""Sentences with a tag for each word: the columns of CoNLL, CoNLL-U, JSON, or tables.
 
 In columns, each line is a word with its annotations, separated by tabs or spaces, and a blank line ends the sentence.
 `-DOCSTART-` lines, which mark the beginning of a document, are skipped. CoNLL-U has ten columns; its comments,
-multiword ranges (`1-2`) and empty nodes (`1.1`) are skipped. In JSON lines a sentence is an object with a list of words
-and a list of tags.
+multiword ranges (`1-2`) and empty nodes (`1.1`) are skipped. In JSON and in Parquet a sentence is an object with a list
+of words and a list of tags. In CSV, TSV and Excel a row is a word, and a column has the number of its sentence, which
+may be empty but for the first word; or a row is a sentence, and its tags are a list in brackets, as pandas writes it.
 
 Tjong Kim Sang and Buchholz, "Introduction to the CoNLL-2000 Shared Task: Chunking" (2000).
 https://aclanthology.org/W00-0726
@@ -12,13 +13,14 @@ CoNLL-U: https://universaldependencies.org/format.html
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from regard.data.formats.cells import as_text, value_kind
-from regard.data.formats.columns import choose_columns
+from regard.data.formats.columns import choose_columns, require_column
 from regard.data.formats.files import (
     AnyPath,
     describe_encoding,
@@ -27,21 +29,46 @@ from regard.data.formats.files import (
     iter_lines,
     sample_lines,
 )
-from regard.data.formats.json_lines import decode_object, list_fields, sample_objects
-from regard.data.formats.layouts import positions
+from regard.data.formats.json_lines import (
+    decode_object,
+    iter_json_lines,
+    list_fields,
+    sample_json_lines,
+    sample_objects,
+)
+from regard.data.formats.layouts import BLANK, FORMAT_OF_SUFFIX, TABLE_FORMATS, Layout, ReadOptions, Record, positions
 from regard.data.formats.messages import format_column, format_count, format_names
+from regard.data.formats.parquet import parquet_objects
+from regard.data.formats.tables import file_layout
 from regard.errors import ConfigError, DataError
 
-TAG_FORMATS = {"columns": "columns", "conllu": "CoNLL-U", "jsonl": "JSON lines"}
+_TABLES = ("csv", "tsv", "xlsx", "parquet")
+
+TAG_FORMATS = {
+    "columns": "columns",
+    "conllu": "CoNLL-U",
+    "jsonl": "JSON lines",
+    **{name: TABLE_FORMATS[name] for name in _TABLES},
+}
 """The formats of tagged sentences, and their names in messages."""
 
 TAG_ROLES = ("words", "tags")
 """The values that each sentence must have."""
 
-_SUFFIXES = {".conllu": "conllu", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+_SUFFIXES = {
+    ".conllu": "conllu", **{suffix: name for suffix, name in FORMAT_OF_SUFFIX.items() if name in ("jsonl", *_TABLES)},
+}  # fmt: skip
 _CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _WORD_FIELDS = ("words", "tokens")
 _TAG_FIELDS = ("tags", "ner_tags", "labels", "pos_tags", "chunk_tags", "upos")
+_SENTENCE_NAMES = ("sentence #", "sentence_id", "sentence_idx", "sentence_number", "sent_id", "sentence", "sent")
+_WORD_NAMES = ("word", "token", *_WORD_FIELDS)
+_TEXT_NAMES = (*_WORD_FIELDS, "sentence", "text")
+_TAG_NAMES = ("tag", "ner", "ner_tag", "label", "pos", *_TAG_FIELDS)
+_LIST_ITEM = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^\s,'"]+)""")
+_MIN_SENTENCES, _MIN_WORDS, _MOST_COLUMNS, _WORDS_PER_TAG, _NEARLY_ALL = 3, 2.0, 14, 4, 0.95
+"""By which a file without a known suffix is recognized: sentences, words of each on average, columns, words for each
+distinct tag, and the share of lines with as many columns as most."""
 _DOCUMENT_START = "-DOCSTART-"
 _STARTS = re.compile(r"-DOCSTART-|#\s*newdoc\b")
 _SPACES = re.compile(r"[ \t]+")
@@ -93,15 +120,64 @@ def open_tagged(
         raise ConfigError(f"format must be one of {', '.join(TAG_FORMATS)}, got {format!r}")
     if columns is not None and (isinstance(columns, str) or len(columns) != 2):
         raise ConfigError(f"columns must be two, of words and of tags, got {columns!r}")
-    inferred = describe_encoding([path], encoding)
-    encoding = encoding or file_encoding(path)
-    sample = sample_lines(path, _SAMPLE_LINES, encoding=encoding)
-    format = format or _SUFFIXES.get(format_suffix(path)) or _infer_format(sample)
+    format = format or _SUFFIXES.get(format_suffix(path))
+    is_binary = format in ("parquet", "xlsx")
+    inferred = [] if is_binary else describe_encoding([path], encoding)
+    encoding = "utf-8" if is_binary else encoding or file_encoding(path)
+    options = ReadOptions(roles=TAG_ROLES, format=format, encoding=encoding)
+    if format == "tsv" and _find_tagged_columns(file_layout(path, options)) is None:
+        format = "columns"
     if format == "jsonl":
-        found = _open_jsonl(path, sample, columns, encoding)
+        found = _open_jsonl(path, columns, encoding)
+    elif format == "parquet":
+        found = _open_parquet(path, columns)
+    elif format in _TABLES:
+        found = _open_cells(path, columns, options)
     else:
-        found = _open_columns(path, sample, columns, encoding, is_conllu=format == "conllu")
+        sample = sample_lines(path, _SAMPLE_LINES, encoding=encoding)
+        format = format or _infer_format(sample)
+        if format == "jsonl":
+            found = _open_jsonl(path, columns, encoding)
+        else:
+            found = _open_columns(path, sample, columns, encoding, is_conllu=format == "conllu")
     return replace(found, inferred=[*inferred, *found.inferred])
+
+
+def is_tagged_file(path: AnyPath, encoding: str | None = None) -> bool:
+    """Whether lines are words with tags, by their columns, of which the last has few values, and by blank lines."""
+    sample = sample_lines(path, _SAMPLE_LINES, encoding=encoding)
+    full = [line for line in sample if not _is_blank(line) and not line.startswith(("#", _DOCUMENT_START))]
+    has_tabs = 2 * sum("\t" in line for line in full) > len(full)
+    cells = list(map(_Lines(width=0, has_tabs=has_tabs, is_conllu=False).cells, full))
+    width, count = Counter(map(len, cells)).most_common(1)[0] if cells else (0, 0)
+    starts = [line for before, line in zip(["", *sample], sample, strict=False) if _is_blank(before) and line in full]
+    is_regular = 1 < width <= _MOST_COLUMNS and count >= _NEARLY_ALL * len(full)
+    has_sentences = len(starts) >= _MIN_SENTENCES and len(full) >= _MIN_WORDS * len(starts)
+    return is_regular and has_sentences and len({row[-1] for row in cells}) * _WORDS_PER_TAG <= len(full)
+
+
+def tagged_columns(columns: Mapping[str, Sequence[str]]) -> tuple[str, ...] | None:
+    """Of a table the columns of sentences, words and tags, or of words and lists of tags; None if it has none.
+
+    >>> tagged_columns({"Sentence #": ["1", "", ""], "Word": ["Ada", "sang", "."], "Tag": ["B-PER", "O", "O"]})
+    ('Sentence #', 'Word', 'Tag')
+    """
+    plain = {name.strip().lower(): name for name in columns}
+    sentence, word, text, tag = (
+        next((plain[name] for name in names if name in plain), None)
+        for names in (
+            _SENTENCE_NAMES,
+            _WORD_NAMES,
+            _TEXT_NAMES,
+            reversed(_TAG_NAMES) if "tags" in plain else _TAG_NAMES,
+        )
+    )
+    if tag is None:
+        return None
+    if sentence is not None and word is not None and not any(" " in cell.strip() for cell in columns[word]):
+        return sentence, word, tag
+    is_list = all(cell.strip().startswith("[") and cell.strip().endswith("]") for cell in columns[tag])
+    return (text, tag) if text is not None and is_list and columns[tag] else None
 
 
 def document_starts(path: AnyPath, encoding: str | None = None) -> list[int]:
@@ -219,8 +295,8 @@ def _fault(cells: list[str], width: int, word: int, tag: int) -> str:
     return "" if cells[tag].strip() else "an empty tag"
 
 
-def _open_jsonl(path: Path, sample: Sequence[str], wanted: Sequence[str] | None, encoding: str) -> TaggedSentences:
-    lists = list_fields(sample_objects(path, sample))
+def _open_jsonl(path: Path, wanted: Sequence[str] | None, encoding: str) -> TaggedSentences:
+    lists = list_fields(sample_objects(path, sample_json_lines(path, _SAMPLE_LINES, encoding=encoding)))
     if wanted is None:
         word, tag = _known(lists, _WORD_FIELDS, path), _known(lists, _TAG_FIELDS, path)
     else:
@@ -234,6 +310,98 @@ def _open_jsonl(path: Path, sample: Sequence[str], wanted: Sequence[str] | None,
     )
 
 
+def _open_parquet(path: Path, wanted: Sequence[str] | None) -> TaggedSentences:
+    lists = list_fields(islice(parquet_objects(path), _SAMPLE_LINES))
+    if wanted is None:
+        word, tag = _known(lists, _WORD_FIELDS, path), _known(lists, _TAG_FIELDS, path)
+    else:
+        word, tag = (lists[place] for place in choose_columns(lists, wanted, TAG_ROLES, where=path.name))
+    return TaggedSentences(
+        path=path,
+        format="parquet",
+        columns=(word, tag),
+        inferred=_describe_inference(path, TAG_FORMATS["parquet"], lists, (word, tag)) if wanted is None else [],
+        read=lambda: (
+            (number, *_as_sentence(row[word], row[tag])) for number, row in enumerate(parquet_objects(path), 1)
+        ),
+    )
+
+
+def _open_cells(path: Path, wanted: Sequence[str] | None, options: ReadOptions) -> TaggedSentences:
+    """The sentences of a table of cells."""
+    layout = file_layout(path, options)
+    found = _find_tagged_columns(layout)
+    if wanted is not None:
+        places = [require_column(name, layout.names, where=path.name) for name in wanted]
+        starts = found[:-2] if found else ()
+        found = (*starts, *(layout.names[place] for place in places))
+    if found is None:
+        raise DataError(
+            f"{path.name} has no columns of words and tags: it needs a column for the sentence of each word, or lists "
+            f"of tags; it has {format_names(layout.names)}"
+        )
+    picks = [layout.names.index(name) for name in found]
+    read = _read_words if len(picks) > len(TAG_ROLES) else _read_sentences
+    return TaggedSentences(
+        path=path,
+        format=layout.format,
+        columns=(found[-2], found[-1]),
+        inferred=_describe_inference(path, layout.label, layout.names, found[-2:]) if wanted is None else [],
+        read=lambda: read(layout.read(picks)),
+    )
+
+
+def _find_tagged_columns(layout: Layout) -> tuple[str, ...] | None:
+    sample = [values for _, values, fault in islice(layout.read(range(len(layout.names))), _SAMPLE_LINES) if not fault]
+    cells = zip(*sample, strict=True) if sample else [()] * len(layout.names)
+    return tagged_columns(dict(zip(layout.names, cells, strict=True))) if layout.has_names else None
+
+
+def _read_words(records: Iterable[Record]) -> Iterator[TaggedRecord]:
+    """Sentences of rows with a word each, which begin where the number of the sentence changes."""
+    current, start, fault = "", 0, ""
+    rows: list[tuple[str, str]] = []
+    for line, values, wrong in records:
+        if wrong == BLANK:
+            continue
+        number, word, tag = (cell.strip() for cell in values) if not wrong else ("", "", "")
+        if number and number != current:
+            if rows or fault:
+                yield start, *_tagged(rows, fault)
+            current, start, rows, fault = number, line, [], ""
+        rows.append((word, tag))
+        fault = fault or wrong
+    if rows or fault:
+        yield start, *_tagged(rows, fault)
+
+
+def _tagged(rows: Sequence[tuple[str, str]], fault: str) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    return ((), (), fault) if fault else _as_sentence([word for word, _ in rows], [tag for _, tag in rows])
+
+
+def _read_sentences(records: Iterable[Record]) -> Iterator[TaggedRecord]:
+    """Sentences of rows with the words and the tags of each, as lists in brackets or separated by spaces."""
+    for line, values, fault in records:
+        if fault == BLANK:
+            continue
+        if fault:
+            yield line, (), (), fault
+        else:
+            yield line, *_as_sentence(*map(_items, values))
+
+
+def _items(cell: str) -> list[str]:
+    """The items of a list as pandas writes it, or the words of a text.
+
+    >>> _items("['O', 'B-PER']"), _items("Ada sang")
+    (['O', 'B-PER'], ['Ada', 'sang'])
+    """
+    cell = cell.strip()
+    if not (cell.startswith("[") and cell.endswith("]")):
+        return cell.split()
+    return [next(filter(None, groups)) for groups in _LIST_ITEM.findall(cell[1:-1]) if any(groups)]
+
+
 def _known(lists: Sequence[str], known: Sequence[str], path: Path) -> str:
     """The field with one of the known names."""
     for name in known:
@@ -244,7 +412,7 @@ def _known(lists: Sequence[str], known: Sequence[str], path: Path) -> str:
 
 
 def _read_jsonl(path: Path, encoding: str, *, word: str, tag: str) -> Iterator[TaggedRecord]:
-    for number, line in enumerate(iter_lines(path, encoding=encoding), 1):
+    for number, line in enumerate(iter_json_lines(path, encoding=encoding), 1):
         if _is_blank(line):
             continue
         record = decode_object(line)

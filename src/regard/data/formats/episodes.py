@@ -27,7 +27,8 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 
-from regard.data.formats.files import AnyPath, as_paths, check_archive, check_file, format_suffix, iter_lines
+from regard.data.formats.files import AnyPath, as_paths, check_archive, check_file, format_suffix
+from regard.data.formats.json_lines import iter_json_lines
 from regard.data.formats.layouts import BLANK, Record
 from regard.data.formats.messages import format_count, format_names
 from regard.data.formats.tables import Table
@@ -146,7 +147,7 @@ def _read_files(paths: Iterable[Path], encoding: str | None) -> Iterator[Record]
     for path in paths:
         is_array = format_suffix(path) == ".npz"
         yield from _read_records(
-            enumerate(_array_episodes(path) if is_array else iter_lines(path, encoding=encoding), 1)
+            enumerate(_array_episodes(path) if is_array else iter_json_lines(path, encoding=encoding), 1)
         )
 
 

@@ -1,18 +1,22 @@
-"""JSON lines: one object on each line.
+"""JSON lines, one object on each line, or a JSON array of objects.
 
 A field is named by its keys separated by dots: `en`, or `translation.en` if the texts are one object deeper, as in
-`{"translation": {"en": "Hello", "de": "Hallo"}}`. A number is read as the text it is written as.
+`{"translation": {"en": "Hello", "de": "Hallo"}}`. A number is read as the text it is written as. JSON lines are read in
+constant memory, an array as a whole.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
 from regard.data.formats.cells import as_text, value_kind
 from regard.data.formats.columns import number_columns
-from regard.data.formats.files import iter_lines, sample_lines
+from regard.data.formats.files import iter_blocks, iter_lines
 from regard.data.formats.layouts import BLANK, TABLE_FORMATS, Layout, ReadOptions, Record
 from regard.errors import DataError
 from regard.files import require_shallow
@@ -21,13 +25,15 @@ Field = tuple[str, ...]
 """The keys of a value: one, or two for an object within an object."""
 
 _SAMPLE_ROWS = 100
+_START = 1 << 16
+_BETWEEN = re.compile(r"[\s,]*")
 
 
 def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_decode: Callable[[str], Any] = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=_reject_constant).decode
+_DECODER = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=_reject_constant)
 
 
 def decode_json(text: str) -> Any:
@@ -36,7 +42,7 @@ def decode_json(text: str) -> Any:
     What is no JSON, or is nested too deeply, is a ValueError.
     """
     require_shallow(text)
-    return _decode(text)
+    return _DECODER.decode(text)
 
 
 def decode_object(line: str) -> dict[str, Any] | None:
@@ -46,6 +52,56 @@ def decode_object(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
+
+
+def is_json_array(path: Path, encoding: str | None = None) -> bool:
+    """Whether a file is one JSON array, and not JSON lines that are lists, by its first characters."""
+    with closing(iter_blocks(path, block_length=_START, encoding=encoding)) as blocks:
+        start = next(blocks, "").lstrip()
+    first, _, others = start.partition("\n")
+    return first.startswith("[") and not (first.rstrip().endswith("]") and others.lstrip().startswith("["))
+
+
+def iter_json_lines(path: Path, *, encoding: str | None = None) -> Generator[str]:
+    """The lines of JSON lines; of an array the text of each element, after blank ones where no element begins.
+
+    Raises:
+        DataError: If the file cannot be read, or if it is an array that is not JSON.
+    """
+    if not is_json_array(path, encoding):
+        yield from iter_lines(path, encoding=encoding)
+        return
+    text = "".join(iter_blocks(path, block_length=_START, encoding=encoding))
+    try:
+        require_shallow(text)
+    except ValueError as error:
+        raise DataError(f"{path.name} is an array that is not JSON: {error}") from None
+    number = line = 1
+    position = before = text.index("[") + 1
+    line += text.count("\n", 0, position)
+    while not text.startswith("]", position := _end_of_match(_BETWEEN, text, position)):
+        line += text.count("\n", before, position)
+        try:
+            _, end = _DECODER.raw_decode(text, position)
+        except ValueError as error:
+            raise DataError(f"{path.name} is an array that is not JSON: line {line:,}: {error}") from None
+        yield from [""] * (line - number)
+        yield text[position:end]
+        number, before, position = max(number, line) + 1, position, end
+
+
+def _end_of_match(pattern: re.Pattern[str], text: str, position: int) -> int:
+    match = pattern.match(text, position)
+    return position if match is None else match.end()
+
+
+def sample_json_lines(path: Path, number: int, *, encoding: str | None = None) -> list[str]:
+    """The first lines that are not blank, or elements of an array."""
+    with closing(iter_json_lines(path, encoding=encoding)) as lines:
+        sample = list(islice((line for line in lines if line and not line.isspace()), number))
+    if not sample:
+        raise DataError(f"{path} has nothing but blank lines")
+    return sample
 
 
 def sample_objects(path: Path, lines: Iterable[str]) -> list[dict[str, Any]]:
@@ -58,7 +114,7 @@ def sample_objects(path: Path, lines: Iterable[str]) -> list[dict[str, Any]]:
 
 def jsonl_layout(path: Path, options: ReadOptions) -> Layout:
     """The layout of a file of JSON lines; its columns are the fields of its first objects."""
-    objects = sample_objects(path, sample_lines(path, _SAMPLE_ROWS, encoding=options.encoding))
+    objects = sample_objects(path, sample_json_lines(path, _SAMPLE_ROWS, encoding=options.encoding))
     fields = fields_of(objects)
     cells = [[text for record in objects if (text := _text_of(record, field)) is not None] for field in fields]
     return Layout(
@@ -71,9 +127,9 @@ def jsonl_layout(path: Path, options: ReadOptions) -> Layout:
     )
 
 
-def _read(path: Path, encoding: str | None, fields: Sequence[Field], picks: Sequence[int]) -> Iterator[Record]:
+def _read(path: Path, encoding: str | None, fields: Sequence[Field], picks: Sequence[int]) -> Generator[Record]:
     chosen = [fields[pick] for pick in picks]
-    for number, line in enumerate(iter_lines(path, encoding=encoding), 1):
+    for number, line in enumerate(iter_json_lines(path, encoding=encoding), 1):
         try:
             record = decode_json(line)
         except ValueError:

@@ -17,7 +17,8 @@ from typing import Any, TextIO
 
 from regard.data.formats.cells import as_text, is_date, is_number, value_kind
 from regard.data.formats.columns import choose_columns, require_column
-from regard.data.formats.files import AnyPath, check_file, format_suffix, iter_lines
+from regard.data.formats.files import AnyPath, check_file, format_suffix
+from regard.data.formats.json_lines import iter_json_lines
 from regard.data.formats.layouts import BLANK, Layout, ReadOptions, positions
 from regard.data.formats.messages import BadRows, format_column, format_count
 from regard.data.formats.parquet import parquet_objects, parquet_schema
@@ -303,7 +304,7 @@ def _layout(path: Path, wanted: Sequence[str] | None, own: Sequence[str], option
 
 
 def _read_json_lines(path: Path, encoding: str | None) -> Records:
-    for number, line in enumerate(iter_lines(path, encoding=encoding), 1):
+    for number, line in enumerate(iter_json_lines(path, encoding=encoding), 1):
         try:
             row = load_json(line)
         except ValueError:

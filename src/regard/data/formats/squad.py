@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from regard.data.formats.columns import find_column
 from regard.data.formats.files import AnyPath, describe_encoding, format_suffix, iter_lines, sample_lines
-from regard.data.formats.json_lines import decode_json, decode_object
+from regard.data.formats.json_lines import decode_json, decode_object, is_json_array, iter_json_lines
 from regard.data.formats.layouts import BLANK, FORMAT_OF_SUFFIX
 from regard.data.formats.messages import format_count, format_names
 from regard.data.formats.tables import Table, open_table
@@ -122,14 +122,13 @@ def question_format(path: Path, encoding: str | None = None) -> str | None:
     suffix = format_suffix(path)
     if suffix in _SUFFIXES:
         return _SUFFIXES[suffix]
+    if suffix == ".json" and is_json_array(path, encoding):
+        return "jsonl"
     sample = sample_lines(path, _SAMPLE_LINES, encoding=encoding)
     first, *others = [line.strip() for line in sample if line.strip()]
     if not first.startswith("{"):
         if suffix == ".json":
-            array = "; write each element of an array on a line of its own" if first.startswith("[") else ""
-            raise DataError(
-                f"{path.name} is neither SQuAD's JSON nor JSON lines: it does not begin with an object{array}"
-            )
+            raise DataError(f"{path.name} is neither SQuAD's JSON nor JSON lines: it does not begin with an object")
         return None
     is_jsonl = first.endswith("}") and (any(line.startswith("{") for line in others) or '"paragraphs"' not in first)
     return "jsonl" if is_jsonl else "squad"
@@ -166,7 +165,7 @@ def _objects(whole: object, key: str, where: str) -> list[dict[str, Any]]:
 
 
 def _read_jsonl(path: Path, encoding: str | None) -> Iterator[QuestionRecord]:
-    for number, line in enumerate(iter_lines(path, encoding=encoding), 1):
+    for number, line in enumerate(iter_json_lines(path, encoding=encoding), 1):
         if not line or line.isspace():
             continue
         name = f"line {number:,}"

@@ -23,7 +23,7 @@ from regard.data.formats.images import (
     images_in_folder,
     is_image,
 )
-from regard.data.formats.json_lines import Field, decode_object, field_name, fields_of, list_fields
+from regard.data.formats.json_lines import Field, decode_object, field_name, fields_of, iter_json_lines, list_fields
 from regard.data.formats.layouts import BLANK, Layout, ReadOptions, positions
 from regard.data.formats.parquet import parquet_objects
 from regard.data.formats.squad import question_format
@@ -293,7 +293,7 @@ def _describe_file(path: Path, options: ReadOptions, kind: SourceKind) -> Source
     layout = file_layout(path, replace(options, format=format))
     if layout.format == "jsonl":
         lines, is_complete = _take(
-            line for line in iter_lines(path, encoding=options.encoding) if line and not line.isspace()
+            line for line in iter_json_lines(path, encoding=options.encoding) if line and not line.isspace()
         )
         found = [record for line in lines if (record := decode_object(line)) is not None]
         num_bad = len(lines) - len(found)

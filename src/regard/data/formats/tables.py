@@ -31,7 +31,7 @@ from regard.data.formats.files import (
     uncompressed_name,
 )
 from regard.data.formats.folders import files_by_split
-from regard.data.formats.json_lines import decode_object, jsonl_layout
+from regard.data.formats.json_lines import decode_object, is_json_array, jsonl_layout
 from regard.data.formats.layouts import (
     BLANK,
     FORMAT_OF_SUFFIX,
@@ -324,7 +324,7 @@ def _infer_format(path: Path, options: ReadOptions) -> str:
     """The format of a file whose name does not determine it."""
     lines = sample_lines(path, _SAMPLE_ROWS, keep_carriage_returns=True, encoding=options.encoding)
     full = [line for line in lines if line and not line.isspace()]
-    if decode_object(full[0]) is not None:
+    if decode_object(full[0]) is not None or (full[0].startswith("[{") and is_json_array(path, options.encoding)):
         return "jsonl"
     if len(options.roles) == 1 and options.columns is None:
         return "lines"  # running text also contains tabs and commas

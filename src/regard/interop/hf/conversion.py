@@ -22,7 +22,7 @@ from regard.interop.model import ImportedModel
 from regard.models.heads import MaskedHead
 from regard.models.transformer import Transformer
 from regard.models.transformer.config import TransformerConfig
-from regard.models.vision import VisionTransformer
+from regard.models.vision import VisionTransformer, VisionTransformerConfig
 from regard.training.checkpoints import weights_of
 
 _VOCABULARY_WEIGHTS = ("embedding.weight", "output.weight", "output.bias")
@@ -109,6 +109,7 @@ def _convert_image_encoder(checkpoint: Checkpoint, architecture: HFArchitecture)
     has_head = bool(stored_names(head["output.weight"], tensors))
     labels = image_labels(hf_config) if has_head else []
     model, image = architecture.read_config(hf_config), image_preprocessing(hf_config, checkpoint.processor)
+    assert isinstance(model, VisionTransformerConfig), "an image encoder has the settings of one"
     with torch.device("meta"):
         shapes = {f"body.{name}": shape for name, shape in _shapes(VisionTransformer(model, image)).items()}
     names = {f"body.{name}": weight for name, weight in architecture.weight_names(hf_config).items()}

@@ -26,7 +26,7 @@ from regard.data.batches import batches_by_length
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.graphs import PARTS, FeatureScales, GraphCodec
 from regard.data.formats.cells import as_text, value_kind
-from regard.data.formats.files import content_hash, describe_encoding, format_suffix, iter_lines
+from regard.data.formats.files import content_hash, describe_encoding, format_suffix
 from regard.data.formats.graphs import (
     DIRECTED,
     FIELDS,
@@ -37,6 +37,7 @@ from regard.data.formats.graphs import (
     parse_graph,
     same_kind,
 )
+from regard.data.formats.json_lines import iter_json_lines
 from regard.data.formats.layouts import BLANK, FORMAT_OF_SUFFIX, Record
 from regard.data.formats.messages import format_count
 from regard.data.formats.summary import ColumnSummary, describe
@@ -371,7 +372,7 @@ def _open_json_lines(
     (path,) = map(Path, paths)
 
     def read() -> Iterator[tuple[int, Any]]:
-        for number, line in enumerate(iter_lines(path, encoding=config.encoding), 1):
+        for number, line in enumerate(iter_json_lines(path, encoding=config.encoding), 1):
             yield number, BLANK if not line or line.isspace() else _decoded(line)
 
     sample = [record for _, record in zip(range(100), (each for _, each in read()), strict=False)]

@@ -130,7 +130,7 @@ class QuestionAnswering(TextTask[QuestionAnsweringSettings]):
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
-        if summary.suffix == ".json" and not summary.is_coco:
+        if summary.is_squad:
             return Detection("a JSON file of questions (SQuAD)", confidence=0.9)
         if summary.has_column("question") and summary.has_column("context"):
             return Detection("columns question and context", confidence=0.9)

@@ -32,7 +32,8 @@ from regard.data.batches import TensorBatch, pad
 from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.labels import describe_unknown
 from regard.data.codecs.text import TextCodec
-from regard.data.formats.messages import format_count
+from regard.data.formats.conll import tagged_columns
+from regard.data.formats.messages import format_count, format_names
 from regard.data.prepare import FitData, Prepared, unknown_label_warnings
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows, Source
@@ -244,6 +245,12 @@ class TokenClassification(TextTask[TokenClassificationSettings]):
     def detect(cls, summary: DetectionSummary) -> Detection | None:
         if summary.suffix in _SUFFIXES:
             return Detection(f"a file of tagged words ({summary.suffix})", confidence=0.95)
+        if summary.is_tagged:
+            return Detection("lines of a word and its tags, and blank lines between sentences", confidence=0.95)
+        found = tagged_columns({column.name: column.cells for column in summary.columns}) if summary.names else None
+        if found is not None and not summary.columns_given and not summary.lists:
+            what = "a word in each row" if len(found) > 2 else "lists of tags"
+            return Detection(f"{what} ({format_names(found)})", confidence=0.9)
         if summary.has_column(*_WORD_COLUMNS) and summary.has_column(*_TAG_COLUMNS):
             return Detection("columns of words and tags", confidence=0.9)
         if summary.has_lists:
