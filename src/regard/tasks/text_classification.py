@@ -62,6 +62,7 @@ from regard.tasks.text import (
     make_text_batch,
     pad_text_batch,
     regularized_tuning,
+    small_batches,
 )
 from regard.text.statistics import TextStatistics, choose_tokenizer
 from regard.text.tokenizer import CONTINUED, Tokenizer
@@ -158,7 +159,8 @@ class LabeledTextTask(TextTask[LabeledTextSettingsT]):
     def defaults(self, context: DefaultsContext) -> Defaults:
         longest = _CHARACTER_NGRAMS if self.settings.tokenizer in ("characters", "bytes") else _WORD_NGRAMS
         values = {"ngrams": 0 if context.is_finetuned else longest}
-        return Defaults(super().defaults(context).train, values, {"pooling": default_pooling(context.model)})
+        train = {**super().defaults(context).train, **small_batches(context)}
+        return Defaults(train, values, {"pooling": default_pooling(context.model)})
 
     def solve(self, model: SequenceClassifier, data: Prepared, *, seconds: float | None = None) -> bool:
         if model.ngrams is None:
