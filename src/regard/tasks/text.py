@@ -42,8 +42,8 @@ _AVERAGED_SHARE, _LONGEST_AVERAGE, _FEWEST_STEPS = 0.4, 500, 200
 """The moving average of fine-tuned weights is over this share of the steps, at most so many; shorter runs have none."""
 _STEPS_WITHOUT_BUDGET, _EPOCHS_WITHOUT_BUDGET = 300, 3.0
 _FEW_TOKENS, _SMALL_BATCH = 1_000_000, 1_024
-"""Fewer tokens are learned in small batches on a GPU, too: ten sets of 30,000 to 250,000 tokens, trained for a minute, had
-better validation scores with 1,024 tokens than with 4,096, by 0.002 to 0.026 (docs/log.md)."""
+"""Fewer tokens are learned in small batches on a GPU, too: of ten sets of 30,000 to 250,000 tokens, each had a better
+validation score after a minute with 1,024 tokens than with 4,096, by 0.002 to 0.026 (docs/log.md)."""
 _TILE = 8
 """The width of a matrix is padded to a multiple of this, as tensor cores need it."""
 
