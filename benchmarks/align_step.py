@@ -1,6 +1,6 @@
 """The time and memory of a step of alignment with LoRA, compared with trl.
 
-    python benchmarks/align_step.py [--device cpu|cuda] [--method dpo] [--seconds 10] [--rounds 1] [--json]
+    python benchmarks/align_step.py [--device cpu|cuda] [--method dpo] [--library NAME] [--seconds 10] [--json]
 
 On a GPU the model has the shape of SmolLM2-135M with random weights, in bfloat16, rank 8 on every linear layer; both
 libraries read the same checkpoint and tokenizer. DPO: 8 pairs of a prompt of 64 tokens and answers of 192 in an
@@ -87,13 +87,14 @@ def make_rows(shape: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def ours(
-    method: str, shape: dict[str, Any], device: str, seconds: float, folder: Path, *, parts: int, checkpointing: bool
-) -> Times:
+    method: str, shape: dict[str, Any], device: str, seconds: float, *, checkpoint: Path, folder: Path, parts: int,
+    checkpointing: bool,
+) -> Times:  # fmt: skip
     import regard
     from regard.data.sources import NamedRows
     from regard.runs.finetune import set_up_finetuning
 
-    regard.import_model(folder, folder / "run")
+    regard.import_model(checkpoint, folder / "run")
     rows = make_rows(shape)
     # A batch is as many rows as fit by their longest text: an answer and its end token.
     parts = min(parts, shape["pairs"]) if method == "dpo" else 1
@@ -137,8 +138,9 @@ def now(device: str) -> float:
 
 
 def trls(
-    method: str, shape: dict[str, Any], device: str, seconds: float, folder: Path, *, parts: int, checkpointing: bool
-) -> Times:
+    method: str, shape: dict[str, Any], device: str, seconds: float, *, checkpoint: Path, folder: Path, parts: int,
+    checkpointing: bool,
+) -> Times:  # fmt: skip
     """Trl's own trainer, whose steps are timed by a callback; it is stopped after the given seconds."""
     import datasets  # pyright: ignore[reportMissingImports]  where it is installed
     import peft
@@ -169,10 +171,10 @@ def trls(
         "logging_strategy": "no", "disable_tqdm": True, "gradient_checkpointing": checkpointing,
     }  # fmt: skip
     lora = peft.LoraConfig(r=RANK, lora_alpha=int(ALPHA), target_modules="all-linear", task_type="CAUSAL_LM")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     table = datasets.Dataset.from_list(make_rows(shape))
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.bfloat16 if device == "cuda" else None
+        checkpoint, dtype=torch.bfloat16 if device == "cuda" else None
     )
     if method == "dpo":
         config = trl.DPOConfig(
@@ -212,14 +214,14 @@ ONLY_DPO = ("regard, at once", "trl, in parts")
 """Which for GRPO, without parts, are the same as others."""
 
 
-def measured(library: str, method: str, options: Any) -> dict[str, float]:
+def measured(library: str, method: str, options: Any, checkpoint: Path) -> dict[str, float]:
     """The median time of a step, and the peak of memory."""
     logging.basicConfig(level=logging.ERROR)
     shape = SHAPES[options.size]
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "model"
-        write_checkpoint(shape, folder)
-        times, peak = CONTENDERS[library](method, shape, options.device, options.seconds, folder)
+        times, peak = CONTENDERS[library](
+            method, shape, options.device, options.seconds, checkpoint=checkpoint, folder=Path(place)
+        )
     ms = [1e3 * time for time in times]
     return {"ms": statistics.median(ms), "fastest_ms": min(ms), "mib": peak / 2**20, "steps": len(times)}
 
@@ -229,18 +231,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--method", choices=METHODS, action="append", help="this method only")
     parser.add_argument("--rounds", type=int, default=1, help="processes of each library")
     parser.add_argument("--out", metavar="FILE", help="write the results as JSON, after each method")
-    parser.add_argument("--only", choices=list(CONTENDERS), help="measure this library in this process, and print JSON")
+    parser.add_argument("--library", choices=list(CONTENDERS), action="append", help="this one only, beside the first")
+    parser.add_argument("--checkpoint", metavar="FOLDER", help="measure one library in this process, and print JSON")
     options = parse(parser, arguments)
     methods = options.method or METHODS
-    if options.only:
-        print(json.dumps(measured(options.only, methods[0], options)))
+    if options.checkpoint:
+        print(json.dumps(measured(options.library[0], methods[0], options, Path(options.checkpoint))))
         return
+    with tempfile.TemporaryDirectory() as place:
+        write_checkpoint(SHAPES[options.size], Path(place))
+        compare(options, methods, Path(place))
+
+
+def compare(options: Any, methods: Sequence[str], checkpoint: Path) -> None:
+    """Measure each library in turns, and print the rows."""
 
     def turn(library: str, method: str) -> dict[str, float]:
         if options.tiny:  # in this process: starting another takes longer than all the rest
-            return measured(library, method, options)
-        command = [sys.executable, __file__, "--only", library, "--method", method, "--device", options.device]
-        command += ["--seconds", str(options.seconds)]
+            return measured(library, method, options, checkpoint)
+        command = [sys.executable, __file__, "--checkpoint", str(checkpoint), "--library", library, "--method", method]
+        command += ["--device", options.device, "--seconds", str(options.seconds)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:  # the others are measured all the same
             print(f"{library}, {method}: {done.stderr[-2_000:]}", file=sys.stderr, flush=True)
@@ -252,6 +262,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for method in methods:
         libraries = [name for name in CONTENDERS if has_trl or not name.startswith("trl")]
         libraries = [name for name in libraries if method == "dpo" or name not in ONLY_DPO]
+        chosen = ["regard", *(options.library or libraries)]
+        libraries = [name for name in libraries if name in chosen]
         turns: dict[str, list[dict[str, float]]] = {name: [] for name in libraries}
         for _ in range(1 if options.tiny else options.rounds):
             for name in libraries:

@@ -7,7 +7,7 @@ of each preset and, at the longest, one with the shape of SmolLM2-135M, in bfloa
 attention by that of windows. Decoding is timed after a context of each length, and the bytes of the cache are counted;
 their ratio is that to the shortest context. The perplexities are those of a small decoder of bytes that is trained for
 the same number of steps with each kind of attention, on FILE, by default the training part of wikitext-2; their
-intervals are over held-out windows. `--work` chooses among the three.
+intervals are over held-out windows. `--work` chooses among the three, `--length` one length of the training steps.
 """
 
 import json
@@ -63,10 +63,11 @@ def settings(size: str, kind: str, name: str) -> dict[str, Any]:
     return {**LLAMA.read_config({**SMOLLM2, "max_position_embeddings": 131_072}).model_dump(), **own}
 
 
-def training(size: str, device: str, rounds: int) -> Rows:
+def training(size: str, device: str, rounds: int, only: int | None = None) -> Rows:
     """Milliseconds of a training step on one sequence, with full attention and with windows, and the peak of memory."""
     results: Rows = []
-    for name, length in ((name, length) for name, lengths in TRAINED[size].items() for length in lengths):
+    pairs = [(name, length) for name, lengths in TRAINED[size].items() for length in lengths]
+    for name, length in (pair for pair in pairs if only in (None, pair[1])):
         seconds, peaks = {}, {}
         for kind in ("full", "window"):
             config = read_model_config(settings(size, kind, name))
@@ -135,13 +136,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--data", metavar="FILE", help="a text file, by default that of wikitext-2")
     parser.add_argument("--work", choices=WORKS, action="append", help="this work only")
+    parser.add_argument("--length", type=int, metavar="N", help="training steps at this length only")
     parser.add_argument("--out", metavar="FILE", help="write the results as JSON")
     options = parse(parser, arguments)
     size, device, works = options.size, options.device, options.work or WORKS
     path = Path(options.data) if options.data else None if options.tiny else TEXT
     found: dict[str, Rows] = {}
     if "training" in works:
-        found["training"] = training(size, device, rounds=1 if options.tiny else 5)
+        found["training"] = training(size, device, rounds=1 if options.tiny else 5, only=options.length)
     if "decoding" in works:
         found["decoding"] = decoding(size, device, rounds=1 if options.tiny else 9)
     if "text" in works:

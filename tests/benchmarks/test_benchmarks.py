@@ -108,6 +108,12 @@ def test_align_step(run: Run):
     assert all(row["ms"] > 0 for row in rows)
 
 
+def test_gpu_check(run: Run):
+    rows = run("gpu_check")
+    assert {row["check"] for row in rows} == {"windows", "step", "dpo"}
+    assert all(row["holds"] for row in rows)
+
+
 def test_generate(run: Run):
     rows = run("generate")
     for shape in ("GPT-2, tiny", "Llama, tiny"):

@@ -6,16 +6,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.exc import InternalTorchDynamoError
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.errors import ConfigError
+from regard.nn import sparse_attention
 from regard.nn.attention import Lookup, ShapedLookup, attend
 from regard.nn.kv_cache import LinearCache, SparseKVCache, SparseStaticKVCache
 from regard.nn.linear_attention import LinearLookup
 from regard.nn.masks import SparsePattern, padding_mask
 from regard.nn.positions import Rotary, Rotation
 from regard.nn.similarity import SimilarityName, make_similarity
-from regard.nn.sparse_attention import LowRankLookup, SparseLookup
+from regard.nn.sparse_attention import LowRankLookup, SparseLookup, block_mask
 
 BATCH, HEADS, SHARED, TIME, HEAD = 3, 4, 2, 37, 6
 LENGTHS = torch.tensor([TIME, 23, 5])
@@ -102,6 +105,59 @@ def test_blocks_equal_the_mask_forward_and_backward(pattern: SparsePattern, has_
     positions = torch.arange(TIME)
     allowed = pattern.mask(positions, positions)[None, None]
     torch.testing.assert_close(lookup(q, k, v, mask), attend(scores, v, allowed if mask is None else allowed & mask)[0])
+
+
+@pytest.mark.parametrize("length", [130, 256])
+@pytest.mark.parametrize("pattern", [SparsePattern(100, 3, 64, causal) for causal in (True, False)], ids=str)
+def test_the_tiles_of_a_pattern_are_those_of_pytorch(pattern: SparsePattern, length: int):
+    found = block_mask(pattern, length, torch.device("cpu"))
+    expected = create_block_mask(
+        lambda batch, head, query, key: pattern.allows(query, key), None, None, length, length, device="cpu"
+    )
+    for name in ("kv", "full_kv", "q", "full_q"):
+        counts, expected_counts = (getattr(each, f"{name}_num_blocks") for each in (found, expected))
+        torch.testing.assert_close(counts, expected_counts)
+        rows, expected_rows = (getattr(each, f"{name}_indices")[0, 0] for each in (found, expected))
+        for row, expected_row, count in zip(rows, expected_rows, counts[0, 0], strict=True):
+            assert set(row[:count].tolist()) == set(expected_row[:count].tolist())
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("shared", [1, 2, 6], ids=["six to one", "three to one", "each its own"])
+@pytest.mark.parametrize("pattern", [SparsePattern(40, 2, None, True), SparsePattern(25, 0, 9, False)], ids=str)
+def test_tiles_equal_the_mask_forward_and_backward(pattern: SparsePattern, shared: int):
+    lookup = SparseLookup(Lookup(make_similarity("scaled-dot", HEAD, shared), temperature=0.7), pattern)
+    inputs = tuple(torch.randn(2, heads, 130, HEAD, requires_grad=True) for heads in (6, shared, shared))
+    found = lookup.attend_by_tiles(*inputs, flex_attention)
+    require_equal_with_gradients(found, lookup.attend_densely(*inputs), inputs)
+
+
+def test_without_a_compiler_blocks_are_computed_and_a_warning_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def fail(*inputs: Any) -> Any:
+        raise InternalTorchDynamoError("no C compiler\nmore")
+
+    monkeypatch.setattr(sparse_attention, "_FAILED", [])
+    monkeypatch.setattr(SparseLookup, "_has_kernel", lambda *_: not sparse_attention._FAILED)
+    monkeypatch.setattr(SparseLookup, "attend_by_tiles", fail)
+    lookup = SparseLookup(Lookup(make_similarity("scaled-dot", HEAD, SHARED)), SparsePattern(4))
+    lookup.block_length = 5
+    q, k, v = tensors()
+    for _ in range(2):
+        torch.testing.assert_close(lookup(q, k, v), lookup.attend_densely(q, k, v))
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [
+        "FlexAttention cannot be compiled, windows are computed in blocks, which is slower: no C compiler"
+    ]
+
+    def run_out_of_memory(*inputs: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(sparse_attention, "_FAILED", [])
+    monkeypatch.setattr(SparseLookup, "attend_by_tiles", run_out_of_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        lookup(q, k, v)
 
 
 @pytest.mark.parametrize("similarity", ["gaussian", "additive"])

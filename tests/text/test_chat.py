@@ -267,6 +267,50 @@ def test_answers_are_marked_from_their_first_token_to_the_end_token(tokenizer, t
     assert answers_of(chat, TALK, last_only=True) == [f"e{end}"]
 
 
+MARKED = {
+    "chatml": (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+        "{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}{% endgeneration %}"
+        "{% else %}{{ m.content + eos_token }}{% endif %}{{ '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    ),
+    "markers": (
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ '<|assistant|>' }}"
+        "{% generation %}{{ m.content + eos_token }}{% endgeneration %}"
+        "{% else %}{{ '<|' + m.role + '|>' + m.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+    ),
+}
+"""Templates that mark for transformers what the model generates: the answer and its end token."""
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+@pytest.mark.parametrize("template", MARKED.values(), ids=list(MARKED))
+@pytest.mark.parametrize("answers", [["Paris é."], ["Yes", "No <b> 3.14", " a\n\nb "]], ids=["one", "several"])
+def test_answers_are_those_that_transformers_marks(tokenizer, template, answers, last_only):
+    transformers = pytest.importorskip("transformers")
+    if last_only:  # transformers marks by the template alone
+        template = template.replace("m.role == 'assistant'", "m.role == 'assistant' and loop.last", 1)
+        template = template.replace("'<|' + m.role + '|>' + m.content", "'<|' + m.role + '|>' + m.content + eos_token")
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer.from_str(tokenizer.to_json()),
+        bos_token="<s>",
+        eos_token="</s>",
+        chat_template=template,
+    )
+    messages = [{"role": "system", "content": "Be brief."}]
+    for answer in answers:
+        messages += [{"role": "user", "content": "And then?"}, {"role": "assistant", "content": answer}]
+    expected = theirs.apply_chat_template(messages, return_assistant_tokens_mask=True, return_dict=True)
+
+    found = Chat(template, tokenizer).encode_conversation(messages, last_only=last_only)
+    assert found.tokens == expected["input_ids"][: len(found.tokens)]
+    mask = expected["assistant_masks"]
+    assert [int(each) for each in found.is_answer] == mask[: len(found.tokens)]
+    assert not any(mask[len(found.tokens) :])
+    assert sum(mask) > len(answers)
+
+
 @pytest.mark.parametrize("template", [CHATML, ZEPHYR, PLAIN_TEMPLATE], ids=["chatml", "zephyr", "plain"])
 def test_the_prompt_of_an_answer_is_what_generation_starts_from(tokenizer, template):
     chat = Chat(template, with_ends(tokenizer, "</s>", "<|im_end|>"))

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
+from regard.logging import log_warning
 from regard.nn.attention import Bias, Lookup, Mask, attend_fused
 from regard.nn.masks import SparsePattern
 from regard.nn.similarity import DotProduct
@@ -31,6 +32,14 @@ _KERNEL_BLOCK = 128
 _KERNEL_HEAD_DIMS = (16, 32, 64, 128, 256)
 _MIN_KERNEL_LENGTH = 1_024
 """Shorter sequences have few tiles to leave out, and each new length may be compiled for."""
+_COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
+"""Whose errors say that FlexAttention cannot be compiled here."""
+_MOST_COMPILED = 64
+"""Forms of FlexAttention, such as those with and without a gradient, or for the first length and for any."""
+_FAILED: list[str] = []
+"""Why FlexAttention is not used any more."""
+_CAPTURED: set[Any] = set()
+"""Masks of tiles that CUDA graphs read, which are kept for as long as the process lives."""
 
 
 class SparseLookup(nn.Module):
@@ -68,7 +77,12 @@ class SparseLookup(nn.Module):
         if is_dense or q.size(2) <= 2 * self.block_length:
             return self.attend_densely(q, k, v, mask, bias)
         if mask is None and bias is None and self._has_kernel(q):
-            return self.attend_by_tiles(q, k, v, compiled_flex_attention())
+            try:
+                return self.attend_by_tiles(q, k, v, compiled_flex_attention())
+            except Exception as error:
+                if not type(error).__module__.startswith(_COMPILERS):
+                    raise
+                _do_without_kernel(error)
         return self._attend_in_blocks(q, k, v, mask, bias)
 
     def attend_densely(
@@ -97,6 +111,8 @@ class SparseLookup(nn.Module):
             k, v = (part.repeat_interleave(group, dim=1) for part in (k, v))
         scale = self.lookup.similarity.scale / self.lookup.temperature
         tiles = block_mask(self.pattern, q.size(2), q.device)
+        if q.is_cuda and torch.cuda.is_current_stream_capturing():
+            _CAPTURED.add(tiles)
         return kernel(q, k, v, block_mask=tiles, scale=scale, enable_gqa=q.size(1) != k.size(1))
 
     def _has_kernel(self, q: Float[Tensor, "batch heads time head"]) -> bool:
@@ -104,7 +120,7 @@ class SparseLookup(nn.Module):
         is_plain = lookup.retrieval == "soft" and isinstance(lookup.similarity, DotProduct)
         has_sizes = q.size(3) in _KERNEL_HEAD_DIMS and q.size(2) >= _MIN_KERNEL_LENGTH
         is_on_gpu = q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and not torch.compiler.is_compiling()
-        return is_on_gpu and is_plain and has_sizes and not (lookup.training and lookup.dropout)
+        return not _FAILED and is_on_gpu and is_plain and has_sizes and not (lookup.training and lookup.dropout)
 
     def attend_with_zero_queries(
         self,
@@ -160,12 +176,22 @@ class SparseLookup(nn.Module):
 @cache
 def compiled_flex_attention() -> Callable[..., Any]:
     """Return FlexAttention, compiled at its first call; only compiled it leaves out tiles."""
+    import torch._dynamo
     from torch.nn.attention.flex_attention import flex_attention  # imports the compiler, which takes seconds
 
-    return torch.compile(flex_attention)
+    limits: Any = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, _MOST_COMPILED)
+    # A full graph: beyond the limit there is an error, and not all scores at once without a word.
+    return torch.compile(flex_attention, fullgraph=True)
 
 
-@lru_cache(maxsize=16)
+def _do_without_kernel(error: Exception) -> None:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    _FAILED.append(reason)
+    log_warning(f"FlexAttention cannot be compiled, windows are computed in blocks, which is slower: {reason}")
+
+
+@lru_cache(maxsize=64)
 def block_mask(pattern: SparsePattern, length: int, device: torch.device) -> Any:
     """Return a `BlockMask`: the tiles of the score matrix that a pattern leaves empty, fills, or fills in part.
 
