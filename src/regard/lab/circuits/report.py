@@ -73,8 +73,8 @@ _FULL = CircuitSizes(
     parity_inputs=(2, 3, 4, 6, 8, 10, 12),
     problem_sizes=(("parity", (4, 6, 8, 10, 12)), ("majority", (4, 6, 8, 10, 12)), ("multiplexer", (1, 2, 3)),
                    ("addition", (2, 3, 4, 5, 6)), ("sorting", (4, 6, 8, 10, 12))),
-    fractions=(0.1, 0.25, 0.5, 0.75), num_seeds=10, num_sequence_seeds=4, steps=3_000,
-    hidden_bits=(1, 2, 3, 4, 5, 6, 7, 8, 10, 12), hidden_steps=10_000, hidden_seeds=50,
+    fractions=(0.1, 0.25, 0.5, 0.75), num_seeds=10, num_sequence_seeds=3, steps=2_000,
+    hidden_bits=(1, 2, 3, 4, 5, 6, 7, 8, 10, 12), hidden_steps=6_000, hidden_seeds=30,
     spread_inputs=(2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12), spread_draws=10,
 )  # fmt: skip
 

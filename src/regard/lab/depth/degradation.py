@@ -92,9 +92,8 @@ class DepthSizes:
 
 _FULL = DepthSizes(
     signal_width=512, signal_depth=64, signal_draws=20, perceptron_depths=(1, 2, 4, 8, 16, 32, 64),
-    perceptron_steps=1_500, perceptron_rates=(0.0003, 0.001, 0.004, 0.016), num_seeds=10,
-    transformer_depths=(1, 2, 4, 8, 16, 24), transformer_steps=400, transformer_rates=(0.001, 0.004),
-    num_transformer_seeds=5,
+    perceptron_steps=400, perceptron_rates=(0.0003, 0.001, 0.004, 0.016), num_seeds=8,
+    transformer_depths=(1, 2, 4, 8, 16), transformer_steps=300, transformer_rates=(0.001, 0.004),
 )  # fmt: skip
 
 

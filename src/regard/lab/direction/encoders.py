@@ -58,7 +58,7 @@ class DirectionSizes:
     num_seeds: int = 2
 
 
-_FULL = DirectionSizes(model_dim=64, length=31, steps=1_000, batch_size=64, num_test_rows=1_000, num_seeds=5)
+_FULL = DirectionSizes(model_dim=64, length=31, steps=1_000, num_test_rows=1_000, num_seeds=3)
 
 
 def draw_left_token(num_rows: int, sizes: DirectionSizes) -> TokenBatch:

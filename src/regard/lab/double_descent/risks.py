@@ -423,7 +423,7 @@ _FULL = DoubleDescentSizes(
     ),
     feature_draws=30, perceptron_widths=(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 30, 50, 80, 128, 256, 512),
     perceptron_epochs=4_000, transformer_rows=200,
-    transformer_widths=(2, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96), transformer_epochs=2_000,
+    transformer_widths=(2, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96), transformer_epochs=1_200,
     num_seeds=6, num_test_rows=2_000,
 )  # fmt: skip
 

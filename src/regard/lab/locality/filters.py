@@ -291,7 +291,9 @@ def _findings(results: Results, sizes: LocalitySizes) -> list[str]:
     else:
         interval = "" if math.isnan(share[1]) else f" [{share[1]:.0%}, {share[2]:.0%}]"
         others = " and ".join(
-            f"{accuracies[method]:.3f} with beta {method.beta:g}" for method in METHODS[4:-1] if method in accuracies
+            f"{mean:.3f} with beta {method.beta:g}"
+            for method, mean in accuracies.items()
+            if method.network == best.network and method.beta is not None and method != best
         )
         findings.append(
             f"{best.label} has {accuracies[best]:.3f} and recovers {share[0]:.0%}{interval} of the gap between S-FC "

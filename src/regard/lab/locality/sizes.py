@@ -33,10 +33,10 @@ class Rates(NamedTuple):
 
 METHODS = (
     LocalityMethod("S-CONV"), LocalityMethod("S-LOCAL"), LocalityMethod("S-FC"), LocalityMethod("3-FC"),
-    LocalityMethod("S-FC", 0.0), LocalityMethod("S-FC", 1.0), LocalityMethod("S-FC", 50.0),
+    LocalityMethod("3-FC", 50.0), LocalityMethod("S-FC", 0.0), LocalityMethod("S-FC", 1.0), LocalityMethod("S-FC", 50.0),
 )  # fmt: skip
 LAST = METHODS[-1]
-"""beta-lasso with the largest beta."""
+"""S-FC by beta-lasso with the largest beta."""
 MAIN = (*METHODS[:3], LAST)
 """The networks between which the gap is, and by which it is closed."""
 PUBLISHED = {
