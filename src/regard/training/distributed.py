@@ -17,6 +17,7 @@ on the clock. The processes are those of `torchrun`, or those that `regard.runs.
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -275,7 +276,9 @@ def joined(device: str = "auto", *, is_group_of_one: bool = False, tensor_parall
         return
     if started.size == 1:
         backend = "cpu:gloo,cuda:nccl" if device != "cpu" and torch.cuda.is_available() else "gloo"
+        show_error = sys.excepthook  # torch replaces it by one that names the rank
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]  documented as public
+        sys.excepthook = show_error
         try:
             yield ALONE
         finally:
