@@ -65,7 +65,7 @@ def text(num_characters: int) -> list[tuple[str]]:
 
 
 def use_ddp(trainer: Trainer) -> None:
-    """Let torch's DistributedDataParallel average the gradients within the backward pass, which takes as long as a sum."""
+    """Let torch's DistributedDataParallel average the gradients within the backward pass, as costly as their sum."""
     loss, updater = ShardedLoss(trainer.model, trainer.task.loss), trainer.updater
     ddp = DistributedDataParallel(loss, gradient_as_bucket_view=True)
     updater._loss = lambda model, batch, objective: ddp(batch, objective)

@@ -1,4 +1,4 @@
-"""Sharding in a world of one on a GPU: its weights are those of a whole model, and its checkpoints are continued by one.
+"""Sharding in a world of one on a GPU: its weights are those of a whole model, which continues its checkpoints.
 
     PYTHONPATH=src python -m tests.training.distributed.on_gpu [--device cpu]
 
@@ -74,8 +74,9 @@ def main() -> None:
             train(folder / optimizer, device, 6, sharding="full", precision="bfloat16", **changes)
         train(folder / "adamw", device, 8, resume=True, sharding="full")
         (folder / "dates.tsv").write_text("".join(f"{day} May 2020\t2020-05-{day:02}\n" for day in range(1, 29)) * 4)
-        regard.finetune(folder / "whole", folder / "dates.tsv", out=folder / "lora", method="lora", steps=6, device=device,
-                        settings={"train": {"sharding": "full", "baseline": False}}, show_progress=False)  # fmt: skip
+        regard.finetune(folder / "whole", folder / "dates.tsv", out=folder / "lora", method="lora", steps=6,
+                        settings={"train": {"sharding": "full", "baseline": False, "device": device}},
+                        show_progress=False)  # fmt: skip
     for what, value in found.items():
         print(f"{what}: largest relative difference {value:.1e}, allowed {MOST:.0e}")
     sys.exit(any(not value <= MOST for value in found.values()))
