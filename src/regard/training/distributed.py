@@ -269,7 +269,7 @@ def joined(device: str = "auto", *, is_group_of_one: bool = False, tensor_parall
     if tensor_parallel < 1 or started.size % tensor_parallel:
         raise ConfigError(
             f"train.tensor_parallel must divide the number of processes, got {tensor_parallel} and {started.size}: "
-            f"start {max(1, tensor_parallel)} or a multiple, with --processes or torchrun"
+            f"start {max(1, tensor_parallel)} or a multiple of it, or set train.tensor_parallel to 1"
         )
     if dist.is_initialized() or (started.size == 1 and not is_group_of_one):
         yield processes()
