@@ -3,9 +3,10 @@
     python benchmarks/distributed.py [--device cpu|cuda] [--seconds 20] [--turns 3] [--json]
 
 A step is that of the trainer: the batch, forward, backward, the sum over processes, clipping, AdamW and the moving
-average. The batch is the same in all forms. On a CPU each process has one thread: one process, two, and two whose model
-is sharded by FSDP2. On a GPU one process trains the model as it is and sharded in a world of one, both without CUDA
-graphs. The forms are measured in turns; a figure is the median.
+average. The batch is the same in all forms. On a CPU each process has one thread: one process, two, two whose gradients
+are summed by torch's DistributedDataParallel instead, and two whose model is sharded by FSDP2. On a GPU one process
+trains the model as it is, and by both in a world of one, without CUDA graphs. The forms are measured in turns; a figure
+is the median.
 """
 
 import os
@@ -20,12 +21,16 @@ from typing import Any
 import torch
 
 from common.harness import make_parser, parse, print_results
+from torch.nn.parallel import DistributedDataParallel
+
 from regard.data.sources import IN_MEMORY
 from regard.runs.launch import launch
 from regard.runs.train import make_trainer
 from regard.tasks.registry import make_task
 from regard.training.defaults import draft, resolve
 from regard.training.distributed import joined
+from regard.training.loop import Trainer
+from regard.training.sharding import ShardedLoss
 
 SHAPES = {
     "tiny": {"num_layers": 1, "model_dim": 16, "num_heads": 2, "feedforward_dim": 32},
@@ -37,9 +42,19 @@ WORDS, CHARACTERS = 2_000, {"tiny": 5_000, "cpu": 400_000, "cuda": 4_000_000}
 WARMUP = 3
 """Steps that are not measured: the first ones allocate."""
 FORMS = {
-    "cpu": {"one process": (1, "none"), "two processes": (2, "none"), "two processes, sharded": (2, "full")},
-    "cuda": {"one process": (1, "none"), "one process, sharded": (1, "full")},
+    "cpu": {
+        "one process": (1, "none"),
+        "two processes": (2, "none"),
+        "two processes, torch's DDP": (2, "ddp"),
+        "two processes, sharded": (2, "full"),
+    },
+    "cuda": {
+        "one process": (1, "none"),
+        "one process, torch's DDP": (1, "ddp"),
+        "one process, sharded": (1, "full"),
+    },
 }
+"""Of each form the number of processes, and how the gradients of the processes are summed."""
 
 
 def text(num_characters: int) -> list[tuple[str]]:
@@ -49,20 +64,31 @@ def text(num_characters: int) -> list[tuple[str]]:
     return [(" ".join(rng.choices(words, k=120)),) for _ in range(max(20, num_characters // 780))]
 
 
+def use_ddp(trainer: Trainer) -> None:
+    """Let torch's DistributedDataParallel average the gradients within the backward pass, as costly as their sum."""
+    loss, updater = ShardedLoss(trainer.model, trainer.task.loss), trainer.updater
+    ddp = DistributedDataParallel(loss, gradient_as_bucket_view=True)
+    updater._loss = lambda model, batch, objective: ddp(batch, objective)
+    updater._sum_over_processes = lambda total: total
+
+
 def measure(size: str, device: str, sharding: str, seconds: float) -> dict[str, float]:
     """The seconds of a step, and its tokens, in each of the processes that call this."""
     torch.set_num_threads(1)
-    with joined(device, is_group_of_one=sharding == "full") as group:
+    with joined(device, is_group_of_one=sharding != "none") as group:
         settings = draft({
             "preset": "gpt-tiny",
             "task": {"name": "language-modeling", "window": WINDOW[size], "tokenizer": "words", "ngrams": 0},
             "model": {**SHAPES[size], "dropout": 0.0},
             "data": {"train": [IN_MEMORY]},
-            "train": {"max_steps": 1_000_000, "batch_tokens": BATCH[size], "device": device, "sharding": sharding,
-                      "cuda_graphs": False, "compile": "never", "optimizer": "adamw"},
+            "train": {"max_steps": 1_000_000, "batch_tokens": BATCH[size], "device": device,
+                      "sharding": "full" if sharding == "full" else "none", "cuda_graphs": False, "compile": "never",
+                      "optimizer": "adamw"},
         })  # fmt: skip
         data = make_task(settings.task).prepare(settings.data, text(CHARACTERS[size]))
         trainer = make_trainer(resolve(settings, data), data)
+        if sharding == "ddp":
+            use_ddp(trainer)
         times: list[float] = []
         while len(times) < WARMUP + 3 or group.any(sum(times[WARMUP:]) < seconds):
             before = time.perf_counter()
@@ -98,9 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "tokens_per_s": found[0]["tokens"] / seconds[name],
         }
         row["speedup"] = seconds["one process"] / seconds[name]
-        row["slower_than_whole"] = seconds[name] / seconds[whole] - 1 if "sharded" in name else 0.0
+        row["slower_than_whole"] = seconds[name] / seconds[whole] - 1 if "," in name else 0.0
         rows.append(row)
-        more = f", {row['slower_than_whole']:.1%} slower than whole" if "sharded" in name else ""
+        more = f", {row['slower_than_whole']:+.1%} beside {whole}" if "," in name else ""
         if not options.json:
             print(f"{name}: {row['seconds'] * 1e3:,.1f} ms a step, {row['speedup']:.2f} times one process{more}")
     print_results(options, rows, processes=str(max(size for size, _ in FORMS[options.device].values())))

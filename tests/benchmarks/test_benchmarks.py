@@ -176,7 +176,8 @@ def test_load_gives_the_same_outputs_as_its_peer(run: Run):
 
 def test_distributed(run: Run):
     rows = run("distributed")
-    assert [row["form"] for row in rows] == ["one process", "two processes", "two processes, sharded"]
+    processes = ["one process", "two processes"]
+    assert [row["form"] for row in rows] == [*processes, "two processes, torch's DDP", "two processes, sharded"]
     require_times(rows, "seconds", "tokens_per_s", "speedup")
     for row in rows:  # the batch is that of one process
         assert row["tokens_per_s"] * row["seconds"] == pytest.approx(rows[0]["tokens_per_s"] * rows[0]["seconds"])

@@ -1,6 +1,6 @@
 """Kill training at random moments, resume it each time, and compare it with training that was left alone.
 
-    python tests/faults/kill_at_random.py --kills 50 --seed 0
+    python tests/faults/kill_at_random.py --kills 50 --seed 0 [--sharded]
 
 A third of the kills come a little after a line of figures, a third at the sight
 of a file that is being written, a third after some time, whatever the process is
@@ -8,6 +8,8 @@ doing then; if it has ended by then, another run begins. The moment of each
 kill is drawn from the seed and its number, which are printed. After each, every
 file that was there before must be there and complete; in the end of each run the
 weights, the checkpoint and the figures must be those of a run that was left alone.
+
+With --sharded, two processes train and write checkpoints in shards, and one of them, at random, is killed.
 """
 
 import argparse
@@ -43,9 +45,11 @@ def write_data(folder: Path) -> Path:
     return path
 
 
-def start(data: Path, run: Path, steps: int) -> subprocess.Popen[str]:
+def start(data: Path, run: Path, steps: int, *, is_sharded: bool = False) -> subprocess.Popen[str]:
     """Begin training, or go on with it where there is a run."""
-    settings = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
+    given = {**SETTINGS, "train.sharding": "full"} if is_sharded else SETTINGS
+    settings = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
+    settings += ["--processes", "2"] if is_sharded else []
     resumed = ["--resume"] if (run / "run.toml").exists() else []
     command = [sys.executable, "-m", "regard", "train", str(data), "--out", str(run), "--steps", str(steps), "--quiet"]
     return subprocess.Popen(
@@ -72,7 +76,9 @@ def lines(run: Path) -> list[dict]:
 
 
 def newest_checkpoint(run: Path) -> Path | None:
-    return max((run / "checkpoints").glob("step-*.safetensors"), default=None)
+    from regard.training.checkpoints import checkpoint_paths
+
+    return next(reversed(checkpoint_paths(run / "checkpoints")), None)
 
 
 def wait(process: subprocess.Popen[str], is_time: Callable[[], bool]) -> bool:
@@ -108,7 +114,10 @@ def has_reached(run: Path, step: int) -> Callable[[], bool]:
 def kill_sometime(
     process: subprocess.Popen[str], run: Path, kind: str, step: int, seconds: float, rng: random.Random
 ) -> bool:
-    """Send SIGKILL at a moment of this kind, about when `step` is reached; whether the process was still running."""
+    """Send SIGKILL at a moment of this kind, about when `step` is reached; whether the process was still running.
+
+    Where it has started others, it is one of them that is killed, and all must end.
+    """
     if kind == "sometime":
         moment = time.monotonic() + rng.uniform(0.0, seconds)
         wait(process, lambda: time.monotonic() > moment)
@@ -120,9 +129,23 @@ def kill_sometime(
         wait(process, lambda: bool(unfinished(folder) - before))
     else:
         time.sleep(rng.uniform(0.0, 0.1))
+    if others := children_of(process):
+        with suppress(ProcessLookupError):
+            os.kill(rng.choice(others), signal.SIGKILL)
+        process.communicate(timeout=PATIENCE)
+        return process.returncode != 0
     process.send_signal(signal.SIGKILL)
     process.communicate()
     return process.returncode == -signal.SIGKILL
+
+
+def children_of(process: subprocess.Popen[str]) -> list[int]:
+    """The processes that a process has started; none where it has ended."""
+    try:
+        text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [int(number) for number in text.split()]
 
 
 def complete_files(run: Path) -> set[str]:
@@ -149,7 +172,7 @@ def complete_files(run: Path) -> set[str]:
 
 def differences(one: Path, two: Path) -> list[str]:
     """What is not the same in two runs that should not differ."""
-    from regard.training.checkpoints import read_tensors
+    from regard.training.checkpoints import read_checkpoint, step_of
 
     found = []
     if (one / "model.safetensors").read_bytes() != (two / "model.safetensors").read_bytes():
@@ -159,9 +182,9 @@ def differences(one: Path, two: Path) -> list[str]:
     ]:
         found.append("the figures differ")
     paths = [newest_checkpoint(one), newest_checkpoint(two)]
-    if None in paths or paths[0].name != paths[1].name:  # pyright: ignore
+    if len({step_of(path) for path in paths if path is not None}) != 1 or None in paths:
         return [*found, f"the last checkpoints are {paths}"]
-    first, second = (read_tensors(path)[0] for path in paths if path is not None)
+    first, second = (read_checkpoint(path)[0] for path in paths if path is not None)
     if first.keys() != second.keys() or any(first[name].ne(second[name]).any() for name in first):
         found.append("the last checkpoints differ")
     if leftovers := [str(path) for path in two.rglob("*.part")]:
@@ -190,19 +213,20 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--sharded", action="store_true", help="two processes, each of which writes a part")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data, undisturbed = write_data(folder), folder / "undisturbed"
         begun = time.monotonic()
-        finish(start(data, undisturbed, options.steps))
+        finish(start(data, undisturbed, options.steps, is_sharded=options.sharded))
         seconds = (time.monotonic() - begun) / 2
         num_kills = num_runs = 0
         found: list[str] = []
         while num_kills < options.kills and not found:
             num_runs, killed = num_runs + 1, folder / f"killed-{num_runs}"
             num_kills = kill_run(data, killed, num_kills, options, seconds)
-            finish(start(data, killed, options.steps))
+            finish(start(data, killed, options.steps, is_sharded=options.sharded))
             found = differences(undisturbed, killed)
     print(f"{num_kills} kills of {num_runs} runs, seed {options.seed}; {'; '.join(found) or 'everything is the same'}")
     sys.exit(bool(found))
@@ -214,7 +238,8 @@ def kill_run(data: Path, run: Path, num_kills: int, options: argparse.Namespace,
     while num_kills < options.kills:
         kind, seed = ("figures", "writing", "sometime")[num_kills % 3], f"{options.seed}-{num_kills}"
         goal = options.steps * (num_kills - first) // min(options.kills, KILLS_OF_A_RUN)
-        if not kill_sometime(start(data, run, options.steps), run, kind, goal, seconds, random.Random(seed)):
+        process = start(data, run, options.steps, is_sharded=options.sharded)
+        if not kill_sometime(process, run, kind, goal, seconds, random.Random(seed)):
             break
         num_kills += 1
         print(f"kill {num_kills} ({kind}, seed {seed}): {describe(run)}", flush=True)

@@ -109,6 +109,36 @@ def test_old_checkpoints_of_any_number_of_shards_are_deleted(tmp_path: Path):
     assert {int(path.name[5:14]) for path in tmp_path.iterdir()} == {5, 6}
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_checkpoint_that_is_written_again_leaves_one_of_an_earlier_step(count: int, tmp_path: Path):
+    """A run that returned to step 2, or was resumed from it, writes step 4 again: were that damaged, 2 is needed."""
+
+    def write(step: int, save_name: str) -> None:
+        if count > 1:
+            save(tmp_path, step, count, save=save_name)
+        else:
+            save_checkpoint(tmp_path, step, TENSORS, {"step": step})
+
+    for step, name in ((2, "aaaa-0"), (4, "aaaa-0"), (4, "bbbb-0"), (4, "cccc-0")):
+        write(step, name)
+    paths = checkpoint_paths(tmp_path)
+    assert [int(path.name[5:14]) for path in paths] == [2, 4]
+    assert "cccc" in paths[-1].name or count == 1
+    paths[-1].write_bytes(paths[-1].read_bytes()[:-9])
+    found = load_checkpoint(tmp_path)
+    assert found is not None
+    assert found[1] == {"step": 2}
+
+
+def test_a_shard_that_another_process_deletes_is_no_error_of_its_own(tmp_path: Path):
+    save(tmp_path, 4, 2)
+    (path,) = checkpoint_paths(tmp_path)
+    files_of(path)[1].unlink()
+    with pytest.raises(CheckpointError, match="is damaged"):
+        read_checkpoint(path)
+    assert checkpoint_paths(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     "change",
     [

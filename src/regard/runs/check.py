@@ -246,7 +246,8 @@ def _check_processes(run: Run, data: Prepared) -> Iterator[Equality]:
     if (reason := why_not_shared(run.task)) is not None:
         yield Equality(_PROCESSES, reason, "not applicable")
         return
-    one = _shared_gradients(_trainer(run, data))
+    # The processes use the CPU, whose batches are not padded to few shapes as those of CUDA graphs are.
+    one = _shared_gradients(_trainer(run if run.device.type == "cpu" else Run(run.path, device="cpu"), data))
     with TemporaryDirectory(prefix="regard-check-") as folder:
         path = Path(folder) / "gradients.safetensors"
         try:
@@ -559,7 +560,7 @@ def _compare(
     if one.keys() != other.keys():
         missing = sorted(one.keys() ^ other.keys())[0]
         return Equality(name, compared, "fails", math.inf, tolerance, f"only one of them has {missing}")
-    one, other = ({key: each.detach().double() for key, each in some.items()} for some in (one, other))
+    one, other = ({key: each.detach().double().cpu() for key, each in some.items()} for some in (one, other))
     scales = {key: float(each.abs().max()) if each.numel() else 0.0 for key, each in one.items()}
     common = max((scale for key, scale in scales.items() if key != "loss"), default=0.0)
     largest, where = 0.0, ""

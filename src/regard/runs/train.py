@@ -552,6 +552,8 @@ def _fit(
 
     def save(trainer: Trainer) -> None:
         note, last_good = trainer.progress_note(), trainer.progress.last_good if trainer.config.max_rollbacks else None
+        if trainer.is_saved_in_shards:  # rank 0 deletes incomplete checkpoints: the one before must not be among them
+            group.each(lambda: writer.wait_for("checkpoint"))
         parts = trainer.shard(saves)
         tensors, shard = (trainer.tensors(), None) if parts is None else parts
         if group.is_first or shard is not None:

@@ -18,6 +18,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -196,10 +197,11 @@ def save_checkpoint(
         if shard.number:
             return  # the first process deletes
         being_written = {path for path in folder.iterdir() if path.name.startswith(_begin_of(step, shard.save))}
-    complete = checkpoint_paths(folder)
-    kept = [path for path in complete if 0 < step_of(path) <= step][-keep:]
-    kept += [path for path in complete if step_of(path) == last_good]
-    # Checkpoints of later steps are from a run that was resumed from an earlier one, or has returned to it.
+        keep += 1  # other processes may not have written theirs yet
+    # Others of this step and of later ones are from a run that was resumed from an earlier one, or has returned to it.
+    before = [path for path in checkpoint_paths(folder) if step_of(path) < step]
+    recent = [path for path in reversed(before) if step_of(path) > 0][: keep - 1]
+    kept = recent + [path for path in before if step_of(path) == last_good]
     every = {path for pattern in (*_PATTERNS, "*.part") for path in folder.glob(pattern)}
     for path in every - being_written - {file for each in kept for file in files_of(each)}:
         path.unlink(missing_ok=True)
@@ -302,13 +304,10 @@ class _ShardNote(Settings):
 
 def _note_of_shard(path: Path) -> _ShardNote:
     """The note, whose hash is right, and in which each piece has the sizes that the file has and is in its tensor."""
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            header = _parsed((file.metadata() or {}).get(_HEADER, "{}"))
-            headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a dict
-            stored = {name: {"sizes": each.get_shape(), "dtype": each.get_dtype()} for name, each in headers.items()}
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from None
+    with _opened(path) as file:
+        header = _parsed((file.metadata() or {}).get(_HEADER, "{}"))
+        headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a dict
+        stored = {name: {"sizes": each.get_shape(), "dtype": each.get_dtype()} for name, each in headers.items()}
     text = str(header.get("note"))
     if _digest({}, text) != header.get("sha256"):
         raise CheckpointError(f"{path} is damaged: its note does not have the hash it was written with")
@@ -326,6 +325,16 @@ def _note_of_shard(path: Path) -> _ShardNote:
     return note.changed(pieces=pieces)
 
 
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A shard, whose errors are those of a damaged checkpoint."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from None
+
+
 def _wanted(cut: Cut | None, name: str, shape: tuple[int, ...]) -> tuple[slice, ...]:
     found = None if cut is None else cut(name, shape)
     return tuple(slice(0, size) for size in shape) if found is None else found
@@ -335,7 +344,7 @@ def _take_pieces(
     path: Path, note: _ShardNote, wanted: Mapping[str, tuple[slice, ...]], found: Mapping[str, Tensor]
 ) -> None:
     """Copy from a shard what is wanted of it into `found`; only these parts are read, and each has its hash."""
-    with safe_open(path, framework="pt", device="cpu") as file:
+    with _opened(path) as file:
         for name, piece in note.pieces.items():
             at = wanted[name]
             first = [max(own.start, part.start) for own, part in zip(at, piece.place, strict=True)]
@@ -457,7 +466,15 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     found += [
         own[1] for (_, count), own in shards.items() if own.keys() == set(range(1, len(own) + 1)) and len(own) == count
     ]
-    return sorted(found, key=lambda path: (step_of(path), path.stat().st_mtime))
+    return sorted(found, key=lambda path: (step_of(path), _time_of(path)))
+
+
+def _time_of(path: Path) -> float:
+    """When a file was written; 0 where it is being deleted by the process that trains."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def files_of(path: Path) -> list[Path]:

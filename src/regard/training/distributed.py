@@ -17,6 +17,7 @@ on the clock. The processes are those of `torchrun`, or those that `regard.runs.
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -268,14 +269,16 @@ def joined(device: str = "auto", *, is_group_of_one: bool = False, tensor_parall
     if tensor_parallel < 1 or started.size % tensor_parallel:
         raise ConfigError(
             f"train.tensor_parallel must divide the number of processes, got {tensor_parallel} and {started.size}: "
-            f"start {max(1, tensor_parallel)} or a multiple, with --processes or torchrun"
+            f"start {max(1, tensor_parallel)} or a multiple of it, or set train.tensor_parallel to 1"
         )
     if dist.is_initialized() or (started.size == 1 and not is_group_of_one):
         yield processes()
         return
     if started.size == 1:
         backend = "cpu:gloo,cuda:nccl" if device != "cpu" and torch.cuda.is_available() else "gloo"
+        show_error = sys.excepthook  # torch replaces it by one that names the rank
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]  documented as public
+        sys.excepthook = show_error
         try:
             yield ALONE
         finally:

@@ -369,9 +369,14 @@ class Trainer:
         """The tensors of the training state."""
         return self._whole(self._state())
 
+    @property
+    def is_saved_in_shards(self) -> bool:
+        """Whether several processes keep parts of the training state, and each writes its own."""
+        return self.sharded is not None and self.processes.size > 1
+
     def shard(self, save: str) -> tuple[dict[str, Tensor], Shard] | None:
         """What this process writes of the training state where several keep parts of it; None where rank 0 has all."""
-        if self.sharded is None or self.processes.size == 1:
+        if self.sharded is None or not self.is_saved_in_shards:
             return None
         return self.sharded.shard(self._state(), f"{save}-{self.progress.num_rollbacks}")
 

@@ -64,6 +64,7 @@ class ShardedModel:
         self, model: nn.Module, loss: Callable[..., Tensor], hardware: Hardware, group: Processes, *, is_sharded: bool
     ) -> None:
         self._model, self._whole, self._group = model, copy.deepcopy(model), group
+        self._device = hardware.device
         self._free()
         if group.mesh is not None:
             divide_layers(model, group.mesh[SHARED])
@@ -108,13 +109,14 @@ class ShardedModel:
 
     def clip_gradients(self, most: float) -> None:
         """Scale the gradients so that the norm of all of them together is at most `most`."""
-        graded = [parameter for parameter in self._model.parameters() if parameter.grad is not None]
-        once = [own_part(each.grad) for each in graded if each.grad is not None and self._writes(each)]
+        graded = [(each, own_part(each.grad)) for each in self._model.parameters() if each.grad is not None]
+        once = [grad for parameter, grad in graded if self._writes(parameter)]
         square = nn.utils.get_total_norm(once).double().square() if once else torch.zeros((), dtype=torch.float64)
-        norm = self._group.sum(square.to(graded[0].device)).sqrt()
-        for each in graded:
-            assert each.grad is not None, "those with a gradient"
-            own_part(each.grad).mul_((most / (norm + 1e-6)).clamp(max=1.0))  # as torch's clip_grad_norm_
+        norm = self._group.sum(square.to(self._device)).sqrt()
+        scale = (most / (norm + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_
+        for dtype in {grad.dtype for _, grad in graded}:
+            alike = [grad for _, grad in graded if grad.dtype == dtype]
+            torch._foreach_mul_(alike, scale.to(dtype))  # pyright: ignore[reportPrivateImportUsage]  no public name
 
     def adapt(self, optimizer: AnyOptimizer) -> None:
         """Let Muon orthogonalize whole matrices."""

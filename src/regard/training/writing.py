@@ -33,8 +33,7 @@ class BackgroundWriter:
     def submit(self, kind: str, tensors: Mapping[str, Tensor], write: Write) -> None:
         """Copy `tensors`, and have `write` called with the copies."""
         self.raise_error()
-        if kind in self._pending:
-            self._pending[kind].result()
+        self.wait_for(kind)
         copies = self._copy(kind, tensors)
         self._pending[kind] = self._thread.submit(self._write, write, copies)
 
@@ -43,6 +42,11 @@ class BackgroundWriter:
         for future in self._pending.values():
             if future.done():
                 future.result()
+
+    def wait_for(self, kind: str) -> None:
+        """Wait until the last file of a kind is written, and raise the error if it could not be."""
+        if kind in self._pending:
+            self._pending[kind].result()
 
     def wait(self) -> None:
         """Wait until everything is written, and raise the error if something could not be."""

@@ -3,10 +3,16 @@
 import os
 import signal
 import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
-from regard.errors import ConfigError
+import regard
+from regard.errors import ConfigError, WriteError
 from regard.logging import log_info, log_warning
-from regard.training.distributed import joined
+from regard.training import checkpoints
+from regard.training.distributed import joined, started_processes
 
 
 def fail_on_the_second() -> None:
@@ -30,3 +36,34 @@ def warn(text: str) -> list[int]:
         if group.rank:
             print("a line of a library", file=sys.stderr)
         return group.gather(group.rank)
+
+
+def train_with_a_slow_disk(data: str, out: str, settings: dict[str, Any]) -> None:
+    """The second process writes each checkpoint more slowly than the first trains to the next one."""
+    write = checkpoints.write_atomically
+
+    def write_slowly(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+        def slow() -> Iterable[bytes | memoryview]:
+            time.sleep(0.3)
+            yield from parts
+
+        write(path, slow())
+
+    if started_processes().rank == 1:
+        checkpoints.write_atomically = write_slowly  # pyright: ignore[reportPrivateLocalImportUsage]
+    regard.train(data, out=out, task="seq2seq", model="transformer-tiny", steps=8, settings=settings)
+
+
+def fill_the_disk_of_the_second(data: str, out: str, settings: dict[str, Any]) -> None:
+    """The second process cannot write its third checkpoint."""
+    write, calls = checkpoints.write_atomically, []
+
+    def fail(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+        calls.append(path)
+        if len(calls) == 3:
+            raise WriteError(f"cannot write {path}: No space left on device")
+        write(path, parts if isinstance(parts, bytes) else list(parts))
+
+    if started_processes().rank == 1:
+        checkpoints.write_atomically = fail  # pyright: ignore[reportPrivateLocalImportUsage]
+    regard.train(data, out=out, task="seq2seq", model="transformer-tiny", steps=40, settings=settings)

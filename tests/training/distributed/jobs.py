@@ -53,11 +53,13 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "sharded muon": {"optimizer": "muon", "sharding": "full", "activation_checkpointing": True},
     "divided adamw": {"accumulate": 2, "tensor_parallel": 2},
     "divided muon": {"optimizer": "muon", "tensor_parallel": 2, "activation_checkpointing": True},
+    "divided dropout": {"tensor_parallel": 2, "max_steps": 4},
     "divided bfloat16": {"tensor_parallel": 2, "precision": "bfloat16"},
     "divided and sharded adamw": {"tensor_parallel": 2, "sharding": "full", "accumulate": 2},
     "divided and sharded muon": {"tensor_parallel": 2, "sharding": "full", "optimizer": "muon"},
 }
 SHAPES: dict[str, dict[str, Any]] = {
+    "divided dropout": {"num_heads": 2, "feedforward_dim": 22, "dropout": 0.2},
     "divided": {"num_heads": 2, "feedforward_dim": 22},
     "divided muon": {"num_heads": 4, "num_key_value_heads": 2, "model_dim": 16, "feedforward_dim": 22,
                      "query_key_norm": True, "activation": "swiglu", "positions": "relative", "bias": False},

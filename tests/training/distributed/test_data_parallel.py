@@ -75,7 +75,7 @@ def test_sharded_training_computes_what_one_process_does_with_a_whole_model(tmp_
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_layers_that_processes_share_compute_what_one_process_does(size: int, tmp_path: Path):
-    """Two processes are one replica of the model; four are two, which compute rows of their own."""
+    """Two processes are one replica of the model; four are two, which compute rows, and draw dropout, of their own."""
     kinds = ("divided ",) if size == 2 else ("divided adamw", "divided and sharded")
     names = [name for name in jobs.TRAININGS if name.startswith(kinds) and (size == 4 or "sharded" not in name)]
     (tmp_path / "one").mkdir()

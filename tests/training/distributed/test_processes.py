@@ -14,10 +14,10 @@ import torch
 from tests.command_line import call
 
 import regard
-from regard.errors import ConfigError, RunError
+from regard.errors import ConfigError, RunError, WriteError
 from regard.runs.folder import RunFolder
 from regard.runs.launch import launch
-from regard.training.checkpoints import checkpoint_paths, read_tensors
+from regard.training.checkpoints import checkpoint_paths, files_of, read_checkpoint, step_of
 
 NUM_STEPS = 40
 PATIENCE = 240.0
@@ -89,7 +89,7 @@ def regard_command(*arguments: object) -> list[str]:
 
 
 def last_weights(run: Path) -> dict[str, list[float]]:
-    tensors, _ = read_tensors(checkpoint_paths(run / "checkpoints")[-1])
+    tensors, _ = read_checkpoint(checkpoint_paths(run / "checkpoints")[-1])
     return {name: tensor.flatten().tolist() for name, tensor in tensors.items()}
 
 
@@ -145,6 +145,53 @@ def test_a_killed_process_is_started_again_by_torchrun_and_the_weights_are_the_s
     assert "resuming from step" in err
     assert out.splitlines()[-1] == str(two)
     require_same_weights(one, two)
+
+
+def test_processes_that_share_layers_train_as_one_does_and_one_continues(data: str, tmp_path: Path):
+    """Dropout is that of one process, too: what processes of a replica do alike has the same random numbers."""
+    torch.set_default_dtype(torch.float32)
+    changed = ["--set", "model.feedforward_dim=18", "--set", "model.dropout=0.2", "--set", "head.dropout=0.1"]
+    paths = [tmp_path / name for name in ("one", "two")]
+    for path, more in zip(paths, ([], ["--processes", 2, "--tensor-parallel", 2]), strict=True):
+        answer = call("train", data, "--out", path, *options(12), *changed, *more)
+        assert answer.code == 0, answer.err
+    assert [len(files_of(checkpoint_paths(path / "checkpoints")[-1])) for path in paths] == [1, 2]
+    require_same_weights(*paths)
+    answer = call("train", "--out", paths[1], "--resume", "--steps", 20)
+    assert (answer.code, answer.out) == (2, "")
+    assert "train.tensor_parallel must divide the number of processes, got 2 and 1" in answer.err
+    for path in paths:
+        answer = call("train", "--out", path, "--resume", "--steps", 20, "--tensor-parallel", 1)
+        assert answer.code == 0, answer.err
+    require_same_weights(*paths)
+    answer = call("train", data, "--out", tmp_path / "run", *options(2), "--processes", 2, "--tensor-parallel", 2)
+    assert answer.code == 2
+    assert "train.tensor_parallel must divide model.feedforward_dim, got 2 and 17; 17 would divide it" in answer.err
+    assert not (tmp_path / "run").exists()
+
+
+SHARDED = {**SETTINGS, "train": {**SETTINGS["train"], "sharding": "full", "checkpoint_every": 1}}
+
+
+def test_a_checkpoint_in_shards_waits_for_the_slowest_process(data: str, tmp_path: Path):
+    """The first process, which deletes incomplete checkpoints, must not begin one before the last is complete."""
+    given = {"data": data, "out": str(tmp_path / "run"), "settings": SHARDED}
+    launch("tests.training.distributed.failures:train_with_a_slow_disk", given, 2)
+    paths = checkpoint_paths(tmp_path / "run" / "checkpoints")
+    assert [step_of(path) for path in paths] == list(range(1, 9))
+    assert not list((tmp_path / "run").rglob("*.part"))
+
+
+def test_a_full_disk_of_one_process_ends_all_with_a_complete_checkpoint(data: str, tmp_path: Path):
+    given = {"data": data, "out": str(tmp_path / "run"), "settings": SHARDED}
+    with pytest.raises(WriteError, match=r"No space left on device; free some space, then resume"):
+        launch("tests.training.distributed.failures:fill_the_disk_of_the_second", given, 2)
+    path = checkpoint_paths(tmp_path / "run" / "checkpoints")[-1]
+    assert step_of(path) == 1
+    torch.set_default_dtype(torch.float32)
+    answer = call("train", "--out", tmp_path / "run", "--resume", "--steps", 4, "--set", "train.sharding=none")
+    assert answer.code == 0, answer.err
+    assert "resuming from step 1" in answer.err
 
 
 def test_the_error_of_one_process_is_the_one_line_and_ends_all(data: str, tmp_path: Path):
