@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from common.harness import make_parser, parse, print_results
 from torch.nn.parallel import DistributedDataParallel
 
+from common.harness import make_parser, parse, print_results
 from regard.data.sources import IN_MEMORY
 from regard.runs.launch import launch
 from regard.runs.train import make_trainer

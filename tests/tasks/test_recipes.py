@@ -79,6 +79,29 @@ def test_fine_tuning_on_a_gpu_is_regularized_where_there_are_rows_and_time():
         assert not plain.task.get("crf")
 
 
+def test_few_texts_are_learned_in_small_batches_on_a_gpu_and_taggers_with_many_epochs_are_regularized():
+    def found(rows: Any, name: str, device: Any = "cuda", preset: str = "lstm-tiny", **more: Any) -> Defaults:
+        return defaults(rows, preset, device, task={"name": name, "tokenizer": "words"}, **more)
+
+    num_tokens = sum(len(words) for words, _ in TAGGED)
+    many = 10 * num_tokens / 28_000 / 60  # minutes in which a GPU has time for ten epochs
+    for rows, name in ((LABELED, "text-classification"), (TAGGED, "token-classification")):
+        assert found(rows, name).train["batch_tokens"] == 1_024
+        assert found(rows, name, "cpu").train["batch_tokens"] == 1_024
+        assert found(rows, name, is_finetuned=True, method="all").train["batch_tokens"] == 4_096
+    tags = found(TAGGED, "token-classification", minutes=many)
+    assert tags.model == {"dropout": 0.5}
+    assert tags.train["ema_decay"] == 0.998
+    assert "epochs" in tags.reasons["model.dropout"]
+    for plain in (
+        found(TAGGED, "token-classification", minutes=many / 2),
+        found(TAGGED, "token-classification", "cpu", minutes=many),
+        found(TAGGED, "token-classification", preset="tiny", minutes=many),
+        found(TAGGED, "token-classification", is_finetuned=True, method="all", minutes=many),
+    ):
+        assert not plain.model
+
+
 def marked(num_lines: int) -> str:
     return "\n".join(" ".join(RNG.choices([*WORDS, "<unk>"], k=40)) for _ in range(num_lines))
 

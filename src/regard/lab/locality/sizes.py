@@ -33,7 +33,8 @@ class Rates(NamedTuple):
 
 METHODS = (
     LocalityMethod("S-CONV"), LocalityMethod("S-LOCAL"), LocalityMethod("S-FC"), LocalityMethod("3-FC"),
-    LocalityMethod("3-FC", 50.0), LocalityMethod("S-FC", 0.0), LocalityMethod("S-FC", 1.0), LocalityMethod("S-FC", 50.0),
+    LocalityMethod("3-FC", 50.0),
+    LocalityMethod("S-FC", 0.0), LocalityMethod("S-FC", 1.0), LocalityMethod("S-FC", 50.0),
 )  # fmt: skip
 LAST = METHODS[-1]
 """S-FC by beta-lasso with the largest beta."""
