@@ -68,6 +68,17 @@ def table(data: Path, text: int, label: int, *, skip: int = 0, **names: str) -> 
     }
 
 
+def aspects(data: Path, domain: str) -> Files:
+    """SemEval-2014: three lines an example, a sentence with the place of its aspect, the aspect and its sentiment."""
+
+    def read(part: str) -> list[tuple[str, ...]]:
+        cells = [line.strip() for line in lines(data, f"semeval14/{domain}_{part}.xml.seg")]
+        examples = zip(cells[::3], cells[1::3], cells[2::3], strict=True)
+        return [(text.replace("$T$", aspect), aspect, label) for text, aspect, label in examples]
+
+    return {"train": read("Train"), "test": read("Test_Gold")}
+
+
 def tagged(data: Path, column: int, **names: str) -> Files:
     """Sentences of one word a line, as rows of words and of the tags in this column."""
 
@@ -152,6 +163,8 @@ ROWS: dict[str, tuple[str, Callable[[Path], Files]]] = {
                                              test="imdb-small/imdb-small.test.tsv")),
     "cola": ("cola", functools.partial(table, text=3, label=1, train="cola/in_domain_train.tsv",
                                        test="cola/in_domain_dev.tsv")),
+    "restaurants": ("semeval14", functools.partial(aspects, domain="Restaurants")),
+    "laptops": ("semeval14", functools.partial(aspects, domain="Laptops")),
     "conll2000": ("conll2000", functools.partial(tagged, column=2, train="conll2000/train.txt",
                                                  test="conll2000/test.txt")),
     "conll2003": ("conll2003", functools.partial(tagged, column=3, train="conll2003/eng.train",
@@ -161,6 +174,10 @@ ROWS: dict[str, tuple[str, Callable[[Path], Files]]] = {
     "multi30k": ("multi30k", functools.partial(aligned, source="de", target="en", train="multi30k/train",
                                                valid="multi30k/val", test="multi30k/test_2016_flickr")),
     "tatoeba": ("tatoeba-en-de", functools.partial(table, text=0, label=1, train="tatoeba-en-de/deu.txt")),
+    "wmt": ("wmt-ende-opennmt", functools.partial(aligned, source="en", target="de",
+                                                  train="wmt-ende-opennmt/train10k.tok",
+                                                  valid="wmt-ende-opennmt/newstest2012-3000.tok",
+                                                  test="wmt-ende-opennmt/newstest2014.tok")),
     "numbers": ("", lambda _: number_names()),
     "scan-length": ("scan", functools.partial(commands, split="length")),
     "scan-jump": ("scan", functools.partial(commands, split="addprim_jump")),
@@ -172,7 +189,8 @@ ROWS: dict[str, tuple[str, Callable[[Path], Files]]] = {
                                                  test="wikitext-2/wiki.test.tokens")),
 }  # fmt: skip
 TAGGED = ("conll2000", "conll2003", "ud-tags")
-LABELED = ("sst2", "sst5", "mr", "subj", "cr", "mpqa", "trec", "imdb", "cola")
+ASPECTS = ("restaurants", "laptops")
+LABELED = ("sst2", "sst5", "mr", "subj", "cr", "mpqa", "trec", "imdb", "cola", *ASPECTS)
 TEXTS = ("shakespeare", "ptb", "wikitext")
 BY_HAND: dict[str, dict[str, dict[str, Any]]] = {
     # options of `regard.train` by the kind of data: other families, larger models, other learning rates and tokenizers
@@ -203,6 +221,12 @@ def kind_of(name: str) -> str:
     return "labels" if name in LABELED else "tags" if name in TAGGED else "text" if name in TEXTS else "pairs"
 
 
+def columns_of(name: str) -> tuple[str, ...]:
+    if name in ASPECTS:
+        return "text", "aspect", "label"
+    return ("text", "label") if name in LABELED else ("source", "target")
+
+
 def write_files(name: str, files: Files, folder: Path) -> dict[str, str]:
     """The rows as files that anyone could have: tables with a header, tagged words, plain text."""
     suffix = ".conll" if name in TAGGED else ".txt" if len(files["train"][0]) == 1 else ".tsv"
@@ -215,7 +239,7 @@ def write_files(name: str, files: Files, folder: Path) -> dict[str, str]:
         elif suffix == ".txt":
             content = rows[0][0]
         else:
-            header = "text\tlabel" if name in LABELED else "source\ttarget"
+            header = "\t".join(columns_of(name))
             kept = [row for row in rows if all(cell.strip() and "\t" not in cell for cell in row)]
             content = "\n".join([header, *("\t".join(row) for row in kept)]) + "\n"
         path.write_text(content, encoding="utf-8")
@@ -263,6 +287,8 @@ def tiny_files(name: str) -> Files:
         return {
             "train": [(text, " ".join("N" if word.isalpha() else "D" for word in text.split())) for text, _ in rows]
         }
+    if name in ASPECTS:
+        return {"train": [(text, text.split()[0], label) for text, label in rows]}
     if name in LABELED:
         return {"train": rows}
     if name in TEXTS:
