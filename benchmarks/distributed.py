@@ -27,7 +27,7 @@ from regard.runs.launch import launch
 from regard.runs.train import make_trainer
 from regard.tasks.registry import make_task
 from regard.training.defaults import draft, resolve
-from regard.training.distributed import joined
+from regard.training.distributed import Processes, joined
 from regard.training.loop import Trainer
 from regard.training.sharding import ShardedLoss
 
@@ -75,28 +75,34 @@ def measure(size: str, device: str, sharding: str, seconds: float) -> dict[str, 
     """The seconds of a step, and its tokens, in each of the processes that call this."""
     torch.set_num_threads(1)
     with joined(device, is_group_of_one=sharding != "none") as group:
-        settings = draft({
-            "preset": "gpt-tiny",
-            "task": {"name": "language-modeling", "window": WINDOW[size], "tokenizer": "words", "ngrams": 0},
-            "model": {**SHAPES[size], "dropout": 0.0},
-            "data": {"train": [IN_MEMORY]},
-            "train": {"max_steps": 1_000_000, "batch_tokens": BATCH[size], "device": device,
-                      "sharding": "full" if sharding == "full" else "none", "cuda_graphs": False, "compile": "never",
-                      "optimizer": "adamw"},
-        })  # fmt: skip
-        data = make_task(settings.task).prepare(settings.data, text(CHARACTERS[size]))
-        trainer = make_trainer(resolve(settings, data), data)
-        if sharding == "ddp":
-            use_ddp(trainer)
-        times: list[float] = []
-        while len(times) < WARMUP + 3 or group.any(sum(times[WARMUP:]) < seconds):
-            before = time.perf_counter()
-            trainer.advance()
-            trainer.hardware.synchronize()
-            group.wait()
-            times.append(time.perf_counter() - before)
-        _, _, tokens = trainer.progress.window[-1]
-        return {"seconds": statistics.median(times[WARMUP:]), "tokens": float(tokens)}
+        # In a function of its own: DDP must be gone before the group is. The last reference to a group would else be
+        # that of DDP, which is dropped with Python's lock held, for which the threads of the group may be waiting.
+        return measure_steps(group, size, device, sharding, seconds)
+
+
+def measure_steps(group: Processes, size: str, device: str, sharding: str, seconds: float) -> dict[str, float]:
+    settings = draft({
+        "preset": "gpt-tiny",
+        "task": {"name": "language-modeling", "window": WINDOW[size], "tokenizer": "words", "ngrams": 0},
+        "model": {**SHAPES[size], "dropout": 0.0},
+        "data": {"train": [IN_MEMORY]},
+        "train": {"max_steps": 1_000_000, "batch_tokens": BATCH[size], "device": device,
+                  "sharding": "full" if sharding == "full" else "none", "cuda_graphs": False, "compile": "never",
+                  "optimizer": "adamw"},
+    })  # fmt: skip
+    data = make_task(settings.task).prepare(settings.data, text(CHARACTERS[size]))
+    trainer = make_trainer(resolve(settings, data), data)
+    if sharding == "ddp":
+        use_ddp(trainer)
+    times: list[float] = []
+    while len(times) < WARMUP + 3 or group.any(sum(times[WARMUP:]) < seconds):
+        before = time.perf_counter()
+        trainer.advance()
+        trainer.hardware.synchronize()
+        group.wait()
+        times.append(time.perf_counter() - before)
+    _, _, tokens = trainer.progress.window[-1]
+    return {"seconds": statistics.median(times[WARMUP:]), "tokens": float(tokens)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

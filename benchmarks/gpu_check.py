@@ -72,9 +72,10 @@ def one_window(
     upstream = torch.randn(BATCH, heads, length, HEAD_DIM, device=device)
 
     def outputs(dtype: torch.dtype, *, by_tiles: bool) -> list[Tensor]:
-        own = [each.to(dtype).requires_grad_() for each in inputs]
+        has_gradients = device == "cuda"  # FlexAttention has none on a CPU
+        own = [each.to(dtype).requires_grad_(has_gradients) for each in inputs]
         y = lookup.attend_by_tiles(*own, kernel) if by_tiles else lookup.attend_densely(*own)
-        return [y.detach(), *torch.autograd.grad(y, own, upstream.to(dtype))]
+        return [y.detach(), *(torch.autograd.grad(y, own, upstream.to(dtype)) if has_gradients else [])]
 
     # The inputs are rounded to bfloat16 first, so that the difference is that of the computation alone.
     inputs = [each.bfloat16().float() for each in inputs]

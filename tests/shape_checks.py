@@ -26,7 +26,7 @@ def forget_checked_calls() -> None:
 
 @contextmanager
 def unchecked_shapes() -> Iterator[None]:
-    """Check nothing: sizes are symbols while a graph is traced for ONNX, and no annotation knows of such."""
+    """Check nothing: where a graph is traced or compiled, whose sizes are symbols, and in slow references."""
     config.update("jaxtyping_disable", True)
     try:
         yield

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.shape_checks import unchecked_shapes
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -108,6 +109,8 @@ def test_align_step(run: Run):
     assert all(row["ms"] > 0 for row in rows)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@unchecked_shapes()  # FlexAttention is traced
 def test_gpu_check(run: Run):
     rows = run("gpu_check")
     assert {row["check"] for row in rows} == {"windows", "step", "dpo"}

@@ -2,15 +2,14 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
 import pytest
 import torch
-from jaxtyping import config as jaxtyping_config
+from tests.shape_checks import unchecked_shapes
 from torch import nn
 
 from regard.errors import ConfigError
@@ -35,16 +34,6 @@ def beam_search(
     model: Decoder, state: DecoderState, prompt: torch.Tensor, *, end: int, limits: list[int], config: GenerationConfig
 ) -> list[list[Hypothesis]]:
     return BeamSearch(model, end=end, config=config).search(state, prompt, limits)
-
-
-@contextmanager
-def unchecked_shapes() -> Iterator[None]:
-    """Leave shapes unchecked in a reference, where checking them takes most of the time; what is tested is checked."""
-    jaxtyping_config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        jaxtyping_config.update("jaxtyping_disable", False)
 
 
 @unchecked_shapes()

@@ -1,12 +1,9 @@
 """Continuous batching: each request is generated as if it were alone."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 import torch
-from jaxtyping import config as jaxtyping_config
+from tests.shape_checks import unchecked_shapes
 from torch import nn
 
 from regard.errors import ConfigError, DataError
@@ -51,16 +48,6 @@ def make(config: ModelConfig) -> Decoder:
     for name, parameter in model.named_parameters():
         nn.init.normal_(parameter, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.5)
     return model
-
-
-@contextmanager
-def unchecked_shapes() -> Iterator[None]:
-    """Leave shapes unchecked in a reference, where checking them takes most of the time; what is tested is checked."""
-    jaxtyping_config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        jaxtyping_config.update("jaxtyping_disable", False)
 
 
 @unchecked_shapes()

@@ -7,14 +7,16 @@ import torch
 from torch import Tensor
 
 from regard.errors import CheckpointError
+from regard.training import checkpoints
 from regard.training.checkpoints import (
     Place,
     Shard,
     checkpoint_paths,
     files_of,
     load_checkpoint,
-    read_checkpoint,
+    read_state,
     save_checkpoint,
+    step_of,
 )
 
 SAVE = "0123abcd-0"
@@ -60,7 +62,7 @@ def test_shards_are_read_as_a_whole_and_by_parts(count: int, tmp_path: Path):
     assert all(torch.equal(found[0][name], tensor) and found[0][name].dtype == tensor.dtype
                for name, tensor in TENSORS.items())  # fmt: skip
     at = slice(3, 8), slice(2, 5)
-    some, _ = read_checkpoint(path, lambda name, shape: at if name == "model:matrix" and shape == (11, 7) else None)
+    some, _ = read_state(path, lambda name, shape: at if name == "model:matrix" and shape == (11, 7) else None)
     assert torch.equal(some["model:matrix"], TENSORS["model:matrix"][at])
     assert torch.equal(some["ema:matrix"], TENSORS["ema:matrix"])
 
@@ -73,10 +75,10 @@ def test_a_part_that_is_not_needed_is_not_read(tmp_path: Path):
     data[-1] ^= 1
     last.write_bytes(data)
     first = {"model:matrix": (slice(0, 2), slice(0, 7)), "ema:matrix": (slice(0, 2), slice(0, 2))}
-    found, _ = read_checkpoint(path, lambda name, shape: first.get(name))
+    found, _ = read_state(path, lambda name, shape: first.get(name))
     assert torch.equal(found["model:matrix"], TENSORS["model:matrix"][:2])
     with pytest.raises(CheckpointError, match="does not have the hash it was written with"):
-        read_checkpoint(path)
+        read_state(path)
 
 
 def test_an_incomplete_or_damaged_checkpoint_is_not_used_and_the_one_before_stays(tmp_path: Path, caplog):
@@ -109,6 +111,27 @@ def test_old_checkpoints_of_any_number_of_shards_are_deleted(tmp_path: Path):
     assert {int(path.name[5:14]) for path in tmp_path.iterdir()} == {5, 6}
 
 
+def test_a_shard_that_is_complete_while_others_are_deleted_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def look(folder: Path) -> list[Path]:
+        save(tmp_path, 1, 2, numbers=[1])
+        return checkpoint_paths(folder)
+
+    save(tmp_path, 0, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "checkpoint_paths", look)
+        save(tmp_path, 1, 2, numbers=[0])
+    assert [step_of(path) for path in checkpoint_paths(tmp_path)] == [0, 1]
+
+
+def test_until_a_later_checkpoint_is_complete_that_of_step_0_stays(tmp_path: Path):
+    save(tmp_path, 0, 2)
+    save(tmp_path, 1, 2, numbers=[0])
+    assert [step_of(path) for path in checkpoint_paths(tmp_path)] == [0]
+    save(tmp_path, 1, 2, numbers=[1])
+    save(tmp_path, 2, 2)
+    assert [step_of(path) for path in checkpoint_paths(tmp_path)] == [1, 2]
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_checkpoint_that_is_written_again_leaves_one_of_an_earlier_step(count: int, tmp_path: Path):
     """A run that returned to step 2, or was resumed from it, writes step 4 again: were that damaged, 2 is needed."""
@@ -135,7 +158,7 @@ def test_a_shard_that_another_process_deletes_is_no_error_of_its_own(tmp_path: P
     (path,) = checkpoint_paths(tmp_path)
     files_of(path)[1].unlink()
     with pytest.raises(CheckpointError, match="is damaged"):
-        read_checkpoint(path)
+        read_state(path)
     assert checkpoint_paths(tmp_path) == []
 
 
@@ -156,4 +179,4 @@ def test_shards_that_do_not_fit_together_are_an_error(change, tmp_path: Path):
     change(parts, places)
     save_checkpoint(tmp_path, 4, parts, {"step": 4}, shard=Shard(SAVE, 0, 2, places))
     with pytest.raises(CheckpointError, match="is damaged"):
-        read_checkpoint(checkpoint_paths(tmp_path)[0])
+        read_state(checkpoint_paths(tmp_path)[0])

@@ -86,7 +86,7 @@ class SparsePattern:
         """Whether there are keys that every query attends to."""
         return self.num_global > 0 or self.stride is not None
 
-    def is_common(self, positions: Int[Tensor, "*rows time"]) -> Bool[Tensor, "*rows time"]:
+    def is_common(self, positions: Int[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
         """Return whether every later query attends to each of these positions."""
         is_global = positions < self.num_global
         return is_global if self.stride is None else is_global | ((positions + 1) % self.stride == 0)

@@ -191,20 +191,24 @@ def save_checkpoint(
     if shard is None:
         path = _path_of(folder, step)
         write_tensors(path, tensors, note)
-        being_written = {path}
+        own = path.name
     else:
         _write_shard(folder, step, tensors, note, shard)
         if shard.number:
             return  # the first process deletes
-        being_written = {path for path in folder.iterdir() if path.name.startswith(_begin_of(step, shard.save))}
+        own = _begin_of(step, shard.save)
         keep += 1  # other processes may not have written theirs yet
     # Others of this step and of later ones are from a run that was resumed from an earlier one, or has returned to it.
     before = [path for path in checkpoint_paths(folder) if step_of(path) < step]
     recent = [path for path in reversed(before) if step_of(path) > 0][: keep - 1]
+    if shard is not None:
+        recent += before[-1:]  # of step 0 too, until there is a later one that is complete
     kept = recent + [path for path in before if step_of(path) == last_good]
+    # By name: what other processes are writing now is renamed between a look at the folder and the next.
     every = {path for pattern in (*_PATTERNS, "*.part") for path in folder.glob(pattern)}
-    for path in every - being_written - {file for each in kept for file in files_of(each)}:
-        path.unlink(missing_ok=True)
+    for path in every - {file for each in kept for file in files_of(each)}:
+        if not path.name.startswith(own):
+            path.unlink(missing_ok=True)
 
 
 Cut = Callable[[str, tuple[int, ...]], tuple[slice, ...] | None]
@@ -223,7 +227,7 @@ def load_checkpoint(
     for path in reversed(paths):
         found, reason = None, f"{path} cannot be read by another process"
         try:
-            found = read_checkpoint(path, cut)
+            found = read_state(path, cut)
         except CheckpointError as error:
             reason = str(error)
         if not group.any(found is None):
@@ -234,7 +238,7 @@ def load_checkpoint(
     return None
 
 
-def read_checkpoint(path: Path, cut: Cut | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_state(path: Path, cut: Cut | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The state and the note of one of `checkpoint_paths`: all of it, or what `cut` says of each tensor."""
     if path.suffix == _SHARD_SUFFIX:
         return _read_shards(files_of(path), cut)

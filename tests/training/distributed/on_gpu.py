@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import regard
-from regard.training.checkpoints import checkpoint_paths, read_checkpoint
+from regard.training.checkpoints import checkpoint_paths, read_state
 
 SETTINGS: dict[str, Any] = {
     "task": {"tokenizer": "bytes"},
@@ -41,7 +41,7 @@ def train(out: Path, device: str, steps: int, *, resume: bool = False, **changes
 
 def last(out: Path) -> dict[str, torch.Tensor]:
     """The state of the last checkpoint."""
-    return read_checkpoint(checkpoint_paths(out / "checkpoints")[-1])[0]
+    return read_state(checkpoint_paths(out / "checkpoints")[-1])[0]
 
 
 def difference(one: Path, other: Path) -> float:

@@ -7,7 +7,7 @@ import pytest
 from tests.training.distributed import jobs
 
 from regard.runs.launch import launch
-from regard.training.checkpoints import checkpoint_paths, files_of, read_checkpoint, read_tensors
+from regard.training.checkpoints import checkpoint_paths, files_of, read_state, read_tensors
 
 JOBS = "tests.training.distributed.jobs:"
 ONE_PROCESS = {
@@ -145,8 +145,8 @@ def test_a_checkpoint_in_shards_is_continued_by_another_number_of_processes(tmp_
     checkpoints = [checkpoint_paths(Path(folder)) for folder in (one, several)]
     assert [len(files_of(path)) for path in checkpoints[1]] == [1, 2, 4, 1]
     for expected, path in zip(*checkpoints, strict=True):
-        tensors, note = read_checkpoint(path)
-        reference, reference_note = read_checkpoint(expected)
+        tensors, note = read_state(path)
+        reference, reference_note = read_state(expected)
         assert tensors.keys() == reference.keys()
         assert note["step"] == reference_note["step"]
         for key, tensor in reference.items():

@@ -17,7 +17,7 @@ import regard
 from regard.errors import ConfigError, RunError, WriteError
 from regard.runs.folder import RunFolder
 from regard.runs.launch import launch
-from regard.training.checkpoints import checkpoint_paths, files_of, read_checkpoint, step_of
+from regard.training.checkpoints import checkpoint_paths, files_of, read_state, step_of
 
 NUM_STEPS = 40
 PATIENCE = 240.0
@@ -89,7 +89,7 @@ def regard_command(*arguments: object) -> list[str]:
 
 
 def last_weights(run: Path) -> dict[str, list[float]]:
-    tensors, _ = read_checkpoint(checkpoint_paths(run / "checkpoints")[-1])
+    tensors, _ = read_state(checkpoint_paths(run / "checkpoints")[-1])
     return {name: tensor.flatten().tolist() for name, tensor in tensors.items()}
 
 

@@ -56,7 +56,7 @@ from regard.tasks.task import Objective
 from regard.training.checkpoints import (
     checkpoint_paths,
     copy_weights,
-    read_checkpoint,
+    read_state,
     read_tensors,
     resize_buffers,
     trained_weights,
@@ -359,7 +359,7 @@ def _study(run: Run, sizes: CurvatureSizes, seed: int) -> Study:
     points = []
     paths = _spread(checkpoint_paths(run.folder.checkpoints), sizes.max_points)
     for path in progress_bar(paths, "checkpoints", total=len(paths)):
-        tensors, note = read_checkpoint(path)
+        tensors, note = read_state(path)
         parts = {
             part: {name.removeprefix(f"{part}:"): each for name, each in tensors.items() if name.startswith(f"{part}:")}
             for part in ("model", "optimizer")
