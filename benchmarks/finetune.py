@@ -15,7 +15,8 @@ here. `scratch` is a model without the base, `embeddings` one that is initialize
     squad      SQuAD's development set: 38 articles for training, 10 for evaluation; F1 of the answers
 
 The peers are transformers' own recipes with the same weights, in Hugging Face's layout in `minilm-hf` beside the base:
-AdamW at 5e-5, three epochs, batches of 32; for SQuAD windows of 384 tokens that overlap by 128, batches of 12.
+AdamW at 5e-5, three epochs, batches of 32; for SQuAD windows of 384 tokens that overlap by 128, batches of 12. With few
+sentences the peer is scikit-learn's logistic regression on the vectors of the base.
 
 The data is read from the shared folder beside this project; a row whose data is missing is not measured.
 """
@@ -33,6 +34,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from sklearn.linear_model import LogisticRegression
 
 from common.harness import make_parser, parse, print_results
 from common.tiny import make_bert, write_labelled
@@ -92,7 +95,26 @@ def sst2(workspace: Workspace, *, metric: str = "accuracy", **how: Any) -> Found
 
 
 def few(workspace: Workspace, *, count: int, scored_on: str = "dev", **how: Any) -> Found:
-    """`count` sentences, half of each label; settings are chosen by `others`, which were not sampled."""
+    """A few sentences; settings are chosen by `others`, which were not sampled."""
+    rows, others = sample(workspace, count)
+    run = workspace.train(rows, task="text-classification", **how)
+    tested = others if scored_on == "others" else table(workspace.data / "sst/stsa.binary.dev.xz")
+    return scores_of(run.evaluate_rows(tested), "accuracy")
+
+
+def few_peer(workspace: Workspace, *, count: int) -> Found:
+    """Logistic regression on the vectors of the base, which are not trained."""
+    import regard
+
+    rows, _ = sample(workspace, count)
+    base, tested = regard.load(workspace.base), table(workspace.data / "sst/stsa.binary.dev.xz")
+    texts, labels = zip(*rows, strict=True)
+    model = LogisticRegression(max_iter=1_000).fit(base.embed(texts), labels)
+    return {"accuracy": float(model.score(base.embed([text for text, _ in tested]), [label for _, label in tested]))}
+
+
+def sample(workspace: Workspace, count: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """`count` sentences by the seed, the same number of each label, and 2,000 of the others."""
     sentences = table(workspace.data / "sst/stsa.binary.train.xz")
     rng = random.Random(workspace.seed)
     rng.shuffle(sentences)
@@ -100,10 +122,8 @@ def few(workspace: Workspace, *, count: int, scored_on: str = "dev", **how: Any)
     for label in sorted({label for _, label in sentences}):
         rows += [row for row in sentences if row[1] == label][: count // 2]
     rng.shuffle(rows)
-    run = workspace.train(rows, task="text-classification", **how)
-    others = [row for row in sentences if row not in set(rows)][:2_000]
-    tested = others if scored_on == "others" else table(workspace.data / "sst/stsa.binary.dev.xz")
-    return scores_of(run.evaluate_rows(tested), "accuracy")
+    chosen = set(rows)
+    return rows, [row for row in sentences if row not in chosen][:2_000]
 
 
 def conll(workspace: Workspace, **how: Any) -> Found:
@@ -178,6 +198,9 @@ ROWS: dict[str, tuple[Callable[..., Found], Settings]] = {
         f"few-{count}-scratch": (few, {"count": count, "is_new": True, "minutes": 0.4})
         for count in (16, 100, 1_000, 5_000)
     },
+    "few-16-head": (few, {"count": 16, "method": "head"}),
+    "few-1000-lora": (few, {"count": 1_000, "method": "lora", "minutes": 2.0}),
+    **{f"few-{count}-peer": (few_peer, {"count": count}) for count in (16, 1_000)},
     "sst2-peer": (sst2_peer, {"rate": 5e-5}),
     "conll-peer": (conll_peer, {"rate": 5e-5}),
     "conll-full": (conll, {"epochs": 16.0}),
