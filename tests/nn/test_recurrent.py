@@ -5,10 +5,10 @@ from itertools import product
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.nn.dropout import Dropout, LockedDropout
-from regard.nn.recurrent import Cell, RecurrentLayer, RecurrentStack, flatten_weights, split_weights, unroll
+from regard.nn.recurrent import Cell, Hidden, RecurrentLayer, RecurrentStack, flatten_weights, split_weights, unroll
 
 BATCH, TIME, INPUT, HIDDEN = 3, 7, 5, 11
 WIDTHS = [11, 13]
@@ -59,8 +59,9 @@ def test_the_steps_equal_those_of_torch(cell: Cell, theirs: nn.RNNBase):
 
 
 @pytest.mark.parametrize(("cell", "is_bidirectional"), list(product(CELLS, [False, True])))
-def test_padding_is_never_read(cell: Cell, is_bidirectional: bool):
-    stack = make(cell, is_bidirectional=is_bidirectional, initial_state="learned")
+@pytest.mark.parametrize("initial_state", ["zero", "learned"])
+def test_padding_is_never_read(cell: Cell, is_bidirectional: bool, initial_state):
+    stack = make(cell, is_bidirectional=is_bidirectional, initial_state=initial_state)
     x, lengths = torch.randn(BATCH, TIME, INPUT), torch.tensor([7, 2, 5])
     states, last = stack(x, lengths)
     for row, length in enumerate(lengths.tolist()):
@@ -69,6 +70,46 @@ def test_padding_is_never_read(cell: Cell, is_bidirectional: bool):
         here = tuple(tuple(part[:, row : row + 1] for part in layer) for layer in last)
         torch.testing.assert_close(here, alone_last)
         assert (states[row, length:] == 0).all()
+
+
+def gradients(stack: RecurrentStack, x: Tensor, lengths: Tensor, state: Hidden | None) -> list[Tensor]:
+    """Of a loss that depends on each hidden state before the padding, and on each last state."""
+    states, last = stack(x, lengths, state)
+    ends = [part for layer in last for part in layer]
+    loss = states.square().sum() + sum(((1 + number) * part.sin().sum() for number, part in enumerate(ends)), 0.0)
+    inputs = [x, *stack.parameters(), *(part for layer in state or () for part in layer)]
+    return list(torch.autograd.grad(loss, inputs))
+
+
+@pytest.mark.parametrize("is_bidirectional", [False, True])
+@pytest.mark.parametrize("initial_state", ["zero", "learned", "carried"])
+def test_padded_sequences_have_the_gradients_of_packed_ones(is_bidirectional: bool, initial_state, monkeypatch):
+    learned = "learned" if initial_state == "learned" else "zero"
+    stack = make("lstm", is_bidirectional=is_bidirectional, initial_state=learned)
+    x, lengths = (9.0 * torch.randn(BATCH, TIME, INPUT)).requires_grad_(), torch.tensor([7, 2, 5])
+    state = None
+    if initial_state == "carried":
+        _, last = stack(torch.randn(BATCH, TIME, INPUT))
+        state = tuple(tuple(part.detach().requires_grad_() for part in layer) for layer in last)
+    ours = gradients(stack, x, lengths, state)
+    monkeypatch.setattr(RecurrentLayer, "_can_close_gates", lambda *_: False)
+    torch.testing.assert_close(ours, gradients(stack, x, lengths, state))
+
+
+def test_the_kernel_of_float32_does_not_read_padding():
+    """On a CPU it is oneDNN's, which computes the sigmoid by other operations than that of float64."""
+    stack = make("lstm", is_bidirectional=True).float()
+    x, lengths = torch.randn(BATCH, TIME, INPUT, dtype=torch.float32), torch.tensor([7, 2, 5])
+    spoiled = x.clone()
+    spoiled[1, 2:], spoiled[2, 5:] = 1e8, -1e8
+    assert all(torch.equal(a, b) for a, b in zip(flat(stack(x, lengths)), flat(stack(spoiled, lengths)), strict=True))
+    expected = copy.deepcopy(stack).double()(x.double(), lengths)
+    for ours, exact in zip(flat(stack(x, lengths)), flat(expected), strict=True):
+        torch.testing.assert_close(ours, exact.float(), rtol=1e-5, atol=1e-6)  # the precision of float32
+
+
+def flat(found: tuple[Tensor, Hidden]) -> list[Tensor]:
+    return [found[0], *(part for layer in found[1] for part in layer)]
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from regard.nn.dropout import Dropout, LockedDropout
+from regard.nn.masks import padding_mask
 from regard.nn.precision import HalfPrecision
 
 Cell = Literal["rnn", "gru", "lstm"]
@@ -40,6 +41,8 @@ Hidden = tuple[LayerHidden, ...]
 """The states of the layers of a stack, which may differ in width."""
 
 _NUM_GATES: dict[Cell, int] = {"rnn": 1, "gru": 3, "lstm": 4}
+_CLOSED = 1e4
+"""Where the sigmoid is 0 or 1 exactly, whatever else is added."""
 
 
 def cell_step(
@@ -183,7 +186,8 @@ class RecurrentLayer(nn.Module):
             if not is_half:
                 x, state = x.to(weights[0].dtype), tuple(part.to(weights[0].dtype) for part in state)
                 if lengths is not None:
-                    return self._run_packed(x, state, weights, lengths)
+                    run = self._run_padded if self._can_close_gates(x, state) else self._run_packed
+                    return run(x, state, weights, lengths)
                 states, *last = self._run(x, state, weights)
                 return states, tuple(last)
             half = HalfPrecision()
@@ -211,6 +215,33 @@ class RecurrentLayer(nn.Module):
         if batch_sizes is None:
             return function(x, inner, weights, True, 1, 0.0, self.training, is_bidirectional, True)
         return function(x, batch_sizes, inner, weights, True, 1, 0.0, self.training, is_bidirectional)
+
+    def _can_close_gates(self, x: Tensor, state: LayerHidden) -> bool:
+        """Return whether `_run_padded` applies and is faster: on a CPU oneDNN has LSTMs, but not of packed sequences.
+
+        A backward direction begins with the padding, which keeps C but not h: it has to start from zero.
+        """
+        if self.cell != "lstm" or x.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+            return False
+        is_constant = self.start is None and not any(part.requires_grad for part in state)
+        return self.num_directions == 1 or (is_constant and not any(part.any() for part in state))
+
+    def _run_padded(
+        self, x: Tensor, state: LayerHidden, weights: list[Tensor], lengths: Tensor
+    ) -> tuple[Tensor, LayerHidden]:
+        """Run the kernel on padded sequences, with an input that closes the input gate and opens the forget gate.
+
+        It is one on padding and zero elsewhere, so that C is kept exactly, and no gradient depends on padding.
+        """
+        is_read = padding_mask(lengths, x.size(1))[:, 0, 0, :, None].to(x.dtype)
+        gate = torch.tensor([-_CLOSED, _CLOSED, 0.0, 0.0], dtype=x.dtype).repeat_interleave(self.hidden_dim)[:, None]
+        weights = [torch.cat([w, gate], dim=1) if number % 4 == 0 else w for number, w in enumerate(weights)]
+        states, _, cell_states = self._run(torch.cat([x * is_read, 1.0 - is_read], dim=-1), state, weights)
+        rows = torch.arange(x.size(0))
+        ends = [states[rows, lengths - 1, : self.hidden_dim]]
+        if self.num_directions == 2:
+            ends.append(states[:, 0, self.hidden_dim :])
+        return states * is_read, (torch.stack(ends), cell_states)
 
     def _run_packed(
         self, x: Tensor, state: LayerHidden, weights: list[Tensor], lengths: Tensor
