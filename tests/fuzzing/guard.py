@@ -41,10 +41,11 @@ class Guard:
     def watched(self, data: bytes) -> Iterator[None]:
         """Watch while `data` is read."""
         self._data, self.escape, self._is_on = data, "", True
+        before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # of modules that a reader imports late
         try:
             yield
         finally:
-            self._is_on = False
+            self._is_on, sys.dont_write_bytecode = False, before
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self._is_on:
