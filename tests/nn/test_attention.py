@@ -86,6 +86,25 @@ def test_fused_and_plain_agree_even_for_a_fully_masked_query(has_bias: bool, sha
     torch.testing.assert_close(weights[1:].sum(-1), mask[1:].any(-1).double().expand(-1, HEADS, -1))
 
 
+def test_attention_in_bfloat16_rounds_once_and_not_within():
+    """On a CPU, short sequences are computed in float32 from their rounded queries, keys and values."""
+    lengths = (QUERY, KEY, KEY)
+    rounded = [torch.randn(BATCH, HEADS, n, HEAD, dtype=torch.bfloat16, requires_grad=True) for n in lengths]
+    exact = [part.detach().float().requires_grad_() for part in rounded]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = attend_fused(*rounded)
+    theirs = attend_fused(*exact)
+    assert ours.dtype == torch.bfloat16
+    gradients = zip(
+        torch.autograd.grad(ours.float().square().sum(), rounded),
+        torch.autograd.grad(theirs.bfloat16().float().square().sum(), exact),
+        strict=True,
+    )
+    assert torch.equal(ours, theirs.bfloat16())
+    for mine, reference in gradients:
+        assert torch.equal(mine, reference.bfloat16())
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("has_mask", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])

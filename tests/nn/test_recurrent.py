@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.nn.dropout import Dropout, LockedDropout
+from regard.nn.precision import cpu_has_bfloat16
 from regard.nn.recurrent import Cell, Hidden, RecurrentLayer, RecurrentStack, flatten_weights, split_weights, unroll
 
 BATCH, TIME, INPUT, HIDDEN = 3, 7, 5, 11
@@ -231,6 +232,20 @@ def test_under_autocast_a_layer_keeps_the_precision_of_its_weights():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         states, last = stack(x.bfloat16())
     assert {states.dtype, *(part.dtype for layer in last for part in layer)} == {torch.float64}
+
+
+@pytest.mark.skipif(not cpu_has_bfloat16(), reason="the CPU has no instructions for bfloat16")
+@pytest.mark.parametrize("lengths", [None, torch.tensor([7, 2, 5])])
+def test_under_autocast_an_lstm_computes_in_bfloat16_on_a_cpu(lengths: Tensor | None):
+    stack, x = make("lstm", is_bidirectional=True).float(), torch.randn(BATCH, TIME, INPUT, dtype=torch.float32)
+    exact = stack(x, lengths)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = stack(x.bfloat16(), lengths)
+    assert {part.dtype for part in flat(rounded)} == {torch.float32}
+    for ours, theirs in zip(flat(rounded), flat(exact), strict=True):
+        assert not torch.equal(ours, theirs)
+        # Bfloat16 has eight bits of precision, and two layers of seven steps add up their errors.
+        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="cuDNN computes in float16 on a GPU")

@@ -39,9 +39,12 @@ class AttentionEncoderConfig(TransformerConfig):
     """The settings of an encoder with attention: those of a Transformer's encoder."""
 
     can_isolate_documents: ClassVar[bool] = False
-    gains_from_bf16_on_cpu: ClassVar[bool] = False
     decoder_layers: int | None = Field(default=0, ge=0, le=0)
     """Always 0: there is no decoder of tokens."""
+
+    @property
+    def gains_from_bf16_on_cpu(self) -> bool:
+        return False
 
 
 class RecurrentEncoderConfig(ModelConfig):

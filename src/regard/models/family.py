@@ -44,8 +44,6 @@ class ModelConfig(Settings):
     """Whether a training step can be captured as a CUDA graph."""
     can_isolate_documents: ClassVar[bool] = False
     """Whether attention can be restricted to documents within a row."""
-    gains_from_bf16_on_cpu: ClassVar[bool] = False
-    """Whether bfloat16 is faster on a CPU, from a certain width on."""
     input_kind: ClassVar[InputKind] = "tokens"
     """What the encoder reads: tokens, pixels, series of numbers, events in time or graphs."""
     has_class_token: ClassVar[bool] = False
@@ -101,6 +99,11 @@ class ModelConfig(Settings):
     def default_warmup_steps(self) -> int | None:
         """Warmup steps that the family needs; None for those of the task."""
         return None
+
+    @property
+    def gains_from_bf16_on_cpu(self) -> bool:
+        """Whether bfloat16 is faster on a CPU that has instructions for it, from a certain width on."""
+        return False
 
     @property
     def is_step_by_step(self) -> bool:

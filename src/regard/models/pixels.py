@@ -89,7 +89,6 @@ class PixelTransformerConfig(TransformerConfig):
     family: str = "pixel-transformer"
     can_isolate_documents: ClassVar[bool] = False
     has_attention_kinds: ClassVar[bool] = False
-    gains_from_bf16_on_cpu: ClassVar[bool] = False
     input_kind: ClassVar[InputKind] = "pixel-sequence"
     encoder_layers: int | None = Field(default=0, ge=0, le=0)
     """Always 0: there is no encoder."""
@@ -97,6 +96,10 @@ class PixelTransformerConfig(TransformerConfig):
     """The pixels around the next one that are read directly: up to so many rows and columns away."""
     components: int = Field(default=10, ge=0)
     """Logistic distributions that each value is a mixture of; 0 for a softmax over all levels."""
+
+    @property
+    def gains_from_bf16_on_cpu(self) -> bool:
+        return False
 
     @property
     def max_target_positions(self) -> int | None:

@@ -130,6 +130,10 @@ class RecurrentConfig(EncoderDecoderConfig):
         return 0.5 if self.cell == "rnn" else 1.0
 
     @property
+    def gains_from_bf16_on_cpu(self) -> bool:
+        return self.cell == "lstm"
+
+    @property
     def can_carry_state(self) -> bool:
         return not self.encoder_depth
 

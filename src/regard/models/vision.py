@@ -36,12 +36,15 @@ class VisionTransformerConfig(AttentionEncoderConfig):
     """The settings of a Vision Transformer: those of a Transformer's encoder."""
 
     family: str = "vision"
-    gains_from_bf16_on_cpu: ClassVar[bool] = True
     input_kind: ClassVar[InputKind] = "pixels"
     has_class_token: ClassVar[bool] = True
     stem: Literal["patches", "convolutions"] = "patches"
     """What makes a vector of each patch: a linear projection of its pixels, as in the paper; or convolutions, by which
     training needs fewer steps and depends less on the learning rate."""
+
+    @property
+    def gains_from_bf16_on_cpu(self) -> bool:
+        return True
 
 
 class ImageEncoder(InputEncoder):

@@ -7,6 +7,7 @@ Micikevicius et al., "FP8 Formats for Deep Learning" (2022). https://arxiv.org/a
     to_float8, float8_matmul    products in float8, twice as fast as in 16 bits where the device has them
 """
 
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -99,6 +100,13 @@ class Float8Matrix(NamedTuple):
     def transposed(self) -> "Float8Matrix":
         """The transposed matrix, contiguous."""
         return Float8Matrix(_transpose(self.numbers), self.scale)
+
+
+@cache
+def cpu_has_bfloat16() -> bool:
+    """Return whether the CPU has instructions for bfloat16, without which products are slower than in float32."""
+    has_instructions = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return bool(has_instructions) and torch.backends.mkldnn.is_available()
 
 
 def has_float8(device: torch.device) -> bool:

@@ -28,7 +28,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from regard.nn.dropout import Dropout, LockedDropout
 from regard.nn.masks import padding_mask
-from regard.nn.precision import HalfPrecision
+from regard.nn.precision import HalfPrecision, cpu_has_bfloat16
 
 Cell = Literal["rnn", "gru", "lstm"]
 CellActivation = Literal["tanh", "relu"]
@@ -181,15 +181,16 @@ class RecurrentLayer(nn.Module):
     ) -> tuple[Float[Tensor, "batch time width"], LayerHidden]:
         """Return the hidden states at each position, and the state after the last one; `lengths` are on the CPU."""
         weights, is_half = self._weights(), self._is_half(x, lengths)
+        is_bfloat16 = self._is_bfloat16(x, weights)
         # Autocast by itself would run cuDNN in float16 with unscaled gradients, of which small ones underflow.
         with torch.autocast(x.device.type, enabled=False):
             if not is_half:
                 x, state = x.to(weights[0].dtype), tuple(part.to(weights[0].dtype) for part in state)
-                if lengths is not None:
-                    run = self._run_padded if self._can_close_gates(x, state) else self._run_packed
-                    return run(x, state, weights, lengths)
-                states, *last = self._run(x, state, weights)
-                return states, tuple(last)
+                if lengths is not None and not self._can_close_gates(x, state):
+                    return self._run_packed(x, state, weights, lengths)
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bfloat16, cache_enabled=False):
+                    states, last = self._run_padded(x, state, weights, lengths)
+                return states.to(x.dtype), tuple(part.to(x.dtype) for part in last)
             half = HalfPrecision()
             x, *inner = half.enter(x, *state, flatten_weights(weights))
             states, *last = half.leave(*self._run(x, tuple(inner[:-1]), split_weights(inner[-1], weights)))
@@ -205,6 +206,12 @@ class RecurrentLayer(nn.Module):
             return False
         is_plain = self.num_directions == 1 and self.activation == "tanh"
         return is_plain and _has_persistent_kernel(x.size(0), x.size(2), self.hidden_dim)
+
+    def _is_bfloat16(self, x: Tensor, weights: list[Tensor]) -> bool:
+        """Return whether to compute in bfloat16 under autocast, which oneDNN's LSTM can, with twice the speed."""
+        is_cast = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+        is_supported = self.cell == "lstm" and weights[0].dtype == torch.float32 and cpu_has_bfloat16()
+        return is_cast and is_supported and torch.get_autocast_dtype("cpu") == torch.bfloat16
 
     def _run(
         self, x: Tensor, state: LayerHidden, weights: list[Tensor], batch_sizes: Tensor | None = None
@@ -227,12 +234,15 @@ class RecurrentLayer(nn.Module):
         return self.num_directions == 1 or (is_constant and not any(part.any() for part in state))
 
     def _run_padded(
-        self, x: Tensor, state: LayerHidden, weights: list[Tensor], lengths: Tensor
+        self, x: Tensor, state: LayerHidden, weights: list[Tensor], lengths: Tensor | None
     ) -> tuple[Tensor, LayerHidden]:
         """Run the kernel on padded sequences, with an input that closes the input gate and opens the forget gate.
 
         It is one on padding and zero elsewhere, so that C is kept exactly, and no gradient depends on padding.
         """
+        if lengths is None:
+            states, *last = self._run(x, state, weights)
+            return states, tuple(last)
         is_read = padding_mask(lengths, x.size(1))[:, 0, 0, :, None].to(x.dtype)
         gate = torch.tensor([-_CLOSED, _CLOSED, 0.0, 0.0], dtype=x.dtype).repeat_interleave(self.hidden_dim)[:, None]
         weights = [torch.cat([w, gate], dim=1) if number % 4 == 0 else w for number, w in enumerate(weights)]

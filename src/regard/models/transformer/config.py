@@ -31,7 +31,6 @@ class TransformerConfig(EncoderDecoderConfig):
     family: str = "transformer"
     can_use_muon: ClassVar[bool] = True
     can_isolate_documents: ClassVar[bool] = True
-    gains_from_bf16_on_cpu: ClassVar[bool] = True
     has_attention_kinds: ClassVar[bool] = True
     """Whether self-attention may be of another kind than full."""
     num_heads: int = Field(default=8, ge=1)
@@ -281,6 +280,10 @@ class TransformerConfig(EncoderDecoderConfig):
     def max_target_positions(self) -> int | None:
         is_learned = self.decoder_depth and (self.decoder_positions or self.positions) == "learned"
         return self.context_length if is_learned else None
+
+    @property
+    def gains_from_bf16_on_cpu(self) -> bool:
+        return True
 
     @property
     def lr_scale(self) -> float:
