@@ -172,7 +172,7 @@ def complete_files(run: Path) -> set[str]:
 
 def differences(one: Path, two: Path) -> list[str]:
     """What is not the same in two runs that should not differ."""
-    from regard.training.checkpoints import read_checkpoint, step_of
+    from regard.training.checkpoints import read_state, step_of
 
     found = []
     if (one / "model.safetensors").read_bytes() != (two / "model.safetensors").read_bytes():
@@ -184,7 +184,7 @@ def differences(one: Path, two: Path) -> list[str]:
     paths = [newest_checkpoint(one), newest_checkpoint(two)]
     if len({step_of(path) for path in paths if path is not None}) != 1 or None in paths:
         return [*found, f"the last checkpoints are {paths}"]
-    first, second = (read_checkpoint(path)[0] for path in paths if path is not None)
+    first, second = (read_state(path)[0] for path in paths if path is not None)
     if first.keys() != second.keys() or any(first[name].ne(second[name]).any() for name in first):
         found.append("the last checkpoints differ")
     if leftovers := [str(path) for path in two.rglob("*.part")]:
