@@ -336,7 +336,6 @@ def with_task(values: Mapping[str, Any], rows: Rows | None = None) -> dict[str, 
         kind = None if not preset else read_model_config(find_preset(str(preset))[1]).input_kind
         given["name"], found = recognize(config, rows, given=given, input_kind=kind)
         log_info(f"task {given['name']}, by the data: {found.reason}")
-        given = {**found.settings, **given}
         if found.columns:
             values = merge_tables(values, {"data": {"columns": list(found.columns)}})
     return {**values, "task": given}

@@ -27,11 +27,10 @@ from regard.data.sources import NamedRows, Rows, is_builtin, open_source
 from regard.data.splits.plan import key_column
 from regard.data.text_sources import open_texts
 from regard.errors import ConfigError, DataError
+from regard.tasks.labeled_columns import FEWEST_LABELED, LEAST_REPEATED, LONGEST_LABEL
 
 _PAIR = ("source", "target")
-_SAMPLE_ROWS, _FEWEST_LABELED, _FEW = 1_000, 20, 10
-_LEAST_REPEATED, _LONGEST_LABEL = 10, 40
-"""A label occurs this often on average, and has at most this many characters."""
+_SAMPLE_ROWS, _FEW = 1_000, 10
 
 
 @dataclass(frozen=True)
@@ -95,11 +94,11 @@ class DetectionSummary:
     def named_column(self, *names: str) -> str:
         return next(name for name in names if name in self.names)
 
-    def are_labels(self, column: int, *, fewest: int = _FEWEST_LABELED, repeated: int = _LEAST_REPEATED) -> bool:
+    def are_labels(self, column: int, *, fewest: int = FEWEST_LABELED, repeated: int = LEAST_REPEATED) -> bool:
         """Whether a column has few distinct short values, each of which occurs again and again."""
         values = [str(row[column]) for row in self.sample]
         distinct = set(values)
-        is_short = all(len(value) <= _LONGEST_LABEL for value in distinct)
+        is_short = all(len(value) <= LONGEST_LABEL for value in distinct)
         return len(values) >= fewest and is_short and len(distinct) * repeated <= len(values)
 
     def are_images(self, column: int) -> bool:
