@@ -14,7 +14,13 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-_SEEN = ["the", "a", "small", "great", "awful", "old", "film", "story", "actor", "plot", "scene", "end", "music", "game", "team", "player", "market", "price", "stock", "bank", "phone", "call", "free", "prize", "money", "friend", "city", "river", "house", "rain", "wind", "train", "ticket", "server", "network", "court", "judge", "law", "vote", "never", "always", "slowly", "really", "almost", "why", "how", "when", "with", "without", "under", "over", "before", "after"]
+_SEEN = [
+    "the", "a", "small", "great", "awful", "old", "film", "story", "actor", "plot", "scene", "end", "music",
+    "game", "team", "player", "market", "price", "stock", "bank", "phone", "call", "free", "prize", "money",
+    "friend", "city", "river", "house", "rain", "wind", "train", "ticket", "server", "network", "court",
+    "judge", "law", "vote", "never", "always", "slowly", "really", "almost", "why", "how", "when", "with",
+    "without", "under", "over", "before", "after",
+]  # fmt: skip
 NUM_ROWS = 60
 
 
@@ -118,7 +124,10 @@ BIT = cycle(["0", "1"])
 NERS = ["O", "B-PER", "I-PER", "O", "B-LOC", "O"]
 SENTENCES = [f"then Ada Byron{place} left Paris .".split() for place in range(NUM_ROWS)]
 DAYS = [date(2023, 1, 1) + timedelta(days=place) for place in range(NUM_ROWS)]
-SMILES = ["CCO", "CCCO", "CCCCO", "CC(=O)O", "c1ccccc1", "c1ccccc1O", "CCN", "CCCN", "CC(C)O", "CC(C)C", "CCOCC", "CCCl", "CCBr", "c1ccncc1", "CC=O", "CCC=O", "C1CCCCC1", "C1CCCC1", "CC(C)=O", "CCS"]
+SMILES = [
+    "CCO", "CCCO", "CCCCO", "CC(=O)O", "c1ccccc1", "c1ccccc1O", "CCN", "CCCN", "CC(C)O", "CC(C)C", "CCOCC",
+    "CCCl", "CCBr", "c1ccncc1", "CC=O", "CCC=O", "C1CCCCC1", "C1CCCC1", "CC(C)=O", "CCS",
+]  # fmt: skip
 
 
 def _ner_frame() -> bytes:
