@@ -468,7 +468,8 @@ def start(
     )
     if not trainer.processes.is_first:
         return _fit(folder, trainer, data, show_progress, on_evaluation)
-    _require_space(folder, provenance.num_parameters, settings.train.keep_checkpoints)
+    num_checkpoints = settings.train.keep_checkpoints + trainer.is_saved_in_shards  # of which one more is kept
+    _require_space(folder, provenance.num_parameters, num_checkpoints)
     _released_scores(folder, trainer)
     with folder.lock():
         folder.require_vacant(overwrite=overwrite)  # another process may have trained here since the first check
