@@ -175,7 +175,7 @@ class LinearNgrams(nn.Module):
         fewest = 2 if len(rows) >= _MANY_ROWS else 1
         keys, ngrams = self._ngrams(rows, fewest)
         spelled, characters = self._spellings(rows, spellings, fewest)
-        features = sparse.csr_array(sparse.hstack([ngrams, spelled]), dtype=np.float32)
+        features: Any = sparse.csr_array(sparse.hstack([ngrams, spelled]), dtype=np.float32)
         if not features.shape[1]:
             return False
         weights, bias = _fit(features, targets, self.table.size(1), outputs, seconds)
