@@ -46,7 +46,7 @@ from regard.settings import merge_tables, require_table
 from regard.tasks.capabilities import RolloutTask
 from regard.tasks.choices import ChoiceContext
 from regard.tasks.detection import readable_rows
-from regard.tasks.registry import find_task, make_task, recognize
+from regard.tasks.registry import detect_task, find_task, make_task
 from regard.tasks.task import SelectionScore, Task
 from regard.tasks.text import TextSettings
 from regard.training.checkpoints import checkpoint_paths, load_checkpoint, save_checkpoint, write_tensors
@@ -334,7 +334,7 @@ def with_task(values: Mapping[str, Any], rows: Rows | None = None) -> dict[str, 
         config = DataConfig.read(values.get("data", {}), section="data")
         preset = values.get("preset")
         kind = None if not preset else read_model_config(find_preset(str(preset))[1]).input_kind
-        given["name"], found = recognize(config, rows, given=given, input_kind=kind)
+        given["name"], found = detect_task(config, rows, given=given, input_kind=kind)
         log_info(f"task {given['name']}, by the data: {found.reason}")
         if found.columns:
             values = merge_tables(values, {"data": {"columns": list(found.columns)}})

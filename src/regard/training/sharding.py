@@ -180,7 +180,7 @@ class ShardedModel:
         return is_first and (own_part(tensor).numel() > 0 or (self._group.is_first and tensor.numel() == 0))
 
     def cut(self, name: str, shape: tuple[int, ...]) -> tuple[slice, ...] | None:
-        """What this process needs of a tensor of a checkpoint: of a weight, of its average or of its optimizer state."""
+        """What this process needs of a tensor of a checkpoint: a weight, its average or its optimizer state."""
         owner = self._owner(name.partition(":")[2])
         return None if owner is None or tuple(owner.shape) != shape else slices_of(owner)
 
