@@ -160,7 +160,7 @@ def train(
         on_evaluation: Called with the step and the validation loss of each evaluation; an exception ends training.
         num_processes: Train in so many processes of this machine, which share each batch: one for each GPU, or with a
             part of the CPU's cores each. Processes that torchrun has started share it in any case.
-        tensor_parallel: So many of the processes share the layers of each model.
+        tensor_parallel: The number of processes that share the layers of one model.
     """
     if num_processes != 1:
         given = {name: value for name, value in locals().items() if name not in ("num_processes", "on_evaluation")}

@@ -52,7 +52,7 @@ class Processes:
     rank: int = 0
     size: int = 1
     tensor_parallel: int = 1
-    """So many consecutive ranks share the layers of one replica of the model, and compute the same rows."""
+    """The number of consecutive ranks that share the layers of one replica of the model, and compute the same rows."""
     mesh: Any = None
     """Under tensor parallelism: the device mesh of replicas by ranks of a replica."""
 
@@ -263,8 +263,8 @@ def joined(device: str = "auto", *, is_group_of_one: bool = False, tensor_parall
     """Join the processes that torchrun, or another launcher with the same environment, has started.
 
     Ranks above 0 show warnings only, with their rank. `device` is the setting: on GPUs, each process has its own.
-    Sharding needs a group also for one process: `is_group_of_one`. So many consecutive processes share the layers of
-    one replica of the model: `tensor_parallel`.
+    Sharding needs a group also for one process: `is_group_of_one`. `tensor_parallel` is the number of consecutive
+    processes that share the layers of one replica of the model.
     """
     started = started_processes()
     if tensor_parallel < 1 or started.size % tensor_parallel:
