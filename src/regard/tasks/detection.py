@@ -6,6 +6,7 @@ is asked what it makes of the description.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -153,26 +154,10 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         return DetectionSummary(name, is_plain_text=True)
     suffix = ""
     if len(config.train) == 1:
-        if has_labeled_images(Path(config.train[0])):
-            return DetectionSummary(name, is_image_folder=True)
         suffix = Path(uncompressed_name(Path(config.train[0]))).suffix.lower()
+        if (found := _describe_file(config, name, suffix)) is not None:
+            return found
     named = tuple(_plain(column) for column in config.columns)
-    if suffix == ".json" and is_coco(Path(config.train[0])):
-        return DetectionSummary(name, suffix, is_coco=True)
-    if FORMAT_OF_SUFFIX.get(suffix) == "fasta":
-        return DetectionSummary(name, suffix, is_plain_text=True)
-    if (
-        suffix == ".json"
-        and config.format is None
-        and question_format(Path(config.train[0]), config.encoding) == "squad"
-    ):
-        return DetectionSummary(name, suffix, named, columns_given=num_given, is_squad=True)
-    if suffix in (".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
-        return DetectionSummary(name, suffix, named, columns_given=num_given)
-    if len(config.train) == 1 and _is_file_of_trees(config, suffix):
-        return DetectionSummary(name, suffix, has_trees=True)
-    if len(config.train) == 1 and config.format is None and _is_file_of_tags(config, suffix):
-        return DetectionSummary(name, suffix, is_tagged=True)
     lists: tuple[str, ...] = ()
     if suffix in (".json", ".jsonl", ".ndjson", ".parquet", ".pq") and not named:
         described = describe(config.train[0], format=config.format, encoding=config.encoding)
@@ -205,6 +190,27 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         lists=lists,
         has_label_separator=has_separator,
     )
+
+
+def _describe_file(config: DataConfig, name: str, suffix: str) -> DetectionSummary | None:
+    """A file or a folder that is no table, by its suffix and its content; None for a table or text."""
+    path, describe_as = Path(config.train[0]), partial(DetectionSummary, name, suffix)
+    named = partial(describe_as, tuple(_plain(column) for column in config.columns), columns_given=len(config.columns))
+    if has_labeled_images(path):
+        return DetectionSummary(name, is_image_folder=True)
+    if suffix == ".json" and is_coco(path):
+        return describe_as(is_coco=True)
+    if FORMAT_OF_SUFFIX.get(suffix) == "fasta":
+        return describe_as(is_plain_text=True)
+    if suffix == ".json" and config.format is None and question_format(path, config.encoding) == "squad":
+        return named(is_squad=True)
+    if suffix in (".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
+        return named()
+    if _is_file_of_trees(config, suffix):
+        return describe_as(has_trees=True)
+    if config.format is None and _is_file_of_tags(config, suffix):
+        return describe_as(is_tagged=True)
+    return None
 
 
 def _is_tree_row(row: Any) -> bool:
