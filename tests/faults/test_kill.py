@@ -12,13 +12,15 @@ STEPS = 60
 
 
 @pytest.mark.slow
-def test_kills_at_random_moments_change_nothing():
-    script = Path(__file__).with_name("kill_at_random.py")
-    ended = subprocess.run([sys.executable, script, "--kills", "6"], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("more", [(), ("--sharded", "--steps", "60")])
+def test_kills_at_random_moments_change_nothing(more: tuple[str, ...]):
+    script, number = Path(__file__).with_name("kill_at_random.py"), 2 if more else 6
+    command = [sys.executable, script, "--kills", str(number), *more]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.splitlines()[-1].endswith("everything is the same")
     assert ended.stdout.startswith("kill 1 (figures, seed 0-0)")
-    assert "\n6 kills of " in ended.stdout
+    assert f"\n{number} kills of " in ended.stdout
 
 
 @pytest.mark.slow

@@ -288,6 +288,18 @@ def known_networks(folder: str) -> dict[LocalityJob, TrainedNetwork]:
     return NetworkStore(Path(folder), {}).networks
 
 
+def test_a_search_prints_accuracies_on_validation_images_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    write_folders(tmp_path / "images", 12)
+    caplog.set_level("INFO", logger="regard")
+    study_locality(sizes=SMALL, data=str(tmp_path / "images"))
+    lines = [record.getMessage() for record in caplog.records if "training loss" in record.getMessage()]
+    assert len(lines) > len(METHODS)
+    assert all("validation" in line and "test" not in line for line in lines)
+    caplog.clear()
+    study_locality(sizes=replace(SMALL, valid_share=0.0), data=str(tmp_path / "images"))
+    assert all(" test " in record.getMessage() for record in caplog.records if "loss" in record.getMessage())
+
+
 def test_a_study_continues_from_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_folders(tmp_path / "images", 12)
     data, results = str(tmp_path / "images"), str(tmp_path / "results")

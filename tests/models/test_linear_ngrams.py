@@ -131,6 +131,14 @@ def test_equal_targets_have_nothing_to_be_solved():
     assert not term.is_solved
 
 
+def test_without_a_feature_there_is_nothing_to_be_solved():
+    """Of a thousand texts, n-grams of a single one are no features."""
+    texts = [[2 * number, 2 * number + 1] for number in range(1_000)]
+    term = LinearNgrams(2, 2_000, CLASSES)
+    assert not term.solve(stored(texts), np.arange(1_000) % CLASSES, [""] * 2_000, "classes")
+    assert not term.is_solved
+
+
 def test_in_little_time_some_of_the_texts_are_used():
     texts, labels = make_rows(3_000)
     rows = stored(texts)

@@ -15,60 +15,12 @@ from pathlib import Path
 from typing import Any
 
 _SEEN = [
-    "the",
-    "a",
-    "small",
-    "great",
-    "awful",
-    "old",
-    "film",
-    "story",
-    "actor",
-    "plot",
-    "scene",
-    "end",
-    "music",
-    "game",
-    "team",
-    "player",
-    "market",
-    "price",
-    "stock",
-    "bank",
-    "phone",
-    "call",
-    "free",
-    "prize",
-    "money",
-    "friend",
-    "city",
-    "river",
-    "house",
-    "rain",
-    "wind",
-    "train",
-    "ticket",
-    "server",
-    "network",
-    "court",
-    "judge",
-    "law",
-    "vote",
-    "never",
-    "always",
-    "slowly",
-    "really",
-    "almost",
-    "why",
-    "how",
-    "when",
-    "with",
-    "without",
-    "under",
-    "over",
-    "before",
-    "after",
-]
+    "the", "a", "small", "great", "awful", "old", "film", "story", "actor", "plot", "scene", "end", "music",
+    "game", "team", "player", "market", "price", "stock", "bank", "phone", "call", "free", "prize", "money",
+    "friend", "city", "river", "house", "rain", "wind", "train", "ticket", "server", "network", "court",
+    "judge", "law", "vote", "never", "always", "slowly", "really", "almost", "why", "how", "when", "with",
+    "without", "under", "over", "before", "after",
+]  # fmt: skip
 NUM_ROWS = 60
 
 
@@ -137,8 +89,6 @@ class Layout:
     """What is named in the command, if it is not the only file or the folder."""
     says: tuple[str, ...] = ()
     """Parts of the reason or of what is printed about the columns; of the error, where there is no task."""
-    settings: tuple[tuple[str, Any], ...] = ()
-    """Settings of the task that are recognized."""
 
     def write(self, folder: Path) -> list[str]:
         """Write the files; the paths to train on."""
@@ -167,20 +117,6 @@ def _parquet(records: list[dict[str, Any]]) -> Callable[[Path], None]:
     return write
 
 
-def _workbook(rows: Iterable[Sequence[Any]], merged: str | None = None) -> Callable[[Path], None]:
-    def write(path: Path) -> None:
-        import openpyxl
-
-        workbook = openpyxl.Workbook()
-        for row in rows:
-            workbook.active.append(list(row))
-        if merged is not None:
-            workbook.active.merge_cells(merged)
-        workbook.save(path)
-
-    return write
-
-
 T, U = texts(), titles()
 IDS = [1_000_003 + 7_919 * place for place in range(NUM_ROWS)]
 HAM = cycle(["ham", "spam"])
@@ -189,27 +125,9 @@ NERS = ["O", "B-PER", "I-PER", "O", "B-LOC", "O"]
 SENTENCES = [f"then Ada Byron{place} left Paris .".split() for place in range(NUM_ROWS)]
 DAYS = [date(2023, 1, 1) + timedelta(days=place) for place in range(NUM_ROWS)]
 SMILES = [
-    "CCO",
-    "CCCO",
-    "CCCCO",
-    "CC(=O)O",
-    "c1ccccc1",
-    "c1ccccc1O",
-    "CCN",
-    "CCCN",
-    "CC(C)O",
-    "CC(C)C",
-    "CCOCC",
-    "CCCl",
-    "CCBr",
-    "c1ccncc1",
-    "CC=O",
-    "CCC=O",
-    "C1CCCCC1",
-    "C1CCCC1",
-    "CC(C)=O",
-    "CCS",
-]
+    "CCO", "CCCO", "CCCCO", "CC(=O)O", "c1ccccc1", "c1ccccc1O", "CCN", "CCCN", "CC(C)O", "CC(C)C", "CCOCC",
+    "CCCl", "CCBr", "c1ccncc1", "CC=O", "CCC=O", "C1CCCCC1", "C1CCCC1", "CC(C)=O", "CCS",
+]  # fmt: skip
 
 
 def _ner_frame() -> bytes:
@@ -270,34 +188,8 @@ def _coco() -> dict[str, Any]:
     }
 
 
-def _graphs() -> dict[str, str]:
-    """The format of TU Dortmund: one file for the edges, one for the graph of each node, one for the label of each graph."""
-    edges = [
-        (5 * graph + place + 1, 5 * graph + (place + 1) % 5 + 1) for graph in range(NUM_ROWS) for place in range(5)
-    ]
-    edges = sorted(edges + [(b, a) for a, b in edges])
-    return {
-        "ENZYMES/ENZYMES_A.txt": "".join(f"{a}, {b}\n" for a, b in edges),
-        "ENZYMES/ENZYMES_graph_indicator.txt": "".join(f"{node // 5 + 1}\n" for node in range(5 * NUM_ROWS)),
-        "ENZYMES/ENZYMES_graph_labels.txt": "".join(f"{label}\n" for label in cycle([1, 2, 3])),
-        "ENZYMES/ENZYMES_node_labels.txt": "".join(f"{node % 3}\n" for node in range(5 * NUM_ROWS)),
-        "ENZYMES/README.txt": "A set of graphs.\n",
-    }
-
-
-def _folders(*parts: str, suffix: str = ".txt", seed: int = 5) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    for place, part in enumerate(parts):
-        for number, text in enumerate(texts(12, seed=seed + place)):
-            found[f"{part}/{100 + number}{suffix}"] = f"{text}\nIt was {number} o'clock at the caf\u00e9.\n".encode(
-                "latin-1"
-            )
-    return found
-
-
 STARS = cycle([1.0, 2.0, 3.0, 4.0, 5.0])
 PRICES = [round(99.5 + 13.25 * place + place % 7, 2) for place in range(NUM_ROWS)]
-EMOTIONS = cycle([["joy"], ["anger", "fear"], ["joy", "surprise"], ["fear"]])
 YELP = [
     {"review_id": f"r{place:04}x", "user_id": f"u{place % 13:03}y", "business_id": f"b{place % 9}z", "stars": STARS[place], "useful": place % 3,
      "funny": place % 2, "cool": 0, "text": T[place], "date": f"2018-07-{place % 28 + 1:02} 22:09:11"}
@@ -305,13 +197,6 @@ YELP = [
 ]  # fmt: skip
 CHATS = [{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}, {"role": "assistant", "content": f"Yes, {number}."}]}
          for number, text in enumerate(T)]  # fmt: skip
-SHARED = [
-    {
-        "id": f"c{number}",
-        "conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": f"Yes, {number}."}],
-    }
-    for number, text in enumerate(T)
-]
 SNLI = [
     {"annotator_labels": [label], "captionID": f"{place}.jpg#0", "gold_label": label, "pairID": f"{place}.jpg#0r1n", "sentence1": T[place],
      "sentence1_binary_parse": f"( {T[place]} )", "sentence1_parse": f"(ROOT (S {T[place]}))", "sentence2": U[place],
@@ -329,9 +214,6 @@ LAYOUTS = [
     Layout("sms spam by name", {"spam.csv": csv_of(["Category", "Message"], [HAM, T])}, "text-classification", (T[0], HAM[0])),
     Layout("sentiment140", {"training.1600000.csv": csv_of(None, [cycle("04"), IDS, [f"Mon Apr 06 22:{n:02}:45 PDT 2009" for n in range(NUM_ROWS)], ["NO_QUERY"] * NUM_ROWS,
            [f"user{n % 37}" for n in range(NUM_ROWS)], [f"@x caf\u00e9 {t}" for t in T]], quoted=True).encode("latin-1")}, "text-classification", (f"@x caf\u00e9 {T[0]}", cycle("04")[0])),
-    Layout("fasttext", {"train.txt": "".join(f"__label__{label} {text}\n" for label, text in zip(HAM, T, strict=True))}, "text-classification", (T[0], HAM[0])),
-    Layout("fasttext with several labels", {"cooking.train": "".join(" ".join(f"__label__{label}" for label in some) + f" {text}\n" for some, text in zip(EMOTIONS, T, strict=True))},
-           "text-classification", (T[0], " ".join(EMOTIONS[0])), settings=(("label_separator", " "),)),
     Layout("subject, body, spam", {"emails.csv": csv_of(["subject", "body", "spam"], [U, T, BIT])}, "text-classification", (U[0], T[0], BIT[0])),
     Layout("a json array", {"train.json": json.dumps(records_of(text=T, label=HAM), indent=1)}, "text-classification", (T[0], HAM[0])),
     Layout("a json array on one line", {"train.json": json.dumps(records_of(text=T, label=HAM))}, "text-classification", (T[0], HAM[0])),
@@ -341,9 +223,6 @@ LAYOUTS = [
            "text-classification", (U[0], T[0], HAM[0])),
     Layout("imdb as a table", {"IMDB Dataset.csv": csv_of(["review", "sentiment"], [[f'{t}<br /><br />"{u}"' for t, u in zip(T, U, strict=True)], cycle(["positive", "negative"])])},
            "text-classification", (f'{T[0]}<br /><br />"{U[0]}"', cycle(["positive", "negative"])[0])),
-    Layout("imdb as folders", {**_folders("aclImdb/train/pos", "aclImdb/train/neg"), **_folders("aclImdb/test/pos", "aclImdb/test/neg", seed=9), "aclImdb/README": "Reviews\n"},
-           "text-classification"),
-    Layout("newsgroups as folders", _folders("20news/sci.space", "20news/rec.autos", "20news/talk.politics", suffix=""), "text-classification"),
     Layout("quora pairs", {"train.csv": csv_of(["id", "qid1", "qid2", "question1", "question2", "is_duplicate"], [range(NUM_ROWS), range(1, 121, 2), range(2, 122, 2), T, U, BIT])},
            "text-classification", (T[0], U[0], BIT[0])),
     Layout("paws", {"train.tsv": tsv_of(["id", "sentence1", "sentence2", "label"], [range(1, NUM_ROWS + 1), T, U, BIT])}, "text-classification", (T[0], U[0], BIT[0])),
@@ -367,10 +246,7 @@ LAYOUTS = [
     Layout("dbpedia without a header", {"train.csv": csv_of(None, [cycle([str(n) for n in range(1, 6)]), U, T], quoted=True)}, "text-classification", (U[0], T[0], cycle([str(n) for n in range(1, 6)])[0])),
     Layout("cola", {"in_domain_train.tsv": tsv_of(None, [["gj04"] * NUM_ROWS, BIT, cycle(["", "*"]), T])}, "text-classification", (T[0], BIT[0])),
     Layout("sst-2", {"train.tsv": tsv_of(["sentence", "label"], [T, BIT])}, "text-classification", (T[0], BIT[0])),
-    Layout("trec", {"train_5500.label": "".join(f"{c} {t}\n" for c, t in zip(cycle(["DESC:manner", "ENTY:cremat", "NUM:date"]), T, strict=True)).encode("latin-1")}, "text-classification",
-           (T[0], cycle(["DESC:manner", "ENTY:cremat", "NUM:date"])[0])),
     Layout("banking77 with an index", {"train.tsv": tsv_of(["", "text", "category"], [range(NUM_ROWS), T, cycle(["card_arrival", "card_lost"])])}, "text-classification", (T[0], cycle(["card_arrival", "card_lost"])[0])),
-    Layout("lists of labels", {"train.jsonl": lines_of(records_of(text=T, labels=EMOTIONS))}, "text-classification", (T[0], ",".join(EMOTIONS[0])), settings=(("label_separator", ","),)),
     Layout("go emotions", {"train.tsv": tsv_of(None, [T, cycle(["27", "2", "10,3", "3,27"]), [f"e{n:05x}" for n in IDS]])}, "text-classification", (T[0], cycle(["27", "2", "10,3", "3,27"])[0])),
     Layout("quotes with line ends", {"reviews.csv": csv_of(["review", "label"], [[f'First, "this".\n\n{t}' for t in T], HAM])}, "text-classification", (f'First, "this".\n\n{T[0]}', HAM[0])),
     Layout("amazon reviews", {"Reviews.csv": csv_of(["Id", "ProductId", "UserId", "ProfileName", "HelpfulnessNumerator", "HelpfulnessDenominator", "Score", "Time", "Summary", "Text"],
@@ -378,7 +254,6 @@ LAYOUTS = [
            "text-classification", (U[0], T[0], cycle("12345")[0])),
     Layout("yelp", {"review.json": lines_of(YELP)}, "text-classification", (T[0], str(STARS[0]))),
     Layout("parquet of labels", {"train.parquet": _parquet(records_of(text=T, label=[int(b) for b in BIT]))}, "text-classification", (T[0], BIT[0])),
-    Layout("a workbook with a title", {"survey.xlsx": _workbook([["Customer survey 2024"], [], ["Comment", "Rating"], *zip(T, cycle(["good", "bad"]), strict=True)])}, "text-classification", (T[0], cycle(["good", "bad"])[0])),
     # Numbers
     Layout("sts benchmark", {"train.tsv": tsv_of(["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2", "score"],
            [range(NUM_ROWS), ["main-captions"] * NUM_ROWS, ["MSRvid"] * NUM_ROWS, ["2012test"] * NUM_ROWS, range(1, NUM_ROWS + 1), ["none"] * NUM_ROWS, ["none"] * NUM_ROWS, T, U, [f"{n % 26 / 5:.3f}" for n in range(NUM_ROWS)]])},
@@ -404,7 +279,6 @@ LAYOUTS = [
     Layout("parallel files", {"train.de": "\n".join(U) + "\n", "train.en": "\n".join(T) + "\n"}, "seq2seq", (U[0], T[0]), given=("train.de", "train.en")),
     Layout("a folder of parallel files", {f"multi30k/{s}.{lang}": "\n".join(x) + "\n" for s in ("train", "val", "test") for lang, x in (("de", U), ("en", T))}, "seq2seq", (U[0], T[0])),
     Layout("translations", {"train.jsonl": lines_of({"id": str(n), "translation": {"de": u, "en": t}} for n, (u, t) in enumerate(zip(U, T, strict=True)))}, "seq2seq", (U[0], T[0])),
-    Layout("cmudict", {"cmudict-0.7b": (";;; # CMUdict\n" + "".join(f"{w.upper()}X{n}  {' '.join(w.upper())} AH0\n" for n, w in enumerate(_SEEN[:55]))).encode("latin-1")}, "seq2seq", ("THEX0", "T H E AH0")),
     Layout("summaries", {"train.csv": csv_of(["id", "article", "highlights"], [[f"{i:040x}" for i in IDS], [" ".join(T[n : n + 3]) for n in range(NUM_ROWS)], U])}, "seq2seq", (" ".join(T[:3]), U[0])),
     Layout("dates as targets", {"dates.csv": csv_of(["written", "iso"], [[f"on {d.day} {d:%B %Y}" for d in DAYS], DAYS])}, "seq2seq", ("on 1 January 2023", "2023-01-01"), says=("the targets are dates",)),
     # Text
@@ -414,7 +288,6 @@ LAYOUTS = [
     # Questions, chats and preferences
     Layout("squad", {"train-v1.1.json": _squad()}, "question-answering", ("In the year 1900 the river Weser froze near Bremen.", "When did it freeze (0)?")),
     Layout("chats", {"chats.jsonl": lines_of(CHATS)}, "instruction-tuning"),
-    Layout("chats of sharegpt", {"sharegpt.json": json.dumps(SHARED)}, "instruction-tuning"),
     Layout("alpaca", {"alpaca_data.json": json.dumps(records_of(instruction=T, input=cycle(["", "a b"]), output=U), indent=2)}, "instruction-tuning"),
     Layout("dolly", {"dolly.jsonl": lines_of(records_of(instruction=T, context=cycle(["", "a b"]), response=U, category=cycle(["open_qa", "brainstorming"])))}, "instruction-tuning"),
     Layout("preferences", {"prefs.jsonl": lines_of(records_of(prompt=T, chosen=U, rejected=titles(seed=7)))}, "reward-modeling"),
@@ -429,5 +302,4 @@ LAYOUTS = [
     Layout("esol", {"delaney.csv": csv_of(["Compound ID", "ESOL predicted log solubility in mols per litre", "measured log solubility in mols per litre", "smiles"],
            [[f"compound {n}" for n in range(20)], [-n / 7 for n in range(20)], [-n / 6.5 for n in range(20)], SMILES])}, "molecule-properties"),
     Layout("tox21", {"tox21.csv": csv_of(["NR-AR", "NR-ER", "SR-p53", "mol_id", "smiles"], [cycle(["0", "1", ""], 20), cycle(["0", "0", "1"], 20), cycle(["", "0", "1"], 20, seed=6), [f"TOX{n}" for n in range(20)], SMILES])}, "molecule-properties"),
-    Layout("enzymes", _graphs(), "graph-classification"),
 ]  # fmt: skip

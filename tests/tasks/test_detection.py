@@ -58,9 +58,9 @@ def images(folder: Path, number: int = 30) -> list[str]:
     ],
 )
 def test_a_file_is_recognized(tmp_path: Path, name: str, text: str, task: str):
-    found, reason = detect_task(DataConfig(train=[write(tmp_path, name, text)]))
+    found, detection = detect_task(DataConfig(train=[write(tmp_path, name, text)]))
     assert found == task == find_task(found).name
-    assert reason
+    assert detection.reason
 
 
 def test_rows_in_memory_and_built_in_data_are_recognized():
@@ -200,9 +200,9 @@ def test_a_target_of_many_numbers_is_regression(tmp_path: Path, name: str, heade
     text = texts(VALUES[name], header="" if header.startswith("\t") else header)
     if header.startswith("\t"):
         text = header + "".join(f"{place}\t{line}\n" for place, line in enumerate(text.splitlines()))
-    found, reason = detect_task(DataConfig(train=[write(tmp_path, "data.tsv", text)]))
+    found, detection = detect_task(DataConfig(train=[write(tmp_path, "data.tsv", text)]))
     assert found == "regression"
-    assert "distinct values from" in reason
+    assert "distinct values from" in detection.reason
 
 
 @pytest.mark.parametrize(
@@ -240,10 +240,12 @@ def test_rows_in_memory_with_numbers_and_with_names_are_recognized():
 
 def test_dates_as_targets_are_text_and_that_is_said(tmp_path: Path):
     path = write(tmp_path, "days.tsv", texts(DAYS, header="review\tday\n"))
-    found, reason = detect_task(DataConfig(train=[path]))
-    assert (found, reason) == ("seq2seq", "two columns of text; the targets are dates, which are generated as text")
+    found, detection = detect_task(DataConfig(train=[path]))
+    assert found == "seq2seq"
+    assert detection.reason == "two columns of text; the targets are dates, which are generated as text"
     path = write(tmp_path, "days.csv", texts(DAYS, ",", "text,day\n"))
-    assert detect_task(DataConfig(train=[path])) == ("language-modeling", "a column of text (text); not used: day")
+    found, detection = detect_task(DataConfig(train=[path]))
+    assert (found, detection.reason) == ("language-modeling", "a column of text (text); not used: day")
 
 
 TABLES = {

@@ -113,7 +113,8 @@ def augmented(folder: Path, family: str, channels: int) -> Tiny:
         family
     ]
     image = IMAGE.changed(channels=channels).model_dump()
-    changes = {"image": image, "crop_padding": 2, "flips": True, "mixup": 0.4, "model": shape}
+    changes = {"image": image, "crop_padding": 2, "flips": True, "mixup": 0.4, "cutmix": 0.5, "distortion": 0.5,
+               "model": shape}  # fmt: skip
     return tiny("image-classification", folder, preset=preset, **changes)
 
 
@@ -211,6 +212,25 @@ def test_a_mixture_has_the_loss_of_both_labels(images):
     swapped = replace(batch, shares=torch.zeros(len(batch.targets)))
     rolled = replace(batch, pixels=batch.pixels.roll(1, 0), targets=batch.targets.roll(1), shares=None)
     torch.testing.assert_close(made.task.loss(model, swapped), made.task.loss(model, rolled))
+
+
+def test_each_label_of_a_mixture_has_its_own_weight(images):
+    for path in sorted((images / "bars").iterdir())[:19]:
+        path.unlink()
+    made = prepared(images, mixup=0.4, balance=True)
+    model, batches = made.build(), made.batches(batch_tokens=35, has_fixed_shapes=True)
+    found = [batches.batch(number) for number in range(batches.per_epoch)]
+    assert any((batch.weights == 0).any() for batch in found), "one is filled up"
+    assert all(batch.weights.unique().numel() > 1 for batch in found)
+    for batch in found:
+        swapped = replace(batch, shares=torch.zeros_like(batch.weights))
+        weights = batch.weights.roll(1)
+        if batch.weights[-1] == 0:  # the rows that fill up repeat the first one, which is then mixed with itself
+            weights[0] = batch.weights[0]
+        weights = weights.where(batch.weights > 0, 0.0)
+        rolled = replace(batch, pixels=batch.images().roll(1, 0), targets=batch.targets.roll(1), weights=weights,
+                         shares=None, rows=None, resident=None)  # fmt: skip
+        torch.testing.assert_close(made.task.loss(model, swapped), made.task.loss(model, rolled))
 
 
 @torch.no_grad()

@@ -230,7 +230,8 @@ def test_conversations_are_recognized(tmp_path, names, reason):
     record = dict.fromkeys(names, "a text of words") if len(names) > 1 else {"messages": talk}
     path = tmp_path / "rows.jsonl"
     path.write_text((json.dumps(record) + "\n") * 30)
-    assert detect_task(DataConfig(train=[str(path)])) == ("instruction-tuning", reason)
+    found, detection = detect_task(DataConfig(train=[str(path)]))
+    assert (found, detection.reason) == ("instruction-tuning", reason)
 
 
 def test_other_pairs_and_preferences_are_not_taken_for_instructions(tmp_path):

@@ -38,7 +38,7 @@ NumProcesses = Annotated[
     int | None, option("Train in so many processes of this machine, which share each batch.", "--processes", min=1)
 ]
 TensorParallel = Annotated[
-    int | None, option("So many of the processes share the layers of each Transformer block.", min=1)
+    int | None, option("The number of processes that share the layers of each Transformer block.", min=1)
 ]
 TrainDevice = Annotated[str | None, option("auto, cpu, cuda or cuda:N.")]
 SettingsFile = Annotated[Path | None, option("A TOML file of settings; see regard settings.", dir_okay=False)]

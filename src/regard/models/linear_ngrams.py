@@ -155,7 +155,7 @@ class LinearNgrams(nn.Module):
         *,
         seconds: float | None = None,
     ) -> bool:
-        """Fit the model to texts; False where the targets are all the same.
+        """Fit the model to texts; False where the targets are all the same, or no feature occurs often enough.
 
         Args:
             rows: The texts.
@@ -175,7 +175,9 @@ class LinearNgrams(nn.Module):
         fewest = 2 if len(rows) >= _MANY_ROWS else 1
         keys, ngrams = self._ngrams(rows, fewest)
         spelled, characters = self._spellings(rows, spellings, fewest)
-        features = sparse.csr_array(sparse.hstack([ngrams, spelled]), dtype=np.float32)
+        features: Any = sparse.csr_array(sparse.hstack([ngrams, spelled]), dtype=np.float32)
+        if not features.shape[1]:
+            return False
         weights, bias = _fit(features, targets, self.table.size(1), outputs, seconds)
         slots = torch.from_numpy(_slot_of(keys, len(self.keys)))
         self.keys[slots] = torch.from_numpy(keys).to(self.keys)

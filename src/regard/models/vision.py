@@ -97,7 +97,7 @@ class VisionTransformer(ImageEncoder):
 
 
 class ConvolutionalStem(nn.Module):
-    """Convolutions of 3 x 3 pixels, each but the first of which divides the height and width: a vector for each patch.
+    """Convolutions of 3 x 3 pixels or more, of which each but the first has a stride: a vector for each patch.
 
     Xiao et al., "Early Convolutions Help Transformers See Better" (2021). https://arxiv.org/abs/2106.14881
     """

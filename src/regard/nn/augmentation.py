@@ -70,8 +70,7 @@ def warp_images(
     # By products of numbers rather than of matrices, whose result would be rounded under autocast.
     rows = matrices.float()[:, None, None]
     places = rows[..., 0] * across + rows[..., 1] * down
-    with torch.autocast(pixels.device.type, enabled=False):
-        return F.grid_sample(pixels.float(), places, mode="bilinear", padding_mode="reflection", align_corners=False)
+    return F.grid_sample(pixels.float(), places, mode="bilinear", padding_mode="reflection", align_corners=False)
 
 
 def change_tones(

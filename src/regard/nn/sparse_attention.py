@@ -181,7 +181,7 @@ def compiled_flex_attention() -> Callable[..., Any]:
 
     limits: Any = torch._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, _MOST_COMPILED)
-    # A full graph: beyond the limit there is an error, and not all scores at once without a word.
+    # A full graph: beyond the limit there is an error, where all scores would silently be computed otherwise.
     return torch.compile(flex_attention, fullgraph=True)
 
 

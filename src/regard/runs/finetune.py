@@ -117,7 +117,7 @@ def finetune(
         overwrite: Replace the run in `out`.
         show_progress: Show a progress bar on stderr.
         num_processes: Train in so many processes of this machine, as `regard.train` does.
-        tensor_parallel: So many of the processes share the layers of each model.
+        tensor_parallel: The number of processes that share the layers of one model.
     """
     if num_processes != 1:
         given = {name: value for name, value in locals().items() if name != "num_processes"}

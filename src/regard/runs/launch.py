@@ -49,7 +49,7 @@ def launch(function: str, arguments: Mapping[str, Any], size: int, *, show_progr
     if size < 1:
         raise ConfigError(f"num_processes must be at least 1, got {size}")
     if size > (cores := os.cpu_count() or 1):
-        log_warning(f"{size} processes share {cores} cores of this machine: more than one for each are slower")
+        log_warning(f"{size} processes share {cores} cores of this machine: more processes than cores are slower")
     if (started := started_processes()).size > 1:
         raise ConfigError(f"torchrun has started {started.size} processes already: num_processes must be 1")
     try:

@@ -46,7 +46,7 @@ from regard.settings import merge_tables, require_table
 from regard.tasks.capabilities import RolloutTask
 from regard.tasks.choices import ChoiceContext
 from regard.tasks.detection import readable_rows
-from regard.tasks.registry import find_task, make_task, recognize
+from regard.tasks.registry import detect_task, find_task, make_task
 from regard.tasks.task import SelectionScore, Task
 from regard.tasks.text import TextSettings
 from regard.training.checkpoints import checkpoint_paths, load_checkpoint, save_checkpoint, write_tensors
@@ -160,7 +160,7 @@ def train(
         on_evaluation: Called with the step and the validation loss of each evaluation; an exception ends training.
         num_processes: Train in so many processes of this machine, which share each batch: one for each GPU, or with a
             part of the CPU's cores each. Processes that torchrun has started share it in any case.
-        tensor_parallel: So many of the processes share the layers of each model.
+        tensor_parallel: The number of processes that share the layers of one model.
     """
     if num_processes != 1:
         given = {name: value for name, value in locals().items() if name not in ("num_processes", "on_evaluation")}
@@ -334,9 +334,8 @@ def with_task(values: Mapping[str, Any], rows: Rows | None = None) -> dict[str, 
         config = DataConfig.read(values.get("data", {}), section="data")
         preset = values.get("preset")
         kind = None if not preset else read_model_config(find_preset(str(preset))[1]).input_kind
-        given["name"], found = recognize(config, rows, given=given, input_kind=kind)
+        given["name"], found = detect_task(config, rows, given=given, input_kind=kind)
         log_info(f"task {given['name']}, by the data: {found.reason}")
-        given = {**found.settings, **given}
         if found.columns:
             values = merge_tables(values, {"data": {"columns": list(found.columns)}})
     return {**values, "task": given}
@@ -469,7 +468,8 @@ def start(
     )
     if not trainer.processes.is_first:
         return _fit(folder, trainer, data, show_progress, on_evaluation)
-    _require_space(folder, provenance.num_parameters, settings.train.keep_checkpoints)
+    num_checkpoints = settings.train.keep_checkpoints + trainer.is_saved_in_shards  # of which one more is kept
+    _require_space(folder, provenance.num_parameters, num_checkpoints)
     _released_scores(folder, trainer)
     with folder.lock():
         folder.require_vacant(overwrite=overwrite)  # another process may have trained here since the first check

@@ -6,6 +6,7 @@ is asked what it makes of the description.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -27,11 +28,10 @@ from regard.data.sources import NamedRows, Rows, is_builtin, open_source
 from regard.data.splits.plan import key_column
 from regard.data.text_sources import open_texts
 from regard.errors import ConfigError, DataError
+from regard.tasks.labeled_columns import FEWEST_LABELED, LEAST_REPEATED, LONGEST_LABEL
 
 _PAIR = ("source", "target")
-_SAMPLE_ROWS, _FEWEST_LABELED, _FEW = 1_000, 20, 10
-_LEAST_REPEATED, _LONGEST_LABEL = 10, 40
-"""A label occurs this often on average, and has at most this many characters."""
+_SAMPLE_ROWS, _FEW = 1_000, 10
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,11 @@ class DetectionSummary:
     def named_column(self, *names: str) -> str:
         return next(name for name in names if name in self.names)
 
-    def are_labels(self, column: int, *, fewest: int = _FEWEST_LABELED, repeated: int = _LEAST_REPEATED) -> bool:
+    def are_labels(self, column: int, *, fewest: int = FEWEST_LABELED, repeated: int = LEAST_REPEATED) -> bool:
         """Whether a column has few distinct short values, each of which occurs again and again."""
         values = [str(row[column]) for row in self.sample]
         distinct = set(values)
-        is_short = all(len(value) <= _LONGEST_LABEL for value in distinct)
+        is_short = all(len(value) <= LONGEST_LABEL for value in distinct)
         return len(values) >= fewest and is_short and len(distinct) * repeated <= len(values)
 
     def are_images(self, column: int) -> bool:
@@ -154,26 +154,10 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         return DetectionSummary(name, is_plain_text=True)
     suffix = ""
     if len(config.train) == 1:
-        if has_labeled_images(Path(config.train[0])):
-            return DetectionSummary(name, is_image_folder=True)
         suffix = Path(uncompressed_name(Path(config.train[0]))).suffix.lower()
+        if (found := _describe_file(config, name, suffix)) is not None:
+            return found
     named = tuple(_plain(column) for column in config.columns)
-    if suffix == ".json" and is_coco(Path(config.train[0])):
-        return DetectionSummary(name, suffix, is_coco=True)
-    if FORMAT_OF_SUFFIX.get(suffix) == "fasta":
-        return DetectionSummary(name, suffix, is_plain_text=True)
-    if (
-        suffix == ".json"
-        and config.format is None
-        and question_format(Path(config.train[0]), config.encoding) == "squad"
-    ):
-        return DetectionSummary(name, suffix, named, columns_given=num_given, is_squad=True)
-    if suffix in (".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
-        return DetectionSummary(name, suffix, named, columns_given=num_given)
-    if len(config.train) == 1 and _is_file_of_trees(config, suffix):
-        return DetectionSummary(name, suffix, has_trees=True)
-    if len(config.train) == 1 and config.format is None and _is_file_of_tags(config, suffix):
-        return DetectionSummary(name, suffix, is_tagged=True)
     lists: tuple[str, ...] = ()
     if suffix in (".json", ".jsonl", ".ndjson", ".parquet", ".pq") and not named:
         described = describe(config.train[0], format=config.format, encoding=config.encoding)
@@ -206,6 +190,27 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         lists=lists,
         has_label_separator=has_separator,
     )
+
+
+def _describe_file(config: DataConfig, name: str, suffix: str) -> DetectionSummary | None:
+    """A file or a folder that is no table, by its suffix and its content; None for a table or text."""
+    path, describe_as = Path(config.train[0]), partial(DetectionSummary, name, suffix)
+    named = partial(describe_as, tuple(_plain(column) for column in config.columns), columns_given=len(config.columns))
+    if has_labeled_images(path):
+        return DetectionSummary(name, is_image_folder=True)
+    if suffix == ".json" and is_coco(path):
+        return describe_as(is_coco=True)
+    if FORMAT_OF_SUFFIX.get(suffix) == "fasta":
+        return describe_as(is_plain_text=True)
+    if suffix == ".json" and config.format is None and question_format(path, config.encoding) == "squad":
+        return named(is_squad=True)
+    if suffix in (".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
+        return named()
+    if _is_file_of_trees(config, suffix):
+        return describe_as(has_trees=True)
+    if config.format is None and _is_file_of_tags(config, suffix):
+        return describe_as(is_tagged=True)
+    return None
 
 
 def _is_tree_row(row: Any) -> bool:

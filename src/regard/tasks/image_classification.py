@@ -273,7 +273,10 @@ class ImageClassification(ImageTask[ImageClassificationSettings]):
             return classification_loss(model(pixels).float(), targets, weights, objective)
         logits = model(mix_images(pixels, shares, batch.boxes)).float()
         own = classification_loss(logits, targets, weights * shares, objective)
-        return own + classification_loss(logits, targets.roll(1), weights * (1.0 - shares), objective)
+        # Rows that fill up a batch have no weight and repeat its first image, which is mixed with the last of them.
+        mixed_in = weights.roll(1)
+        mixed_in = mixed_in.where(mixed_in > 0, weights).where(weights > 0, 0.0)
+        return own + classification_loss(logits, targets.roll(1), mixed_in * (1.0 - shares), objective)
 
     def has_linear_head(self, head: HeadConfig) -> bool:
         return head.is_linear

@@ -4,7 +4,8 @@ The label is the column with a usual name (`label`, `sentiment`, `airline_sentim
 one with few distinct short values, each of which occurs again and again. The texts are the two that are called a pair
 (`premise`, `hypothesis`); or a title and a text; or the only one or two columns of running text of the table; or the
 longest one. Columns that are empty, that number or identify the rows, and numbers and dates are never texts. Several
-columns of only 0 and 1 beside a text are labels of which a row may have any number.
+columns of only 0 and 1 beside a text are labels of which a row may have any number; the error of the task that reads
+one column of labels names them.
 """
 
 import re
@@ -23,6 +24,8 @@ PAIR_COLUMNS = (
     ("text_a", "text_b"), ("sentence_a", "sentence_b"), ("question", "sentence"), ("question", "passage"),
 )  # fmt: skip
 """What the two texts of a pair are called, where a table has names for them."""
+FEWEST_LABELED, LEAST_REPEATED, LONGEST_LABEL = 20, 10, 40
+"""A label of an unknown name has so many rows, occurs so often on average, and has at most so many characters."""
 
 _LABEL_WORDS = ("label", "class", "category", "sentiment", "intent", "topic", "emotion", "polarity", "genre", "stance")
 """Words of the names of labels, such as `airline_sentiment` and `Class Index`."""
@@ -31,8 +34,6 @@ _RATING_NAMES = ("target", "spam", "is_spam", "stars", "rating", "score", "overa
 _TITLE_NAMES = ("title", "headline", "subject", "summary")
 _SOURCE_NAMES = ("source", "src", "input", "question", "prompt", "article", "document")
 _TARGET_NAMES = ("target", "tgt", "output", "answer", "summary", "highlights", "translation", "response")
-_FEWEST_LABELED, _LEAST_REPEATED, _LONGEST_LABEL = 20, 10, 40
-"""A label of an unknown name has so many rows, occurs so often on average, and has at most so many characters."""
 _MOST_LABELS = 100
 """More distinct values in a sample of a thousand rows are names or words."""
 _PROSE_WORDS = 3.0
@@ -48,7 +49,7 @@ class LabeledColumns(NamedTuple):
     texts: tuple[str, ...]
     """One, or two."""
     labels: tuple[str, ...]
-    """One; or several, whose cells are 0 or 1."""
+    """One; or several, whose cells are 0 and 1, or false and true."""
     is_named: bool
     """Whether the label has the name of one."""
 
@@ -103,9 +104,9 @@ def find_texts(
 def is_class(column: ColumnSummary) -> bool:
     """Whether a column has few distinct short values, each of which occurs again and again."""
     return (
-        len(column.cells) >= _FEWEST_LABELED
-        and 1 < column.num_distinct <= min(_MOST_LABELS, len(column.cells) / _LEAST_REPEATED)
-        and column.max_characters <= _LONGEST_LABEL
+        len(column.cells) >= FEWEST_LABELED
+        and 1 < column.num_distinct <= min(_MOST_LABELS, len(column.cells) / LEAST_REPEATED)
+        and column.max_characters <= LONGEST_LABEL
         and column.share_dates < _MOSTLY
         and not (column.is_measurement or column.has_fractions)
     )
@@ -118,7 +119,7 @@ def _find_label(columns: Sequence[ColumnSummary], *, has_names: bool) -> tuple[C
         exact = [column for name in LABEL_COLUMNS for column in columns if column.plain_name == name]
         if exact:
             fitting = [column for column in exact if column in classes]
-            is_few = all(len(column.cells) < _FEWEST_LABELED for column in exact)
+            is_few = all(len(column.cells) < FEWEST_LABELED for column in exact)
             return (fitting or exact)[0] if fitting or is_few else None, True
         named = [column for column in classes if set(_LABEL_WORDS) & set(re.split(r"[^a-z]+", column.plain_name))]
         named += [column for name in _RATING_NAMES for column in classes if column.plain_name == name]
@@ -144,7 +145,7 @@ def _is_filled(column: ColumnSummary) -> bool:
 def _is_flag(column: ColumnSummary) -> bool:
     """Whether all cells are 0 or 1, or false or true."""
     values = {cell.strip().lower() for cell in column.cells}
-    return len(column.cells) >= _FEWEST_LABELED and (values <= {"0", "1"} or values <= {"false", "true"})
+    return len(column.cells) >= FEWEST_LABELED and (values <= {"0", "1"} or values <= {"false", "true"})
 
 
 def _is_text(column: ColumnSummary) -> bool:

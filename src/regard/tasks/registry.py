@@ -60,20 +60,8 @@ def detect_task(
     *,
     given: dict[str, Any] | None = None,
     input_kind: InputKind | None = None,
-) -> tuple[str, str]:
-    """The name of the task that recognizes a source with the highest confidence, and the reason."""
-    name, found = recognize(config, rows, given=given, input_kind=input_kind)
-    return name, found.reason
-
-
-def recognize(
-    config: DataConfig,
-    rows: Rows | None = None,
-    *,
-    given: dict[str, Any] | None = None,
-    input_kind: InputKind | None = None,
 ) -> tuple[str, Detection]:
-    """The name of the task that recognizes a source with the highest confidence, with the columns that it needs.
+    """The name of the task that recognizes a source with the highest confidence, with the reason and the columns.
 
     Args:
         config: Where the data is.

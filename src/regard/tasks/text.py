@@ -22,7 +22,14 @@ from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.text import FEWEST_TOKENS, TextCodec
 from regard.data.prepare import FitData
 from regard.models.protocols import Decoder
-from regard.nn.losses import IGNORED, linear_cross_entropy, linear_log_likelihoods, rdrop_cross_entropy
+from regard.nn.losses import (
+    IGNORED,
+    cross_entropy,
+    linear_cross_entropy,
+    linear_log_likelihoods,
+    linear_log_probs,
+    rdrop_cross_entropy,
+)
 from regard.tasks.choices import BATCH_TOKENS, ChoiceContext, Choices, Defaults, DefaultsContext
 from regard.tasks.content import ExportSpec
 from regard.tasks.task import PLAIN, ImportedCodecs, Objective, Task, TaskSettings
@@ -303,11 +310,34 @@ def next_token_loss(
     With R-Drop the second half of the rows repeats the first half.
     """
     assert model.output is not None, "a model that generates has an output projection"
-    rows, flat, smoothing = hidden_states.flatten(0, 1), targets.flatten(), objective.label_smoothing
+    return output_loss(model.output, hidden_states.flatten(0, 1), targets.flatten(), objective)
+
+
+def output_loss(
+    output: nn.Module,
+    hidden_states: Float[Tensor, "rows model"],
+    targets: Int[Tensor, " rows"],
+    objective: Objective = PLAIN,
+) -> Float[Tensor, ""]:
+    """`next_token_loss` of positions whose hidden states are known, by an output layer."""
+    smoothing = objective.label_smoothing
     if objective.rdrop:
-        return rdrop_cross_entropy(model.logits(rows), flat, label_smoothing=smoothing, weight=objective.rdrop)
-    rows, weight = append_bias(rows, model.output)
-    return linear_cross_entropy(rows, weight, flat, label_smoothing=smoothing, is_float8=objective.is_float8)
+        return rdrop_cross_entropy(output(hidden_states), targets, label_smoothing=smoothing, weight=objective.rdrop)
+    if not isinstance(output, nn.Linear):  # it has an adapter
+        return cross_entropy(output(hidden_states), targets, label_smoothing=smoothing)
+    rows, weight = append_bias(hidden_states, output)
+    return linear_cross_entropy(rows, weight, targets, label_smoothing=smoothing, is_float8=objective.is_float8)
+
+
+def output_log_probs(
+    output: nn.Module, hidden_states: Float[Tensor, "rows model"], targets: Int[Tensor, " rows"]
+) -> Float[Tensor, " rows"]:
+    """The log-probability of each target by an output layer, with its gradient; 0 where it is `IGNORED`."""
+    if isinstance(output, nn.Linear):
+        return linear_log_probs(*append_bias(hidden_states, output), targets)
+    logits = output(hidden_states)  # it has an adapter
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return -F.cross_entropy(logits.to(wide), targets, reduction="none", ignore_index=IGNORED)
 
 
 def append_bias(
@@ -336,5 +366,7 @@ def target_log_likelihoods(
 ) -> Float[Tensor, "batch time"]:
     """The log-probability of each target; 0 where it is `IGNORED`."""
     assert model.output is not None, "a model that generates has an output projection"
-    found = linear_log_likelihoods(*append_bias(hidden_states.flatten(0, -2), model.output), targets.flatten())
-    return found.unflatten(0, targets.shape)
+    rows, flat = hidden_states.flatten(0, -2), targets.flatten()
+    if isinstance(model.output, nn.Linear):
+        return linear_log_likelihoods(*append_bias(rows, model.output), flat).view(targets.shape)
+    return output_log_probs(model.output, rows, flat).view(targets.shape)

@@ -114,7 +114,10 @@ class LabeledTextTask(TextTask[LabeledTextSettingsT]):
                 return pair if _has_pair(rows.names) else single
             width = len(config.columns) or (len(rows[0]) if rows else 2)
             if width not in (2, 3):
-                raise DataError(f"a row needs one text or two and a {self.target_role}, got {width} columns")
+                named = f" ({format_names(config.columns)})" if config.columns else ""
+                raise DataError(
+                    f"a row needs one text or two and a {self.target_role} in one column, got {width} columns{named}"
+                )
             return single if width == 2 else pair
         return pair if _has_pair(open_source(config, single).train.names) else single
 

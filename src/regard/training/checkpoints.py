@@ -204,7 +204,7 @@ def save_checkpoint(
     if shard is not None:
         recent += before[-1:]  # of step 0 too, until there is a later one that is complete
     kept = recent + [path for path in before if step_of(path) == last_good]
-    # By name: what other processes are writing now is renamed between a look at the folder and the next.
+    # By name: what other processes write now may be renamed between two listings of the folder.
     every = {path for pattern in (*_PATTERNS, "*.part") for path in folder.glob(pattern)}
     for path in every - {file for each in kept for file in files_of(each)}:
         if not path.name.startswith(own):

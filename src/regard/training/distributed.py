@@ -12,7 +12,8 @@ out of memory can split its rows while the others wait, accumulated batches are 
 losses may call any method of a model.
 
 A process is known by its rank. Rank 0 writes the run folder, and decides what depends
-on the clock. The processes are those of `torchrun`, or those that `regard.runs.launch` starts.
+on the clock; where several processes keep parts of a model, each writes its part of a checkpoint.
+The processes are those of `torchrun`, or those that `regard.runs.launch` starts.
 """
 
 import logging
@@ -51,7 +52,7 @@ class Processes:
     rank: int = 0
     size: int = 1
     tensor_parallel: int = 1
-    """So many consecutive ranks share the layers of one replica of the model, and compute the same rows."""
+    """The number of consecutive ranks that share the layers of one replica of the model, and compute the same rows."""
     mesh: Any = None
     """Under tensor parallelism: the device mesh of replicas by ranks of a replica."""
 
@@ -159,7 +160,7 @@ class Processes:
         return first, last
 
     def sum_gradients(self, parameters: Sequence[nn.Parameter], total: Tensor) -> Tensor:
-        """Sum the gradients of all processes in place; returns the sum of `total`.
+        """Sum the gradients of all replicas in place; returns the sum of `total`.
 
         A parameter that no process has used keeps no gradient, as in one process: an optimizer does not update it.
         """
@@ -209,7 +210,7 @@ class Processes:
 
 
 class _Sum(torch.autograd.Function):
-    """The gradient of a sum that all processes use is the sum of their gradients."""
+    """The gradient of a sum that all processes of a group use is the sum of their gradients."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Any) -> Tensor:
@@ -262,8 +263,8 @@ def joined(device: str = "auto", *, is_group_of_one: bool = False, tensor_parall
     """Join the processes that torchrun, or another launcher with the same environment, has started.
 
     Ranks above 0 show warnings only, with their rank. `device` is the setting: on GPUs, each process has its own.
-    Sharding needs a group also for one process: `is_group_of_one`. So many consecutive processes share the layers of
-    one replica of the model: `tensor_parallel`.
+    Sharding needs a group also for one process: `is_group_of_one`. `tensor_parallel` is the number of consecutive
+    processes that share the layers of one replica of the model.
     """
     started = started_processes()
     if tensor_parallel < 1 or started.size % tensor_parallel:
@@ -295,12 +296,12 @@ def joined(device: str = "auto", *, is_group_of_one: bool = False, tensor_parall
         start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = dist.PrefixStore(f"start-{start}", store)  # pyright: ignore[reportPrivateImportUsage]  documented as public
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
-    if tensor_parallel > 1:
-        started = _divided(started, tensor_parallel, "cpu" if backend == "gloo" else "cuda")
     marker = _RankFilter(started.rank)
     logger.addFilter(marker)
-    _current.append(started)
     try:
+        if tensor_parallel > 1:
+            started = _divided(started, tensor_parallel, "cpu" if backend == "gloo" else "cuda")
+        _current.append(started)
         yield started
     except ProcessError:
         time.sleep(_LAST_WORD_SECONDS)

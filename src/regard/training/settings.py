@@ -120,9 +120,9 @@ class TrainConfig(Settings):
     """What several processes keep of a Transformer in training. none: each has all weights, gradients and the state of
     the optimizer. full: each has a part of them (FSDP2, or ZeRO 3), and gathers the weights of one block at a time."""
     tensor_parallel: int = Field(default=1, ge=1)
-    """So many consecutive processes share the attention heads and the feed-forward network of each Transformer block,
-    and compute the same rows; their number must divide that of all processes. With sharding, each keeps a part of its
-    part."""
+    """The number of consecutive processes that share the attention heads and the feed-forward network of each
+    Transformer block, and compute the same rows; it must divide the number of all processes. With sharding, each of
+    them keeps a part of its share."""
     activation_checkpointing: bool = False
     """Keep only the input of each Transformer block, and compute the rest again for its gradient: less memory, and
     about a third more time."""

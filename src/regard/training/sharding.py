@@ -12,7 +12,7 @@ Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016), for activat
     tensor parallelism  consecutive processes share the layers of a block, and do not gather them:
                         `regard.training.tensor_parallel`. With sharding, each keeps a part of its part.
 
-All parts are DTensors: their mesh and placements are what this module knows of them.
+All parts are DTensors, whose mesh and placements determine which part a process has.
 """
 
 import copy
@@ -180,7 +180,7 @@ class ShardedModel:
         return is_first and (own_part(tensor).numel() > 0 or (self._group.is_first and tensor.numel() == 0))
 
     def cut(self, name: str, shape: tuple[int, ...]) -> tuple[slice, ...] | None:
-        """What this process needs of a tensor of a checkpoint: of a weight, and of what the optimizer knows of it."""
+        """What this process needs of a tensor of a checkpoint: a weight, its average or its optimizer state."""
         owner = self._owner(name.partition(":")[2])
         return None if owner is None or tuple(owner.shape) != shape else slices_of(owner)
 

@@ -6,7 +6,8 @@ section 3. https://arxiv.org/abs/1909.08053
 Of the first matrices of a layer (queries, keys and values; input and gate) a process has some of the outputs, which are
 whole heads, or a part of the hidden layer. What follows up to the last matrix is computed for them alone. Of the last
 matrix it has the columns that read them, and the products are summed over the processes, and in the backward pass the
-gradients of the input. Everything else, the residual stream with it, is computed by each process alike.
+gradients of the input. Everything else, the residual stream with it, is computed by each process alike, with the same
+random numbers: where attention weights are dropped, the heads of one process have the masks of those of another.
 
 The matrices are divided by torch's `parallelize_module`, as DTensors.
 """
@@ -71,8 +72,8 @@ def require_divisible(model: nn.Module, number: int) -> list[MultiHeadAttention 
         _require_multiple("model.num_key_value_heads", layer.key.out_features // layer.head_dim, number)
         if isinstance(layer.lookup, nn.Module) and any(True for _ in layer.lookup.parameters()):
             raise ConfigError(
-                "train.tensor_parallel is for attention by inner products, and this model's learns how queries and "
-                "keys are compared"
+                "train.tensor_parallel divides the projections of attention, and this model's has other weights, such "
+                "as those of a learned similarity or of low-rank attention"
             )
     return layers
 

@@ -45,8 +45,11 @@ def test_lines_that_are_lists_are_not_an_array(tmp_path: Path):
     ("text", "message"),
     [
         ('[\n{"a": "b"},\n{"a": ]', r"a\.json is an array that is not JSON: line 3: Expecting value"),
-        ('[{"a": "b"},\n{"a": "c"}', r"line 2: Expecting value"),
+        ('[{"a": "b"},\n{"a": "c"}', r"line 2: an element is followed by neither"),
         ('[{"a": NaN}]', "line 1: NaN is not JSON"),
+        ('[\n{"a": "b"}\n]\n\n{"a": "c"}\n', "line 5: there is more text after the end of the array"),
+        ('[{"a": "b"} {"a": "c"}]', "line 1: an element is followed by neither a comma nor the end"),
+        ('[{"a": "b"},\n,\n{"a": "c"}]', "line 2: Expecting value"),
         ("[" * 10_000, "levels deep"),
     ],
 )

@@ -150,7 +150,8 @@ def is_tagged_file(path: AnyPath, encoding: str | None = None) -> bool:
     has_tabs = 2 * sum("\t" in line for line in full) > len(full)
     cells = list(map(_Lines(width=0, has_tabs=has_tabs, is_conllu=False).cells, full))
     width, count = Counter(map(len, cells)).most_common(1)[0] if cells else (0, 0)
-    starts = [line for before, line in zip(["", *sample], sample, strict=False) if _is_blank(before) and line in full]
+    lines = set(full)
+    starts = [line for before, line in zip(["", *sample], sample, strict=False) if _is_blank(before) and line in lines]
     is_regular = 1 < width <= _MOST_COLUMNS and count >= _NEARLY_ALL * len(full)
     has_sentences = len(starts) >= _MIN_SENTENCES and len(full) >= _MIN_WORDS * len(starts)
     return is_regular and has_sentences and len({row[-1] for row in cells}) * _WORDS_PER_TAG <= len(full)
@@ -297,33 +298,35 @@ def _fault(cells: list[str], width: int, word: int, tag: int) -> str:
 
 def _open_jsonl(path: Path, wanted: Sequence[str] | None, encoding: str) -> TaggedSentences:
     lists = list_fields(sample_objects(path, sample_json_lines(path, _SAMPLE_LINES, encoding=encoding)))
-    if wanted is None:
-        word, tag = _known(lists, _WORD_FIELDS, path), _known(lists, _TAG_FIELDS, path)
-    else:
-        word, tag = (lists[place] for place in choose_columns(lists, wanted, TAG_ROLES, where=path.name))
-    return TaggedSentences(
-        path=path,
-        format="jsonl",
-        columns=(word, tag),
-        inferred=_describe_inference(path, TAG_FORMATS["jsonl"], lists, (word, tag)) if wanted is None else [],
-        read=partial(_read_jsonl, path, encoding, word=word, tag=tag),
-    )
+    return _of_lists(path, "jsonl", lists, wanted, lambda word, tag: _read_jsonl(path, encoding, word=word, tag=tag))
 
 
 def _open_parquet(path: Path, wanted: Sequence[str] | None) -> TaggedSentences:
-    lists = list_fields(islice(parquet_objects(path), _SAMPLE_LINES))
+    def read(word: str, tag: str) -> Iterator[TaggedRecord]:
+        for number, row in enumerate(parquet_objects(path), 1):
+            yield number, *_as_sentence(row[word], row[tag])
+
+    return _of_lists(path, "parquet", list_fields(islice(parquet_objects(path), _SAMPLE_LINES)), wanted, read)
+
+
+def _of_lists(
+    path: Path,
+    format: str,
+    lists: Sequence[str],
+    wanted: Sequence[str] | None,
+    read: Callable[[str, str], Iterator[TaggedRecord]],
+) -> TaggedSentences:
+    """The sentences of records with lists of words and of tags, whose names `read` is called with."""
     if wanted is None:
         word, tag = _known(lists, _WORD_FIELDS, path), _known(lists, _TAG_FIELDS, path)
     else:
         word, tag = (lists[place] for place in choose_columns(lists, wanted, TAG_ROLES, where=path.name))
     return TaggedSentences(
         path=path,
-        format="parquet",
+        format=format,
         columns=(word, tag),
-        inferred=_describe_inference(path, TAG_FORMATS["parquet"], lists, (word, tag)) if wanted is None else [],
-        read=lambda: (
-            (number, *_as_sentence(row[word], row[tag])) for number, row in enumerate(parquet_objects(path), 1)
-        ),
+        inferred=_describe_inference(path, TAG_FORMATS[format], lists, (word, tag)) if wanted is None else [],
+        read=partial(read, word, tag),
     )
 
 

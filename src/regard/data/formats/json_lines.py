@@ -7,7 +7,7 @@ constant memory, an array as a whole.
 
 import json
 import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -26,7 +26,7 @@ Field = tuple[str, ...]
 
 _SAMPLE_ROWS = 100
 _START = 1 << 16
-_BETWEEN = re.compile(r"[\s,]*")
+_BEGIN, _BETWEEN = re.compile(r"\s*\[\s*"), re.compile(r"\s*(?:,\s*|(?=\]))")
 
 
 def _reject_constant(name: str) -> NoReturn:
@@ -72,27 +72,34 @@ def iter_json_lines(path: Path, *, encoding: str | None = None) -> Generator[str
         yield from iter_lines(path, encoding=encoding)
         return
     text = "".join(iter_blocks(path, block_length=_START, encoding=encoding))
+    number = 1
     try:
         require_shallow(text)
+        for line, element in _elements(text):
+            yield from [""] * (line - number)
+            yield element
+            number = max(number, line) + 1
     except ValueError as error:
         raise DataError(f"{path.name} is an array that is not JSON: {error}") from None
-    number = line = 1
-    position = before = text.index("[") + 1
-    line += text.count("\n", 0, position)
-    while not text.startswith("]", position := _end_of_match(_BETWEEN, text, position)):
-        line += text.count("\n", before, position)
+
+
+def _elements(text: str) -> Iterator[tuple[int, str]]:
+    """The elements of a JSON array, each with the line on which it begins; a ValueError for other text."""
+    between, line, before = _BEGIN.match(text), 1, 0
+    assert between is not None, "it is an array by its first characters"
+    while not text.startswith("]", position := between.end()):
+        line, before = line + text.count("\n", before, position), position
         try:
             _, end = _DECODER.raw_decode(text, position)
         except ValueError as error:
-            raise DataError(f"{path.name} is an array that is not JSON: line {line:,}: {error}") from None
-        yield from [""] * (line - number)
-        yield text[position:end]
-        number, before, position = max(number, line) + 1, position, end
-
-
-def _end_of_match(pattern: re.Pattern[str], text: str, position: int) -> int:
-    match = pattern.match(text, position)
-    return position if match is None else match.end()
+            raise ValueError(f"line {line:,}: {error}") from None
+        yield line, text[position:end]
+        if (between := _BETWEEN.match(text, end)) is None:
+            line += text.count("\n", before, end)
+            raise ValueError(f"line {line:,}: an element is followed by neither a comma nor the end of the array")
+    if rest := text[position + 1 :].lstrip():
+        line += text.count("\n", before, len(text) - len(rest))
+        raise ValueError(f"line {line:,}: there is more text after the end of the array")
 
 
 def sample_json_lines(path: Path, number: int, *, encoding: str | None = None) -> list[str]:

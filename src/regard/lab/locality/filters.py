@@ -198,10 +198,12 @@ class _Plan:
 
 
 def _describe(job: LocalityJob, network: TrainedNetwork, valid: ImageSets | None, seconds: float) -> str:
-    held = "" if valid is None else f" validation {network.num_valid_correct / len(valid.test):.4f}"
+    # While settings are searched, accuracies on test images are not printed.
+    share = None if valid is None else network.num_valid_correct / len(valid.test)
+    scored = f"test {network.accuracy:.4f}" if share is None else f"validation {share:.4f}"
     return (
         f"{job.method.label}, rate {job.rates.learning_rate:g}, penalty {job.rates.penalty:g}, "
-        f"{job.epochs} epochs:{held} test {network.accuracy:.4f} training loss {network.train_loss:.3f} "
+        f"{job.epochs} epochs: {scored} training loss {network.train_loss:.3f} "
         f"weights {network.surviving:.4f} locality {network.locality:.3f} "
         f"shuffled {network.shuffled_locality:.3f} in {seconds:.0f} s"
     )

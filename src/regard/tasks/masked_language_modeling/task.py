@@ -48,14 +48,14 @@ from regard.errors import ConfigError, DataError
 from regard.evaluation.examples import Examples
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, MaskedHead, Pool, build_body, pooled
-from regard.nn.losses import IGNORED, linear_cross_entropy, rdrop_cross_entropy
+from regard.nn.losses import IGNORED
 from regard.nn.ngrams import NO_TOKEN
 from regard.tasks.choices import BATCH_TOKENS, READING_DEFAULTS, Defaults, DefaultsContext
 from regard.tasks.content import Prediction, ServerSchema
 from regard.tasks.language_modeling import RunningTextSettings, RunningTextTask
 from regard.tasks.masked_language_modeling.masking import PART_OF_CHARACTER, Masking, texts_within, vocabulary_of
 from regard.tasks.task import PLAIN, ComparedRun, EvaluationData, Likelihoods, Objective, Task, repeat_batch, to_device
-from regard.tasks.text import append_bias
+from regard.tasks.text import output_loss
 from regard.text.tokenizer import Tokenizer
 
 _NUM_FRAME = 2
@@ -214,12 +214,7 @@ class MaskedLanguageModeling(RunningTextTask[MaskedLanguageModelingSettings]):
         if objective.rdrop:
             batch = repeat_batch(batch)
         states, targets = _masked_states(model, batch).flatten(0, 1), batch.targets.flatten()
-        smoothing = objective.label_smoothing
-        if objective.rdrop:
-            logits = model.head.output(states)
-            return rdrop_cross_entropy(logits, targets, label_smoothing=smoothing, weight=objective.rdrop)
-        states, weight = append_bias(states, model.head.output)
-        return linear_cross_entropy(states, weight, targets, label_smoothing=smoothing, is_float8=objective.is_float8)
+        return output_loss(model.head.output, states, targets, objective)
 
     @torch.no_grad()
     def likelihoods(self, model: Any, batches: Iterator[MaskedBatch], device: torch.device) -> Likelihoods:

@@ -24,9 +24,9 @@ from regard.data.batches import pad
 from regard.data.permutation import mix
 from regard.generation.config import GenerationConfig
 from regard.generation.engine import Engine, Request
-from regard.nn.losses import IGNORED, linear_log_probs
+from regard.nn.losses import IGNORED
 from regard.nn.preferences import generalized_advantages, group_advantages, leave_one_out, whiten
-from regard.tasks.text import append_bias
+from regard.tasks.text import output_log_probs
 from regard.text.tokenizer import Tokenizer
 
 Reward = Callable[[Sequence[str], Sequence[str]], list[float]]
@@ -80,10 +80,9 @@ def log_probs_of(
 ) -> Float[Tensor, "batch answers"]:
     """`answer_log_probs` of positions whose hidden states are known."""
     if hidden_states.is_cuda:  # counting what counts would wait for the GPU, and a CUDA graph cannot
-        rows = append_bias(hidden_states.flatten(0, 1), model.output)
-        return linear_log_probs(*rows, targets.flatten()).view(targets.shape)
+        return output_log_probs(model.output, hidden_states.flatten(0, 1), targets.flatten()).view(targets.shape)
     counts = targets != IGNORED
-    found = linear_log_probs(*append_bias(hidden_states[counts], model.output), targets[counts])
+    found = output_log_probs(model.output, hidden_states[counts], targets[counts])
     return found.new_zeros(targets.shape).masked_scatter(counts, found)
 
 
