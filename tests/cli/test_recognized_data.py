@@ -1,5 +1,6 @@
 """Data as spreadsheets write it, from the file to the scores: encodings, decimal commas, index columns, workbooks."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -39,6 +40,30 @@ def test_a_spreadsheet_of_ratings_is_regression(regard, tiny, ratings: Path, tmp
         assert found["rows"] == 9
     wrong = regard("evaluate", tmp_path / "run", ratings, "--encoding", "utf-8", "--quiet")
     wrong.fails_with("ratings.csv is not UTF-8", "--encoding names another encoding")
+
+
+def test_columns_of_0_and_1_are_labels_of_which_a_row_may_have_any_number(regard, tiny, tmp_path: Path):
+    names = ["toxic", "rude, or so", "threat"]
+    rows = [(text, place % 2, place % 3 == 0, int(place % 10 == 0)) for place, text in enumerate(TEXTS)]
+    with open(tmp_path / "train.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("comment", *names), *rows])
+    run = tmp_path / "run"
+    answer = regard("train", tmp_path / "train.csv", "--out", run, "--steps", 1, *tiny).succeeds()
+    assert "several columns of 0 and 1 (toxic, rude, or so, threat) for the text in comment" in answer.err
+    assert "3 labels: toxic (" in answer.err
+    chosen = {text: ";".join(name for name, flag in zip(names, flags, strict=True) if flag) for text, *flags in rows}
+    held_out = [json.loads(line) for line in (run / "held_out" / "valid.jsonl").read_text().splitlines()]
+    assert all(labels == (chosen[text] or ";") for text, labels in held_out)
+    with open(tmp_path / "more.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("comment", *names), ("gut", 1, 0, 0), ("so", 0, 0, 0), ("nicht", -1, 0, 0)])
+    regard("evaluate", run, tmp_path / "more.csv", "--quiet").fails_with(
+        "1 of 3 rows of more.csv has neither 0 nor 1 in toxic: line 4", "--skip-bad"
+    )
+    scored = regard("evaluate", run, tmp_path / "more.csv", "--skip-bad", "--json").succeeds()
+    assert json.loads(scored.out)["rows"] == 2
+    (tmp_path / "new.csv").write_text("id,comment\n7,gut\n")
+    table = regard("predict", run, "--file", tmp_path / "new.csv").succeeds()
+    assert table.out.startswith("id,comment,prediction,probability\n7,gut,")
 
 
 def test_an_encoding_is_given_to_every_command_that_reads_data(regard, tiny, tmp_path: Path):

@@ -134,6 +134,8 @@ class DetectionSummary:
         by_kind: dict[str, list[str]] = {}
         for column in self.columns:
             by_kind.setdefault(column.kind, []).append(format_column(column.name))
+        if self.lists:
+            by_kind["lists"] = [format_column(name) for name in self.lists]
         return " and ".join(f"{kind} ({format_names(names)})" for kind, names in by_kind.items())
 
 
@@ -196,12 +198,19 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
             raise error from None
         return DetectionSummary(name, suffix, is_plain_text=True)
     names = named or tuple(map(_plain, table.names))
+    columns = _columns(config)
+    try:
+        sample = _sample(table)
+    except DataError:
+        if len(columns) <= len(_PAIR):
+            raise
+        sample = ()  # two columns by their order, of which one is empty: the others may be those of a task
     return DetectionSummary(
         name,
         suffix,
         names,
-        sample=_sample(table),
-        columns=_columns(config),
+        sample=sample,
+        columns=columns,
         columns_given=num_given,
         lists=lists,
         has_label_separator=has_separator,

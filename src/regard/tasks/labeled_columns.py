@@ -75,7 +75,15 @@ def find_labeled_columns(columns: Sequence[ColumnSummary], *, has_names: bool) -
         label, is_named = _find_label(used, has_names=has_names)
         labels = [] if label is None else [label]
     texts = find_texts(used, labels, has_names=has_names)
-    if not labels or not texts or (not is_named and _is_pair(used, labels)):
+    if (
+        not labels
+        or not texts
+        or (not is_named and has_pair_names([column for column in used if column not in labels]))
+    ):
+        return None
+    # A table of features, of which none is a text, has no sequences.
+    is_wide = len(used) > len(texts) + len(labels)
+    if (is_wide or not is_named) and all(is_class(column) for column in used if column.name in texts):
         return None
     return LabeledColumns(texts, tuple(column.name for column in labels), is_named)
 
@@ -155,8 +163,8 @@ def _is_text(column: ColumnSummary) -> bool:
     return not (is_code and all(any(map(str.isdigit, cell)) for cell in column.cells))
 
 
-def _is_pair(columns: Sequence[ColumnSummary], labels: Collection[ColumnSummary]) -> bool:
-    """Whether other columns than the labels are called source and target, as `article` and `highlights`."""
-    names = [column.plain_name for column in columns if column not in labels]
+def has_pair_names(columns: Sequence[ColumnSummary]) -> bool:
+    """Whether columns are called source and target, as `article` and `highlights`."""
+    names = [column.plain_name for column in columns]
     has_source, has_target = (any(name in known for name in names) for known in (_SOURCE_NAMES, _TARGET_NAMES))
     return (has_source and has_target) or sum(map(is_language, names)) > 1

@@ -53,9 +53,12 @@ _LANGUAGE_NAMES = """arabic bulgarian catalan chinese czech danish dutch english
     portuguese romanian russian slovak slovenian spanish swedish thai turkish ukrainian vietnamese"""
 _LANGUAGES = frozenset(_ISO_639_1.split())
 _COMMON_NAMES = frozenset(" ".join([*_SYNONYMS.values(), _IDENTIFIERS, _OTHER_NAMES, _LANGUAGE_NAMES]).split())
+_IDENTIFIER_SUFFIX = re.compile(r"(?i:.*[\W_](id|guid|uuid))|.*[a-z0-9]I[dD]")
 _LANGUAGE_TAG = re.compile(r"([a-z]{2}|[A-Z]{2})([-_][A-Za-z]{2,4})?")
 _MISSING = ("", "-", "?", "na", "n/a", "nan", "none", "null")
 _MAX_NAME_LENGTH = 40
+_MAX_WORDS_OF_LANGUAGE = 2
+"""So many words may follow the name of a language in a title, as in `English words/sentences`."""
 _MIN_NUMBERS = 3
 _MIN_ALIKE = 10
 """So many cells that have something in common which the first one lacks make that one a title."""
@@ -169,6 +172,9 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
 
 def _is_common_name(cell: str) -> bool:
     tag = _LANGUAGE_TAG.fullmatch(cell)
+    first, *others = cell.lower().split()
+    if first in _LANGUAGE_NAMES.split() and len(others) <= _MAX_WORDS_OF_LANGUAGE:
+        return True
     return cell.lower() in _COMMON_NAMES or (tag is not None and tag[1].lower() in _LANGUAGES)
 
 
@@ -218,8 +224,12 @@ def _has_space(text: str) -> bool:
 
 
 def is_identifier(name: str) -> bool:
-    """Whether a column has the name of one that identifies rows, such as `id`."""
-    return _plain_name(name) in _IDENTIFIERS.split()
+    """Whether a column has the name of one that identifies rows or something else.
+
+    >>> [is_identifier(name) for name in ("id", "text_id", "PhraseId", "paid", "Covid")]
+    [True, True, True, False, False]
+    """
+    return _plain_name(name) in _IDENTIFIERS.split() or _IDENTIFIER_SUFFIX.fullmatch(name.strip()) is not None
 
 
 def is_language(name: str) -> bool:

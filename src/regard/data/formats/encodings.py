@@ -87,7 +87,7 @@ def encoding_label(encoding: str) -> str:
 
 
 def to_utf_8(chunks: Iterator[bytes], encoding: str, *, where: str) -> Iterator[bytes]:
-    """The bytes of a text in UTF-8. UTF-16 without a byte order mark has the order in which its ASCII characters are."""
+    """The bytes of a text in UTF-8. The ASCII characters of UTF-16 without a byte order mark determine the order."""
     first = next(chunks, b"")
     is_unmarked = codecs.lookup(encoding).name == "utf-16" and not first.startswith(tuple(_MARKS))
     decoder = codecs.getincrementaldecoder((_utf_16(first) or encoding) if is_unmarked else encoding)()

@@ -251,7 +251,7 @@ def _text_blocks(path: Path, encoding: str | None, *, max_line_bytes: int | None
 
 
 def _with_line_feeds(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    r"""The same text, in which `\n` ends lines, if only `\r` does at its beginning, as programs for old Macs write it."""
+    r"""The same text with `\n` at the ends of lines, if only `\r` ends those of its beginning, as on old Macs."""
     first = next(chunks, b"")
     if b"\r" not in first or b"\n" in first:
         yield from chain([first], chunks)
