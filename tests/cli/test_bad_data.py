@@ -149,6 +149,23 @@ def test_a_missing_file_is_told_with_the_sets_that_are_there(refused, tmp_path: 
     refused(rows(), "--valid", tmp_path / "none.tsv", parts=("there is no file", "none.tsv"))
 
 
+def test_names_that_are_none(refused, regard, tmp_path: Path):
+    refused([tmp_path / ("x" * 300)], parts=("xxx", "File name too long"))
+    refused([""], parts=("the name of a file of data is empty",))
+    refused(rows(), "--valid", "", parts=("the name of a file of data is empty",))
+    out = tmp_path / ("x" * 300)
+    regard("train", tmp_path / "none.tsv", "--out", out, "--quiet").fails_with("cannot write to", "File name too long")
+
+
+def test_of_columns_with_one_name_the_first_has_it(regard, tiny, tmp_path: Path):
+    table = "".join(f"a text {number},{number % 3},{'ab'[number % 2]}\n" for number in range(60))
+    (tmp_path / "a.csv").write_text(f"text,label,label\n{table}")
+    answer = regard("train", tmp_path / "a.csv", "--out", tmp_path / "run", "--steps", 1, *tiny).succeeds()
+    assert "text = text, label = label of 3 columns" in answer.err
+    assert "60 rows:" in answer.err
+    assert "3 labels: 0 (" in answer.err
+
+
 def test_no_data_at_all(regard, tmp_path: Path):
     regard("train", "--out", tmp_path / "run", "--quiet").fails_with("no training data")
 

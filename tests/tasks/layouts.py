@@ -333,6 +333,7 @@ LAYOUTS = [
     Layout("fasttext with several labels", {"cooking.train": "".join(" ".join(f"__label__{label}" for label in some) + f" {text}\n" for some, text in zip(EMOTIONS, T, strict=True))},
            "text-classification", (T[0], " ".join(EMOTIONS[0])), settings=(("label_separator", " "),)),
     Layout("subject, body, spam", {"emails.csv": csv_of(["subject", "body", "spam"], [U, T, BIT])}, "text-classification", (U[0], T[0], BIT[0])),
+    Layout("short subjects", {"emails.csv": csv_of(["subject", "body", "spam"], [[f"Re {n}" for n in range(NUM_ROWS)], T, BIT])}, "text-classification", ("Re 0", T[0], BIT[0])),
     Layout("a json array", {"train.json": json.dumps(records_of(text=T, label=HAM), indent=1)}, "text-classification", (T[0], HAM[0])),
     Layout("a json array on one line", {"train.json": json.dumps(records_of(text=T, label=HAM))}, "text-classification", (T[0], HAM[0])),
     Layout("json of splits", {"data_full.json": json.dumps({"train": [list(p) for p in zip(T, HAM, strict=True)], "val": [["a b", "ham"]], "test": [["c d", "spam"]]})},

@@ -90,7 +90,7 @@ class RunFolder:
 
     def require(self) -> None:
         """Raise if this is not a run folder."""
-        if not self.path.exists():
+        if not os.path.exists(self.path):
             raise RunError(f"no run at {self.path}: there is no such folder")
         if not self.exists:
             inside = sorted(path for pattern in ("*/run.toml", "*/*/run.toml") for path in self.path.glob(pattern))
@@ -100,7 +100,7 @@ class RunFolder:
 
     def require_vacant(self, *, overwrite: bool) -> None:
         """Raise if no new run can be created here."""
-        if self.path.exists() and not self.path.is_dir():
+        if os.path.exists(self.path) and not self.path.is_dir():
             raise RunError(f"{self.path} is a file, and a run needs a folder")
         if self.exists and not overwrite:
             raise RunExistsError(f"{self.path} already has a run: resume it, overwrite it, or name another folder")

@@ -761,7 +761,8 @@ class Run:
         if self.task.tokenizer_kind in ("", "words", "wordpunct"):  # a vocabulary of words never has all of them
             return
         if count := self.tokenizer.count_unknown(self.tokenizer.encode(inputs)):
-            log_warning(f"{count:,} tokens of the input are not in the vocabulary")
+            verb = "is" if count == 1 else "are"
+            log_warning(f"{format_count(count, 'token')} of the input {verb} not in the vocabulary")
 
     def _evaluate(
         self,

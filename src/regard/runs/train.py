@@ -785,7 +785,7 @@ def new_run_path(paths: Sequence[str]) -> Path:
     """A new folder under `runs/`, named for the data."""
     stem = (Path(paths[0]).absolute().name.split(".")[0] if paths else "") or "run"
     names = (Path("runs") / (stem if number == 1 else f"{stem}-{number}") for number in range(1, 10_000))
-    return next(path for path in names if not path.exists())
+    return next(path for path in names if not os.path.exists(path))
 
 
 def as_list(value: str | Sequence[str] | None) -> list[str] | None:

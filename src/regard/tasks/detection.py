@@ -4,6 +4,7 @@ A source is read once, a sample of its rows is kept, and every task's `detect`
 is asked what it makes of the description.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -23,7 +24,7 @@ from regard.data.formats.squad import question_format
 from regard.data.formats.summary import ColumnSummary, SourceSummary, describe, describe_rows
 from regard.data.formats.trees import TREE_SUFFIXES, is_tree, is_tree_file
 from regard.data.settings import DataConfig
-from regard.data.sources import NamedRows, Rows, is_builtin, open_source
+from regard.data.sources import NamedRows, Rows, is_builtin, open_source, require_names
 from regard.data.splits.plan import key_column
 from regard.data.text_sources import open_texts
 from regard.errors import ConfigError, DataError
@@ -148,6 +149,7 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         if rows and (isinstance(rows[0], str) or len(rows[0]) == 1):
             return DetectionSummary("the list of texts", is_plain_text=True)
         return _describe_memory(config, rows, has_separator)
+    require_names(config)
     name = ", ".join(Path(path).name for path in config.train)
     if is_builtin(config):
         data = find_builtin(config.train[0])
@@ -226,7 +228,7 @@ def _is_tree_row(row: Any) -> bool:
 def _is_file_of_trees(config: DataConfig, suffix: str) -> bool:
     """Whether a file has trees; a table by its suffix is not read."""
     path = Path(config.train[0])
-    if config.format is not None or not path.is_file() or suffix in FORMAT_OF_SUFFIX:
+    if config.format is not None or not os.path.isfile(path) or suffix in FORMAT_OF_SUFFIX:
         return False
     try:
         return is_tree_file(path, config.encoding)
@@ -237,7 +239,7 @@ def _is_file_of_trees(config: DataConfig, suffix: str) -> bool:
 def _is_file_of_tags(config: DataConfig, suffix: str) -> bool:
     """Whether a file of lines has tagged words; a table by its suffix is not read, unless tabs separate its columns."""
     path = Path(config.train[0])
-    if not path.is_file() or (suffix in FORMAT_OF_SUFFIX and FORMAT_OF_SUFFIX[suffix] != "tsv"):
+    if not os.path.isfile(path) or (suffix in FORMAT_OF_SUFFIX and FORMAT_OF_SUFFIX[suffix] != "tsv"):
         return False
     try:
         return is_tagged_file(path, config.encoding)

@@ -99,7 +99,13 @@ def find_texts(
             if set(pair) <= set(by_name):
                 return by_name[pair[0]], by_name[pair[1]]
     varied = [column for column in rest if not is_class(column)]
-    prose = [column for column in varied if column.mean_words >= _PROSE_WORDS] or varied or rest
+    is_titled = has_names and any(column.mean_words >= _PROSE_WORDS for column in varied)
+    prose = [
+        column
+        for column in varied
+        if column.mean_words >= _PROSE_WORDS or (is_titled and column.plain_name in _TITLE_NAMES)
+    ]
+    prose = prose or varied or rest
     if len(prose) <= 1 or (len(prose) == 2 and len(varied) == 2):
         return tuple(column.name for column in prose)
     named = [column for name in text_names() for column in prose if column.plain_name == name]

@@ -27,7 +27,7 @@ from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.labels import LabelCodec, split_labels
 from regard.data.codecs.text import FEWEST_TOKENS, MOST_TOKENS, TextCodec
 from regard.data.formats.flags import join_flags
-from regard.data.formats.messages import format_names
+from regard.data.formats.messages import format_count, format_names
 from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows, Source, open_source
@@ -123,7 +123,8 @@ class LabeledTextTask(TextTask[LabeledTextSettingsT]):
                 return pair if _has_pair(rows.names) else single
             width = len(config.columns) or (len(rows[0]) if rows else 2)
             if width not in (2, 3):
-                raise DataError(f"a row needs one text or two and a {self.target_role}, got {width} columns")
+                given = format_count(width, "column")
+                raise DataError(f"a row needs one text or two and a {self.target_role}, got {given}")
             return single if width == 2 else pair
         return pair if _has_pair(open_source(config, single).train.names) else single
 

@@ -86,7 +86,11 @@ def find_names(rows: Sequence[Sequence[str]], options: ReadOptions, *, where: st
     has_header = options.header if options.header is not None else is_named or looks_like_header(rows)
     names = positions(len(first) if has_header else Counter(map(len, rows)).most_common(1)[0][0])
     if has_header:
-        names = tuple(name or position for name, position in zip(first, names, strict=True))
+        # Of several columns with one name, the first has it.
+        names = tuple(
+            name if name and name not in first[:place] else position
+            for place, (name, position) in enumerate(zip(first, names, strict=True))
+        )
     else:
         for name in options.requested:
             if not is_position(name):
@@ -136,7 +140,9 @@ def _are_numbers(cells: Sequence[str]) -> bool:
 def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row is a header.
 
-    It is if its cells are distinct, and one is not a number above a column of numbers, or not a date above dates; one
+    A cell may occur twice only beside another common name, as in `text,text,label`.
+
+    It is if one is not a number above a column of numbers, or not a date above dates; one
     in ten cells of such a column may be another word. It also is if they are short, and one is a typical name (`text`,
     `label`, `question`, ...), or two are common names (`word`, `tag`) or languages (`en`, `de`): a single one may be a
     word of the data, such as `no` and `it`, unless all cells below it or another one have digits, several words or
@@ -156,11 +162,13 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     columns = list(zip(*(row for row in rows if len(row) == len(first)), strict=True))
     if len(set(named)) == len(named) and any(map(_has_other_type, columns)):
         return True
-    if len(set(named)) < len(named) or any(len(cell) > _MAX_NAME_LENGTH or cell[-1] in ".?!" for cell in named):
+    if any(len(cell) > _MAX_NAME_LENGTH or cell[-1] in ".?!" for cell in named):
         return False
     lowered = {cell.lower() for cell in named}
     is_typical = bool(lowered & set(_HEADER_NAMES.split())) or lowered >= _PAIR_NAMES
-    num_common = sum(_is_common_name(cell) for cell in named)
+    num_common = sum(map(_is_common_name, set(named)))
+    if len(set(named)) < len(named):
+        return num_common > 1
     if is_typical or num_common > 1:
         return True
     if not first[0] and named and _is_index(columns[0][1:], is_untitled=True):
@@ -351,8 +359,8 @@ def check_width(width: int, roles: Sequence[str], *, where: str, names: Sequence
     if width < len(roles):
         names = [name for name in names if not is_position(name)]
         named = f" ({format_names(names)})" if names else ""
-        need = f"{len(roles)} are needed ({', '.join(roles)})"
-        advice = "" if names else ": separate columns by tabs, or give one aligned file for each"
+        need = f"{len(roles)} {'is' if len(roles) == 1 else 'are'} needed ({', '.join(roles)})"
+        advice = "" if names or not width else ": separate columns by tabs, or give one aligned file for each"
         raise DataError(f"{where} has {format_count(width, 'column')}{named}, but {need}{advice}")
 
 

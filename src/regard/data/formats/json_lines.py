@@ -83,7 +83,12 @@ def iter_json_lines(path: Path, *, encoding: str | None = None) -> Generator[str
         line += text.count("\n", before, position)
         try:
             _, end = _DECODER.raw_decode(text, position)
-        except ValueError as error:
+        except json.JSONDecodeError as error:
+            line += text.count("\n", position, error.pos)
+            is_cut = not text[error.pos :].strip() or error.msg.startswith("Unterminated string")
+            reason = "it ends early" if is_cut else f"{text[error.pos]!r} is not expected there"
+            raise DataError(f"{path.name} is an array that is not JSON: line {line:,}: {reason}") from None
+        except ValueError as error:  # a constant that is not JSON
             raise DataError(f"{path.name} is an array that is not JSON: line {line:,}: {error}") from None
         yield from [""] * (line - number)
         yield text[position:end]
@@ -100,7 +105,8 @@ def sample_json_lines(path: Path, number: int, *, encoding: str | None = None) -
     with closing(iter_json_lines(path, encoding=encoding)) as lines:
         sample = list(islice((line for line in lines if line and not line.isspace()), number))
     if not sample:
-        raise DataError(f"{path} has nothing but blank lines")
+        has = "an array without elements" if is_json_array(path, encoding) else "nothing but blank lines"
+        raise DataError(f"{path} has {has}")
     return sample
 
 
