@@ -3,7 +3,9 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import regard as library
@@ -164,3 +166,28 @@ def test_rows_in_memory_may_be_dictionaries_and_labels_numbers(tmp_path: Path, i
     assert len(run.evaluate(named[:5], log=False).rows) <= 5
     with pytest.raises(library.RegardError, match="rows must be all dictionaries or all lists of values"):
         library.train([*named, ("text", 1)], out=tmp_path / "other", steps=1)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "the table in memory has no rows"),
+        ([1, 2, 3], "row 1 must be a dictionary or a list of values, got int"),
+        ([("a", "b"), None], "row 2 must be a dictionary or a list of values, got NoneType"),
+        ({"text": ["a"], "label": ["b"]}, "rows must be in a list, each a dictionary or a list of values"),
+        (TEXTS, "none of 60 strings is the name of a file, such as .* a text in memory is a row with one value"),
+    ],
+)
+def test_rows_in_memory_that_are_none_are_an_error(tmp_path: Path, data: Any, message: str):
+    with pytest.raises(library.RegardError, match=message):
+        library.train(data, out=tmp_path / "run", steps=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_array_of_texts_and_labels_is_a_table(tmp_path: Path):
+    rows = np.array([(text, "ab"[place % 2]) for place, text in enumerate(TEXTS)])
+    run = library.train(rows, out=tmp_path / "run", steps=1, settings=SMALL, device="cpu")
+    assert run.task.name == "text-classification"
+    for wrong in (3, [None]):
+        with pytest.raises(library.RegardError, match="input 1 must be a text, got"):
+            run.predict(wrong)  # pyright: ignore[reportArgumentType, reportCallIssue]

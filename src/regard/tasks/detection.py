@@ -144,6 +144,8 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
     """Describe the data that `config` names, or rows in memory; `given` are values of the `[task]` section."""
     has_separator, num_given = given.get("label_separator") is not None, len(config.columns)
     if rows is not None:
+        if not rows:
+            raise DataError("the table in memory has no rows")
         if rows and all(map(_is_tree_row, rows[:_FEW])):
             return DetectionSummary("the list of trees", has_trees=True)
         if rows and (isinstance(rows[0], str) or len(rows[0]) == 1):
