@@ -11,8 +11,6 @@ from regard.tasks import find_task, make_task
 from regard.tasks.registry import recognize
 
 OPEN = {
-    "fasttext": "labels with the prefix __label__",
-    "fasttext with several labels": "labels with the prefix __label__",
     "imdb as folders": "a folder of texts for each label",
     "newsgroups as folders": "a folder of texts for each label",
     "trec": "a label before the first space",

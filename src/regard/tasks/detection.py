@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from regard.data.builtin import find_builtin
+from regard.data.formats import fasttext
 from regard.data.formats.cells import decimal_marks, parse_timestamp
 from regard.data.formats.coco import is_coco
 from regard.data.formats.columns import find_column
@@ -53,6 +54,8 @@ class DetectionSummary:
     lists: tuple[str, ...] = ()
     """Names of the fields of JSON lines whose values are lists."""
     has_label_separator: bool = False
+    label_separator: str | None = None
+    """The separator of the labels of a row, by the format of a file whose rows have several."""
     is_squad: bool = False
     """Whether a JSON file has questions in SQuAD's form."""
     is_tagged: bool = False
@@ -209,6 +212,7 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         if len(columns) <= len(_PAIR):
             raise
         sample = ()  # two columns by their order, of which one is empty: the others may be those of a task
+    has_several = table.format == "fasttext" and any(fasttext.LABEL_SEPARATOR in row[-1] for row in sample)
     return DetectionSummary(
         name,
         suffix,
@@ -218,6 +222,7 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         columns_given=num_given,
         lists=lists,
         has_label_separator=has_separator,
+        label_separator=fasttext.LABEL_SEPARATOR if has_several else None,
     )
 
 

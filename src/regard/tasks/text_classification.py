@@ -252,6 +252,13 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
+        found = cls._detect(summary)
+        if found is None or summary.label_separator is None:
+            return found
+        return replace(found, settings={**found.settings, "label_separator": summary.label_separator})
+
+    @classmethod
+    def _detect(cls, summary: DetectionSummary) -> Detection | None:
         if not summary.columns_given and not set(summary.lists) & _LISTS_OF_LABELS and not summary.has_images:
             found = find_labeled_columns(summary.columns, has_names=bool(summary.names))
             if found is not None:
