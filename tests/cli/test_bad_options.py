@@ -20,7 +20,7 @@ def test_a_command_without_arguments_is_one_line(regard, tmp_path: Path, monkeyp
         (["--set", "train.seed=many"], ["train.seed", "integer", "got 'many'"]),
         (["--set", "train.max_steps=0"], ["train.max_steps", "greater than or equal to 1", "got 0"]),
         (["--set", "model.dropout=1.5"], ["model.dropout", "less than 1", "got 1.5"]),
-        (["--set", "model.num_heads=5"], ["model_dim must be a multiple of num_heads"]),
+        (["--set", "model.num_heads=5"], ["model_dim must be a multiple of num_heads, got model_dim="]),
         (["--set", "model=3"], ["model", "got 3"]),
         (["--set", "preset=3"], ["no preset is called '3'"]),
         (["--set", "train.learning_rate=-1"], ["train.learning_rate", "greater than 0"]),
