@@ -5,6 +5,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
@@ -95,8 +96,11 @@ def _entries(folder: Path) -> "list[os.DirEntry[str]]":
 
 def require_writable(folder: Path) -> None:
     """Raise if a folder, which need not exist yet, cannot be written to; nothing is left there."""
-    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if os.path.exists(parent))
     try:
+        if existing != folder:
+            with suppress(FileNotFoundError):
+                folder.stat()  # for a name that is too long
         with TemporaryFile(dir=existing):
             pass
     except OSError as error:

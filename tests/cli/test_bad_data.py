@@ -72,6 +72,7 @@ def refused(regard, tiny, cache: Path, tmp_path: Path) -> Callable[..., None]:
             id="a table of numbers",
         ),
         pytest.param(rows((9, b"a\0b\tx\n")), ["not text", "line 9, byte 2 is NUL"], id="NUL"),
+        pytest.param(b"%PDF-1.4\n" + rows(), ["pairs.tsv is not text (looks like a PDF document"], id="a PDF document"),
         pytest.param(
             rows(*((number, b"alone\n") for number in (4, 17, 30, 43))),
             ["4 of 60 rows of pairs.tsv have 1 column instead of 2: lines 4, 17, 30, 43", "--skip-bad"],
@@ -148,6 +149,23 @@ def test_a_missing_file_is_told_with_the_sets_that_are_there(refused, tmp_path: 
     refused(rows(), "--valid", tmp_path / "none.tsv", parts=("there is no file", "none.tsv"))
 
 
+def test_names_that_are_none(refused, regard, tmp_path: Path):
+    refused([tmp_path / ("x" * 300)], parts=("xxx", "File name too long"))
+    refused([""], parts=("the name of a file of data is empty",))
+    refused(rows(), "--valid", "", parts=("the name of a file of data is empty",))
+    out = tmp_path / ("x" * 300)
+    regard("train", tmp_path / "none.tsv", "--out", out, "--quiet").fails_with("cannot write to", "File name too long")
+
+
+def test_of_columns_with_one_name_the_first_has_it(regard, tiny, tmp_path: Path):
+    table = "".join(f"a text {number},{number % 3},{'ab'[number % 2]}\n" for number in range(60))
+    (tmp_path / "a.csv").write_text(f"text,label,label\n{table}")
+    answer = regard("train", tmp_path / "a.csv", "--out", tmp_path / "run", "--steps", 1, *tiny).succeeds()
+    assert "text = text, label = label of 3 columns" in answer.err
+    assert "60 rows:" in answer.err
+    assert "3 labels: 0 (" in answer.err
+
+
 def test_no_data_at_all(regard, tmp_path: Path):
     regard("train", "--out", tmp_path / "run", "--quiet").fails_with("no training data")
 
@@ -179,6 +197,9 @@ def test_a_folder_without_training_files(refused, tmp_path: Path):
         (["--set", "task.max_length=2"], ["max_length=2"]),
         (["--set", "data.splits=[0.9, 0.2, 0.1]"], ["data.splits must be three shares that sum to 1"]),
         (["--set", "data.splits=[1.0, 0.0, 0.0]"], ["no validation rows", "data.splits"]),
+        (["--encoding", "utf-16"], ["pairs.tsv is not UTF-16: it has no byte order mark"]),
+        (["--encoding", "utf-32"], ["pairs.tsv is not UTF-32: line 1 has 0x65", "--encoding names another"]),
+        (["--encoding", "idna"], ["unknown encoding 'idna'"]),
         (["--set", "data.format=xml"], ["format must be one of", "'xml'"]),
         (["--tokenizer", "bpee"], ["unknown kind of tokenizer 'bpee'", "bpe"]),
         (["--tokenizer", "none.json"], ["there is no tokenizer none.json"]),
@@ -198,7 +219,9 @@ def test_a_tokenizer_file_that_is_none(refused, tmp_path: Path):
 def test_a_quote_that_is_never_closed_is_located(refused, tmp_path: Path):
     lines = [f"text {number},{number % 2}" for number in range(60)]
     (tmp_path / "a.csv").write_text("\n".join(["text,label", *lines, '"open,1', *lines]))
-    refused([tmp_path / "a.csv"], parts=("the quote opened in line 62 of a.csv is not closed",))
+    refused([tmp_path / "a.csv"], parts=("the quote opened in line 62 of a.csv is not closed, so the 60 lines",))
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", *lines, '"open,1']))
+    refused([tmp_path / "a.csv"], parts=("the quote opened in line 62 of a.csv is not closed\n",))
 
 
 def test_a_line_of_more_than_the_limit_is_not_read(refused, tmp_path: Path):

@@ -1,8 +1,11 @@
 """Data as spreadsheets write it, from the file to the scores: encodings, decimal commas, index columns, workbooks."""
 
+import csv
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import regard as library
@@ -39,6 +42,30 @@ def test_a_spreadsheet_of_ratings_is_regression(regard, tiny, ratings: Path, tmp
         assert found["rows"] == 9
     wrong = regard("evaluate", tmp_path / "run", ratings, "--encoding", "utf-8", "--quiet")
     wrong.fails_with("ratings.csv is not UTF-8", "--encoding names another encoding")
+
+
+def test_columns_of_0_and_1_are_labels_of_which_a_row_may_have_any_number(regard, tiny, tmp_path: Path):
+    names = ["toxic", "rude, or so", "threat"]
+    rows = [(text, place % 2, place % 3 == 0, int(place % 10 == 0)) for place, text in enumerate(TEXTS)]
+    with open(tmp_path / "train.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("comment", *names), *rows])
+    run = tmp_path / "run"
+    answer = regard("train", tmp_path / "train.csv", "--out", run, "--steps", 1, *tiny).succeeds()
+    assert "several columns of 0 and 1 (toxic, rude, or so, threat) for the text in comment" in answer.err
+    assert "3 labels: toxic (" in answer.err
+    chosen = {text: ";".join(name for name, flag in zip(names, flags, strict=True) if flag) for text, *flags in rows}
+    held_out = [json.loads(line) for line in (run / "held_out" / "valid.jsonl").read_text().splitlines()]
+    assert all(labels == (chosen[text] or ";") for text, labels in held_out)
+    with open(tmp_path / "more.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("comment", *names), ("gut", 1, 0, 0), ("so", 0, 0, 0), ("nicht", -1, 0, 0)])
+    regard("evaluate", run, tmp_path / "more.csv", "--quiet").fails_with(
+        "1 of 3 rows of more.csv has neither 0 nor 1 in toxic: line 4", "--skip-bad"
+    )
+    scored = regard("evaluate", run, tmp_path / "more.csv", "--skip-bad", "--json").succeeds()
+    assert json.loads(scored.out)["rows"] == 2
+    (tmp_path / "new.csv").write_text("id,comment\n7,gut\n")
+    table = regard("predict", run, "--file", tmp_path / "new.csv").succeeds()
+    assert table.out.startswith("id,comment,prediction,probability\n7,gut,")
 
 
 def test_an_encoding_is_given_to_every_command_that_reads_data(regard, tiny, tmp_path: Path):
@@ -139,3 +166,28 @@ def test_rows_in_memory_may_be_dictionaries_and_labels_numbers(tmp_path: Path, i
     assert len(run.evaluate(named[:5], log=False).rows) <= 5
     with pytest.raises(library.RegardError, match="rows must be all dictionaries or all lists of values"):
         library.train([*named, ("text", 1)], out=tmp_path / "other", steps=1)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "the table in memory has no rows"),
+        ([1, 2, 3], "row 1 must be a dictionary or a list of values, got int"),
+        ([("a", "b"), None], "row 2 must be a dictionary or a list of values, got NoneType"),
+        ({"text": ["a"], "label": ["b"]}, "rows must be in a list, each a dictionary or a list of values"),
+        (TEXTS, "none of 60 strings is the name of a file, such as .* a text in memory is a row with one value"),
+    ],
+)
+def test_rows_in_memory_that_are_none_are_an_error(tmp_path: Path, data: Any, message: str):
+    with pytest.raises(library.RegardError, match=message):
+        library.train(data, out=tmp_path / "run", steps=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_array_of_texts_and_labels_is_a_table(tmp_path: Path):
+    rows = np.array([(text, "ab"[place % 2]) for place, text in enumerate(TEXTS)])
+    run = library.train(rows, out=tmp_path / "run", steps=1, settings=SMALL, device="cpu")
+    assert run.task.name == "text-classification"
+    for wrong in (3, [None]):
+        with pytest.raises(library.RegardError, match="input 1 must be a text, got"):
+            run.predict(wrong)  # pyright: ignore[reportArgumentType, reportCallIssue]

@@ -188,6 +188,10 @@ def test_bad_tables_are_reported_before_anything_is_written(regard, colors, tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv"]
 
 
+def test_a_text_may_be_longer_than_the_name_of_a_file(regard, colors):
+    assert regard("predict", colors, "a red thing " * 30).succeeds().out.strip() in ("even", "odd")
+
+
 def test_a_path_as_text_names_the_option(regard, colors, tmp_path):
     given = tmp_path / "in.csv"
     given.write_text("utterance\na red thing\n")

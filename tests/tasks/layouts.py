@@ -89,6 +89,8 @@ class Layout:
     """What is named in the command, if it is not the only file or the folder."""
     says: tuple[str, ...] = ()
     """Parts of the reason or of what is printed about the columns; of the error, where there is no task."""
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Settings of the task that are recognized."""
 
     def write(self, folder: Path) -> list[str]:
         """Write the files; the paths to train on."""
@@ -215,6 +217,7 @@ LAYOUTS = [
     Layout("sentiment140", {"training.1600000.csv": csv_of(None, [cycle("04"), IDS, [f"Mon Apr 06 22:{n:02}:45 PDT 2009" for n in range(NUM_ROWS)], ["NO_QUERY"] * NUM_ROWS,
            [f"user{n % 37}" for n in range(NUM_ROWS)], [f"@x caf\u00e9 {t}" for t in T]], quoted=True).encode("latin-1")}, "text-classification", (f"@x caf\u00e9 {T[0]}", cycle("04")[0])),
     Layout("subject, body, spam", {"emails.csv": csv_of(["subject", "body", "spam"], [U, T, BIT])}, "text-classification", (U[0], T[0], BIT[0])),
+    Layout("short subjects", {"emails.csv": csv_of(["subject", "body", "spam"], [[f"Re {n}" for n in range(NUM_ROWS)], T, BIT])}, "text-classification", ("Re 0", T[0], BIT[0])),
     Layout("a json array", {"train.json": json.dumps(records_of(text=T, label=HAM), indent=1)}, "text-classification", (T[0], HAM[0])),
     Layout("a json array on one line", {"train.json": json.dumps(records_of(text=T, label=HAM))}, "text-classification", (T[0], HAM[0])),
     Layout("json of splits", {"data_full.json": json.dumps({"train": [list(p) for p in zip(T, HAM, strict=True)], "val": [["a b", "ham"]], "test": [["c d", "spam"]]})},
@@ -233,7 +236,13 @@ LAYOUTS = [
            [[r[k] for r in SNLI] for k in ("gold_label", "sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse", "sentence2_parse", "sentence1", "sentence2", "captionID", "pairID", "gold_label")])},
            "text-classification", (T[0], U[0], SNLI[0]["gold_label"])),
     Layout("jigsaw", {"train.csv": csv_of(["id", "comment_text", "toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate"],
-           [[f"{i:016x}" for i in IDS], T, *(cycle("00001", seed=s) for s in range(6))])}, None, says=("toxic", "identity_hate")),
+           [[f"{i:016x}" for i in IDS], T, *(cycle("00001", seed=s) for s in range(6))])}, "text-classification", (T[0], "obscene"), says=("toxic", "identity_hate"), settings=(("label_separator", ","),)),
+    Layout("topics of abstracts", {"train.csv": csv_of(["ID", "TITLE", "ABSTRACT", "Computer Science", "Physics", "Mathematics"], [range(1, NUM_ROWS + 1), U, T, *(cycle("01", seed=s) for s in range(3))])},
+           "text-classification", (U[0], T[0], "Mathematics")),
+    Layout("lists of labels as text", {"train.csv": csv_of(["text", "labels"], [T, cycle(["['a', 'b']", "['a']"])])}, "text-classification", (T[0], cycle(["['a', 'b']", "['a']"])[0])),
+    Layout("tweets with their times", {"tweets.csv": csv_of(["id", "created_at", "text", "sentiment"], [IDS, [f"Mon Apr 06 22:{n:02}:45 +0000 2009" for n in range(NUM_ROWS)], T, HAM])}, "text-classification", (T[0], HAM[0])),
+    Layout("amazon reviews as json lines", {"reviews.json": lines_of({"reviewerID": f"A{i}", "asin": f"B{i % 9}", "reviewerName": f"Ann {i}", "helpful": [0, i % 3], "reviewText": t, "overall": s, "summary": u, "reviewTime": "05 3, 2011"} for i, (t, u, s) in enumerate(zip(T, U, STARS, strict=True)))},
+           "text-classification", (T[0], U[0], str(STARS[0]))),
     Layout("hate speech", {"labeled_data.csv": csv_of(["", "count", "hate_speech", "offensive_language", "neither", "class", "tweet"],
            [range(NUM_ROWS), ["3"] * NUM_ROWS, cycle("0123"), cycle("0123", seed=4), cycle("0123", seed=5), cycle("012"), T])}, "text-classification", (T[0], cycle("012")[0])),
     Layout("airline tweets", {"Tweets.csv": csv_of(["tweet_id", "airline_sentiment", "airline_sentiment_confidence", "negativereason", "airline", "name", "retweet_count", "text", "tweet_created", "user_timezone"],
@@ -261,6 +270,11 @@ LAYOUTS = [
     Layout("a shop in Germany", {"produkte.csv": ("\ufeff" + csv_of(["Titel", "Beschreibung", "Preis"], [U, T, [str(p).replace(".", ",") for p in PRICES]], separator=";"))}, "regression", (U[0], T[0], "99.5")),
     Layout("prices of houses", {"houses.csv": csv_of(["Id", "LotArea", "YearBuilt", "Street", "SalePrice"], [range(1, NUM_ROWS + 1), IDS, [1950 + n % 50 for n in range(NUM_ROWS)], cycle(["Pave", "Grvl"]), [int(1000 * p) for p in PRICES]])},
            None, says=("houses.csv has numbers", "no sequence to model")),
+    Layout("features of people", {"adult.csv": csv_of(["age", "workclass", "education", "sex", "income"], [[n * 7 % 50 for n in range(NUM_ROWS)], cycle(["Private", "State-gov"]), cycle(["HS-grad", "Bachelors"]), cycle(["Male", "Female"]), cycle(["<=50K", ">50K"])])},
+           None, says=("adult.csv has numbers (age) and labels (workclass, education, sex, income)",)),
+    Layout("several scores of a text", {"train.csv": csv_of(["text_id", "full_text", "cohesion", "syntax"], [[f"{i:X}" for i in IDS], T, cycle(["2.5", "3.0", "3.5"]), cycle(["2.5", "3.0", "3.5"], seed=7)])}, None, says=("numbers (cohesion, syntax)",)),
+    Layout("months that are no dates", {"shampoo.csv": csv_of(["Month", "Sales"], [[f"{n // 12 + 1}-{n % 12 + 1:02}" for n in range(NUM_ROWS)], PRICES])}, None, says=("numbers (Sales)",)),
+    Layout("readability", {"train.csv": csv_of(["id", "url_legal", "license", "excerpt", "target", "standard_error"], [[f"{i:x}" for i in IDS], [""] * NUM_ROWS, [""] * NUM_ROWS, T, PRICES, PRICES])}, "regression", (T[0], "99.5")),
     Layout("described houses", {"houses.csv": csv_of(["Id", "Description", "Price"], [range(1, NUM_ROWS + 1), T, PRICES])}, "regression", (T[0], "99.5")),
     # Tags
     Layout("ner as parquet", {"train.parquet": _parquet(records_of(id=[str(n) for n in range(NUM_ROWS)], tokens=SENTENCES, pos_tags=[[1] * 6] * NUM_ROWS, chunk_tags=[[0] * 6] * NUM_ROWS, ner_tags=[[0, 1, 2, 0, 5, 0]] * NUM_ROWS))},
@@ -270,12 +284,16 @@ LAYOUTS = [
     Layout("ner as a word a row", {"ner_dataset.csv": _ner_frame()}, "token-classification", (" ".join(SENTENCES[0]).replace("Ada", "Zo\u00eb"), " ".join(NERS))),
     Layout("ner as texts and tags", {"ner.csv": csv_of(["Sentence #", "Sentence", "POS", "Tag"], [[f"Sentence: {n + 1}" for n in range(NUM_ROWS)], [" ".join(w) for w in SENTENCES], [str(["NN"] * 6)] * NUM_ROWS, [str(NERS)] * NUM_ROWS])},
            "token-classification", (" ".join(SENTENCES[0]), " ".join(NERS))),
+    Layout("words and tags with a header", {"train.tsv": "word\ttag\n" + "\n".join("".join(f"{w}\t{t}\n" for w, t in zip(s, NERS, strict=True)) for s in SENTENCES)}, "token-classification", (" ".join(SENTENCES[0]), " ".join(NERS))),
     Layout("conll-2003", {"train.txt": _conll()}, "token-classification", (" ".join(SENTENCES[0]), " ".join(NERS))),
     Layout("conll-2003 by its name", {"eng.train": _conll()}, "token-classification", (" ".join(SENTENCES[0]), " ".join(NERS))),
     Layout("wnut", {"wnut17train.conll": "\n".join("".join(f"{w}\t{t}\n" for w, t in zip(s, NERS, strict=True)) for s in SENTENCES)}, "token-classification", (" ".join(SENTENCES[0]), " ".join(NERS))),
     Layout("conll-u", {"en_ewt-ud-train.conllu": _conllu()}, "token-classification", (" ".join(SENTENCES[0]), " ".join(["NOUN"] * 6))),
     # Pairs
     Layout("manythings", {"deu.txt": tsv_of(None, [T, U, [f"CC-BY 2.0 (France) Attribution: tatoeba.org #{i} (CM) & #{i + 7} (Roujin)" for i in IDS]])}, "seq2seq", (T[0], U[0])),
+    Layout("tatoeba with numbers", {"pairs.tsv": tsv_of(None, [IDS, T, [i + 3 for i in IDS], U])}, "seq2seq", (T[0], U[0])),
+    Layout("titles with names of languages", {"eng_fra.csv": csv_of(["English words/sentences", "French words/sentences"], [T, U])}, "seq2seq", (T[0], U[0])),
+    Layout("documents and summaries", {"xsum.jsonl": lines_of(records_of(id=[str(i) for i in IDS], document=[" ".join(T[n : n + 3]) for n in range(NUM_ROWS)], summary=U))}, "seq2seq", (" ".join(T[:3]), U[0])),
     Layout("parallel files", {"train.de": "\n".join(U) + "\n", "train.en": "\n".join(T) + "\n"}, "seq2seq", (U[0], T[0]), given=("train.de", "train.en")),
     Layout("a folder of parallel files", {f"multi30k/{s}.{lang}": "\n".join(x) + "\n" for s in ("train", "val", "test") for lang, x in (("de", U), ("en", T))}, "seq2seq", (U[0], T[0])),
     Layout("translations", {"train.jsonl": lines_of({"id": str(n), "translation": {"de": u, "en": t}} for n, (u, t) in enumerate(zip(U, T, strict=True)))}, "seq2seq", (U[0], T[0])),

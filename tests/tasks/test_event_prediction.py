@@ -21,7 +21,7 @@ from regard.data.builtin.patients import EVENTS, generate_patients, patients_log
 from regard.data.codecs.events import EventCodec
 from regard.data.formats.events import EventColumns, parse_history, read_events
 from regard.data.settings import DataConfig
-from regard.errors import DataError
+from regard.errors import DataError, UnknownTaskError
 from regard.evaluation import Examples, find_metric
 from regard.evaluation.metrics.events import (
     censoring_survival,
@@ -337,7 +337,12 @@ def test_other_tables_are_not_taken_for_events(header: tuple[str, ...], tmp_path
         "id": lambda n: f"r{n}",
     }
     rows = [{name: made.get(name, lambda n: "xyz"[n % 3])(n) for name in header} for n in range(200)]
-    assert detect_task(DataConfig(train=[str(write_csv(tmp_path / "other.csv", rows))]))[0] != "event-prediction"
+    config = DataConfig(train=[str(write_csv(tmp_path / "other.csv", rows))])
+    if header == ("a", "time", "event"):
+        with pytest.raises(UnknownTaskError, match=r"labels \(a, event\) and numbers \(time\)"):
+            detect_task(config)
+    else:
+        assert detect_task(config)[0] != "event-prediction"
 
 
 def events(**changes: Any) -> list[dict[str, Any]]:

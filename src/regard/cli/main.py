@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import typer
+from pydantic import ValidationError
 
 from regard.cli import (
     align,
@@ -98,6 +99,8 @@ _SETTINGS = {
     "--max-length": "task.max_length",
 }
 """Options of other programs that are settings here; an error names the setting."""
+_NEEDED = {"float": "a number", "int": "an integer"}
+"""What options must be, by the beginnings of the kinds of errors of pydantic, which converts them."""
 _UsageError: Any = typer.BadParameter.__bases__[0]
 """The class of errors on the command line, which typer does not export."""
 _SHARED = ("train", "finetune")
@@ -155,11 +158,22 @@ def _print_usage_error(error: Any) -> int:
         print(message)
     else:
         place = "regard" if context is None else context.command_path
+        message = _describe_value(error) or message
         setting = _SETTINGS.get(getattr(error, "option_name", None) or "")
         if setting is not None and context is not None and any("--set" in each.opts for each in context.command.params):
             message = f"No such option: {error.option_name}; did you mean --set {setting}=VALUE?"
         print(f"regard: {' '.join(message.split())} (see {place} --help)", file=sys.stderr)
     return error.exit_code
+
+
+def _describe_value(error: Any) -> str:
+    """What a value of an option must be, and what it is, where it cannot be converted; empty for another error."""
+    cause, parameter = error.__cause__, getattr(error, "param", None)
+    if not isinstance(cause, ValidationError) or parameter is None:
+        return ""
+    fault = cause.errors()[0]
+    needed = next((words for kind, words in _NEEDED.items() if fault["type"].startswith(kind)), None)
+    return f"{parameter.opts[0]} must be {needed}, got {fault['input']!r}" if needed else ""
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def predict_command(
         with remedies():
             _predict_file(load(run, device=device), file, out, table_options, plot, json=json)
         return
-    if texts and len(texts) == 1 and not also and Path(texts[0]).is_file():
+    if texts and len(texts) == 1 and not also and os.path.isfile(texts[0]):  # a long text is no name of a file
         opened = load(run, device=device)
         if isinstance(opened.task, SubjectPredictor):
             table_options = {**options, "columns": split_names(columns), "encoding": encoding, "num_paths": paths}

@@ -1,5 +1,6 @@
 """The rows of a run: files, a folder, a built-in data set or rows in memory, for each split."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,7 +79,7 @@ def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = No
     try:
         table = with_split_keys(open_file(config.train, key_column(config)), config)
     except DataError as error:
-        if len(config.train) == 1 and not Path(config.train[0]).exists():
+        if len(config.train) == 1 and not os.path.exists(config.train[0]):
             raise DataError(f"{error}; built-in data sets: {', '.join(builtin_names())}") from None
         raise
     return with_held_out(config, table, open_file, lambda: content_hash(table.paths))
@@ -103,6 +104,13 @@ def require_files(config: DataConfig, what: str) -> None:
         raise DataError(f"no training data: name {what}")
     if config.train == [IN_MEMORY]:
         raise DataError("this run was trained on rows in memory: pass the same rows to resume it")
+    require_names(config)
+
+
+def require_names(config: DataConfig) -> None:
+    """Raise an error if the name of a file is empty, which as a path is that of the current folder."""
+    if "" in (*config.train, *config.valid, *config.test):
+        raise DataError("the name of a file of data is empty")
 
 
 def with_folder(
@@ -112,7 +120,7 @@ def with_folder(
     replaces_train: bool = True,
 ) -> DataConfig:
     """The settings with the files of a folder instead of its name; files given in the settings take precedence."""
-    if len(config.train) != 1 or not Path(config.train[0]).is_dir():
+    if len(config.train) != 1 or not os.path.isdir(config.train[0]):
         return config
     found = {split: [str(path) for path in paths] for split, paths in find(config.train[0]).items()}
     return config.changed(
@@ -144,7 +152,7 @@ def hash_of_table(table: Table) -> str:
 
 def is_builtin(config: DataConfig) -> bool:
     """Whether the settings name a built-in data set; a file of the same name takes precedence."""
-    return len(config.train) == 1 and not Path(config.train[0]).exists() and config.train[0] in builtin_names()
+    return len(config.train) == 1 and not os.path.exists(config.train[0]) and config.train[0] in builtin_names()
 
 
 class _GeneratedRows(Sequence[Sequence[str]]):

@@ -86,11 +86,11 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        return self.settings_path.is_file()
+        return os.path.isfile(self.settings_path)
 
     def require(self) -> None:
         """Raise if this is not a run folder."""
-        if not self.path.exists():
+        if not os.path.exists(self.path):
             raise RunError(f"no run at {self.path}: there is no such folder")
         if not self.exists:
             inside = sorted(path for pattern in ("*/run.toml", "*/*/run.toml") for path in self.path.glob(pattern))
@@ -100,12 +100,12 @@ class RunFolder:
 
     def require_vacant(self, *, overwrite: bool) -> None:
         """Raise if no new run can be created here."""
-        if self.path.exists() and not self.path.is_dir():
+        if os.path.exists(self.path) and not self.path.is_dir():
             raise RunError(f"{self.path} is a file, and a run needs a folder")
         if self.exists and not overwrite:
             raise RunExistsError(f"{self.path} already has a run: resume it, overwrite it, or name another folder")
         made_by_training = (self.checkpoints, self.model_path, self.metrics_path, self.ledger.path)
-        if not self.exists and (found := [path.name for path in made_by_training if path.exists()]):
+        if not self.exists and (found := [path.name for path in made_by_training if os.path.exists(path)]):
             raise RunError(f"{self.path} has {', '.join(found)} but no run.toml: name another folder")
         self._require_empty()
         require_own_files(self.path)
@@ -113,7 +113,7 @@ class RunFolder:
 
     def _require_empty(self) -> None:
         """Raise if a folder that is not a run has files of others; what an interrupted command left is no obstacle."""
-        if self.exists or not self.path.is_dir():
+        if self.exists or not os.path.isdir(self.path):
             return
         own = (self.codecs_path, self._held_out, self._sealed, self.path / "lock", partial_path(self.settings_path),
                self.path / RELEASES)  # fmt: skip

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -90,6 +90,8 @@ if TYPE_CHECKING:
 
 _MOST_PREDICTORS = 8
 """Predictors that are kept, by their generation settings: a server may be asked for any number of them."""
+_MOST_FILES, _SHOWN = 2, 40
+"""More names than those of two aligned files are rather texts; so many characters of one are in the message."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """How Python represents a byte that is not UTF-8."""
 
@@ -212,7 +214,7 @@ class Run:
             aspect: For aspect sentiment: the aspect; unset, the output is a label for each aspect.
             options: Options of generation, such as `beam_size=4`.
         """
-        if isinstance(inputs, str):
+        if isinstance(inputs, str) or not isinstance(inputs, Iterable):
             return self.predict([inputs], aspect=aspect, **options)[0]
         grouped = self.predict_grouped(inputs, aspect=aspect, **options)
         return [
@@ -754,6 +756,8 @@ class Run:
 
     def _check_inputs(self, inputs: Sequence[str]) -> None:
         for number, text in enumerate(inputs, start=1):
+            if not isinstance(text, str):
+                raise DataError(f"input {number} must be a text, got {type(text).__name__}")
             if not text.strip():
                 raise DataError(f"input {number} is empty")
             if _LONE_SURROGATE.search(text):
@@ -761,7 +765,8 @@ class Run:
         if self.task.tokenizer_kind in ("", "words", "wordpunct"):  # a vocabulary of words never has all of them
             return
         if count := self.tokenizer.count_unknown(self.tokenizer.encode(inputs)):
-            log_warning(f"{count:,} tokens of the input are not in the vocabulary")
+            verb = "is" if count == 1 else "are"
+            log_warning(f"{format_count(count, 'token')} of the input {verb} not in the vocabulary")
 
     def _evaluate(
         self,
@@ -872,8 +877,10 @@ class Run:
         if rows and not kept:
             raise RunError("these rows are the sealed test set of the run: its test opens them, and records that")
         if len(kept) < len(rows):
+            left_out = len(rows) - len(kept)
+            verb = "is" if left_out == 1 else "are"
             log_warning(
-                f"{len(rows) - len(kept):,} of {len(rows):,} rows are of the sealed test set, and are left out: the "
+                f"{left_out:,} of {len(rows):,} rows {verb} of the sealed test set, and {verb} left out: the "
                 f"scores are on {len(kept):,} rows. The option to score all rows records in the ledger that the test "
                 "set was opened"
             )
@@ -979,8 +986,15 @@ def split_paths_and_rows(data: Any) -> tuple[list[str], Rows | None]:
         return [], None
     if isinstance(data, str | os.PathLike):
         return [str(data)], None
-    items = list(data)
+    if isinstance(data, Mapping):
+        raise DataError("rows must be in a list, each a dictionary or a list of values, got one dictionary")
+    items = data.tolist() if isinstance(data, np.ndarray) else list(data)
     if items and all(isinstance(item, str | os.PathLike) for item in items):
+        if len(items) > _MOST_FILES and not any(map(os.path.exists, items)):
+            raise DataError(
+                f"none of {len(items):,} strings is the name of a file, such as {str(items[0])[:_SHOWN]!r}: a text in "
+                "memory is a row with one value"
+            )
         return [str(item) for item in items], None
     if items and all(isinstance(item, Mapping) for item in items):
         return [], NamedRows(items)
@@ -988,4 +1002,7 @@ def split_paths_and_rows(data: Any) -> tuple[list[str], Rows | None]:
         raise DataError(
             f"rows must be all dictionaries or all lists of values, but only some are, such as row {other:,}"
         )
+    for place, item in enumerate(items, 1):
+        if item is None or isinstance(item, int | float | bytes):
+            raise DataError(f"row {place:,} must be a dictionary or a list of values, got {type(item).__name__}")
     return [], items

@@ -109,9 +109,11 @@ class TableInputs:
                 answer = _answer_of(next(found)) if text else {}
                 yield {**row, **{name: answer.get(name) for name in self.task.prediction_columns}}
         if num_empty:
-            log_warning(f"{format_count(num_empty, 'row')} without an input: no prediction is made for them")
+            them = "it" if num_empty == 1 else "them"
+            log_warning(f"{format_count(num_empty, 'row')} without an input: no prediction is made for {them}")
         if num_unknown:
-            log_warning(f"{num_unknown:,} tokens of the input are not in the vocabulary")
+            verb = "is" if num_unknown == 1 else "are"
+            log_warning(f"{format_count(num_unknown, 'token')} of the input {verb} not in the vocabulary")
 
 
 def _located(

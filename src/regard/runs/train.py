@@ -336,6 +336,7 @@ def with_task(values: Mapping[str, Any], rows: Rows | None = None) -> dict[str, 
         kind = None if not preset else read_model_config(find_preset(str(preset))[1]).input_kind
         given["name"], found = detect_task(config, rows, given=given, input_kind=kind)
         log_info(f"task {given['name']}, by the data: {found.reason}")
+        given = {**found.settings, **given}
         if found.columns:
             values = merge_tables(values, {"data": {"columns": list(found.columns)}})
     return {**values, "task": given}
@@ -785,7 +786,7 @@ def new_run_path(paths: Sequence[str]) -> Path:
     """A new folder under `runs/`, named for the data."""
     stem = (Path(paths[0]).absolute().name.split(".")[0] if paths else "") or "run"
     names = (Path("runs") / (stem if number == 1 else f"{stem}-{number}") for number in range(1, 10_000))
-    return next(path for path in names if not path.exists())
+    return next(path for path in names if not os.path.exists(path))
 
 
 def as_list(value: str | Sequence[str] | None) -> list[str] | None:

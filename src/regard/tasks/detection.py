@@ -4,6 +4,7 @@ A source is read once, a sample of its rows is kept, and every task's `detect`
 is asked what it makes of the description.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from regard.data.builtin import find_builtin
+from regard.data.formats import fasttext
 from regard.data.formats.cells import decimal_marks, parse_timestamp
 from regard.data.formats.coco import is_coco
 from regard.data.formats.columns import find_column
@@ -24,7 +26,7 @@ from regard.data.formats.squad import question_format
 from regard.data.formats.summary import ColumnSummary, SourceSummary, describe, describe_rows
 from regard.data.formats.trees import TREE_SUFFIXES, is_tree, is_tree_file
 from regard.data.settings import DataConfig
-from regard.data.sources import NamedRows, Rows, is_builtin, open_source
+from regard.data.sources import NamedRows, Rows, is_builtin, open_source, require_names
 from regard.data.splits.plan import key_column
 from regard.data.text_sources import open_texts
 from regard.errors import ConfigError, DataError
@@ -52,6 +54,8 @@ class DetectionSummary:
     lists: tuple[str, ...] = ()
     """Names of the fields of JSON lines whose values are lists."""
     has_label_separator: bool = False
+    label_separator: str | None = None
+    """The separator of the labels of a row, by the format of a file whose rows have several."""
     is_squad: bool = False
     """Whether a JSON file has questions in SQuAD's form."""
     is_tagged: bool = False
@@ -134,6 +138,8 @@ class DetectionSummary:
         by_kind: dict[str, list[str]] = {}
         for column in self.columns:
             by_kind.setdefault(column.kind, []).append(format_column(column.name))
+        if self.lists:
+            by_kind["lists"] = [format_column(name) for name in self.lists]
         return " and ".join(f"{kind} ({format_names(names)})" for kind, names in by_kind.items())
 
 
@@ -141,11 +147,14 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
     """Describe the data that `config` names, or rows in memory; `given` are values of the `[task]` section."""
     has_separator, num_given = given.get("label_separator") is not None, len(config.columns)
     if rows is not None:
+        if not rows:
+            raise DataError("the table in memory has no rows")
         if rows and all(map(_is_tree_row, rows[:_FEW])):
             return DetectionSummary("the list of trees", has_trees=True)
         if rows and (isinstance(rows[0], str) or len(rows[0]) == 1):
             return DetectionSummary("the list of texts", is_plain_text=True)
         return _describe_memory(config, rows, has_separator)
+    require_names(config)
     name = ", ".join(Path(path).name for path in config.train)
     if is_builtin(config):
         data = find_builtin(config.train[0])
@@ -180,15 +189,24 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
             raise error from None
         return DetectionSummary(name, suffix, is_plain_text=True)
     names = named or tuple(map(_plain, table.names))
+    columns = _columns(config)
+    try:
+        sample = _sample(table)
+    except DataError:
+        if len(columns) <= len(_PAIR):
+            raise
+        sample = ()  # two columns by their order, of which one is empty: the others may be those of a task
+    has_several = table.format == "fasttext" and any(fasttext.LABEL_SEPARATOR in row[-1] for row in sample)
     return DetectionSummary(
         name,
         suffix,
         names,
-        sample=_sample(table),
-        columns=_columns(config),
+        sample=sample,
+        columns=columns,
         columns_given=num_given,
         lists=lists,
         has_label_separator=has_separator,
+        label_separator=fasttext.LABEL_SEPARATOR if has_several else None,
     )
 
 
@@ -222,7 +240,7 @@ def _is_tree_row(row: Any) -> bool:
 def _is_file_of_trees(config: DataConfig, suffix: str) -> bool:
     """Whether a file has trees; a table by its suffix is not read."""
     path = Path(config.train[0])
-    if config.format is not None or not path.is_file() or suffix in FORMAT_OF_SUFFIX:
+    if config.format is not None or not os.path.isfile(path) or suffix in FORMAT_OF_SUFFIX:
         return False
     try:
         return is_tree_file(path, config.encoding)
@@ -233,7 +251,7 @@ def _is_file_of_trees(config: DataConfig, suffix: str) -> bool:
 def _is_file_of_tags(config: DataConfig, suffix: str) -> bool:
     """Whether a file of lines has tagged words; a table by its suffix is not read, unless tabs separate its columns."""
     path = Path(config.train[0])
-    if not path.is_file() or (suffix in FORMAT_OF_SUFFIX and FORMAT_OF_SUFFIX[suffix] != "tsv"):
+    if not os.path.isfile(path) or (suffix in FORMAT_OF_SUFFIX and FORMAT_OF_SUFFIX[suffix] != "tsv"):
         return False
     try:
         return is_tagged_file(path, config.encoding)

@@ -76,7 +76,15 @@ def find_labeled_columns(columns: Sequence[ColumnSummary], *, has_names: bool) -
         label, is_named = _find_label(used, has_names=has_names)
         labels = [] if label is None else [label]
     texts = find_texts(used, labels, has_names=has_names)
-    if not labels or not texts or (not is_named and _is_pair(used, labels)):
+    if (
+        not labels
+        or not texts
+        or (not is_named and has_pair_names([column for column in used if column not in labels]))
+    ):
+        return None
+    # A table of features, of which none is a text, has no sequences.
+    is_wide = len(used) > len(texts) + len(labels)
+    if (is_wide or not is_named) and all(is_class(column) for column in used if column.name in texts):
         return None
     return LabeledColumns(texts, tuple(column.name for column in labels), is_named)
 
@@ -92,7 +100,13 @@ def find_texts(
             if set(pair) <= set(by_name):
                 return by_name[pair[0]], by_name[pair[1]]
     varied = [column for column in rest if not is_class(column)]
-    prose = [column for column in varied if column.mean_words >= _PROSE_WORDS] or varied or rest
+    is_titled = has_names and any(column.mean_words >= _PROSE_WORDS for column in varied)
+    prose = [
+        column
+        for column in varied
+        if column.mean_words >= _PROSE_WORDS or (is_titled and column.plain_name in _TITLE_NAMES)
+    ]
+    prose = prose or varied or rest
     if len(prose) <= 1 or (len(prose) == 2 and len(varied) == 2):
         return tuple(column.name for column in prose)
     named = [column for name in text_names() for column in prose if column.plain_name == name]
@@ -156,8 +170,8 @@ def _is_text(column: ColumnSummary) -> bool:
     return not (is_code and all(any(map(str.isdigit, cell)) for cell in column.cells))
 
 
-def _is_pair(columns: Sequence[ColumnSummary], labels: Collection[ColumnSummary]) -> bool:
-    """Whether other columns than the labels are called source and target, as `article` and `highlights`."""
-    names = [column.plain_name for column in columns if column not in labels]
+def has_pair_names(columns: Sequence[ColumnSummary]) -> bool:
+    """Whether columns are called source and target, as `article` and `highlights`."""
+    names = [column.plain_name for column in columns]
     has_source, has_target = (any(name in known for name in names) for known in (_SOURCE_NAMES, _TARGET_NAMES))
     return (has_source and has_target) or sum(map(is_language, names)) > 1

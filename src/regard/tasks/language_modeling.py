@@ -62,6 +62,7 @@ from regard.tasks.capabilities import TextScore
 from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
 from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
+from regard.tasks.labeled_columns import has_pair_names
 from regard.tasks.task import (
     PLAIN,
     ComparedRun,
@@ -396,7 +397,10 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
             return Detection("running text", confidence=0.9)
         if summary.has_column("text", "content", "document") and not summary.columns_given and not summary.has_images:
             name = summary.named_column("text", "content", "document")
-            others = [format_column(column.name) for column in summary.columns if column.plain_name != name]
+            if has_pair_names([column for column in summary.columns if column.kind == "text"]):
+                return None
+            others = [column.name for column in summary.columns if column.plain_name != name]
+            others = [format_column(other) for other in (*others, *summary.lists)]
             unused = f"; not used: {format_names(others)}" if others else ""
             return Detection(f"a column of text ({name}){unused}", confidence=0.4)
         return None

@@ -34,7 +34,7 @@ from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, SequenceClassifier
 from regard.tasks.content import ExportSpec, Prediction
 from regard.tasks.detection import DetectionSummary
-from regard.tasks.labeled_columns import LABEL_COLUMNS, find_texts
+from regard.tasks.labeled_columns import LABEL_COLUMNS, find_texts, is_class
 from regard.tasks.task import PLAIN, Detection, EvaluationData, ImportedCodecs, Likelihoods, Objective, to_device
 from regard.tasks.text import TextBatch, make_text_batch
 from regard.tasks.text_classification import LabeledTextSettings, LabeledTextTask
@@ -79,7 +79,11 @@ class Regression(LabeledTextTask[RegressionSettings]):
         is_label = target.has_fractions and target.plain_name in LABEL_COLUMNS
         columns: tuple[str, ...] = ()
         if not summary.columns_given and (summary.names or summary.suffix):
-            columns = (*find_texts(summary.columns, [target], has_names=bool(summary.names)), target.name)
+            found = find_texts(summary.columns, [target], has_names=bool(summary.names))
+            is_wide = len(summary.columns) > len(found) + 1
+            if not found or (is_wide and all(is_class(each) for each in summary.columns if each.name in found)):
+                return None
+            columns = (*found, target.name)
         return Detection(
             f"numbers in {format_column(target.name)}, {numbers}", 0.7 if is_label else 0.55, columns=columns
         )
@@ -165,7 +169,7 @@ def _target_of(summary: DetectionSummary) -> ColumnSummary | None:
         return last if last.is_measurement and not any(each.is_numeric for each in others) else None
     numeric = [each for each in summary.columns if each.is_numeric and not is_identifier(each.name)]
     if len(summary.columns) > 2 and numeric and _are_ids(numeric[0]) and numeric[0] is summary.columns[0]:
-        numeric = numeric[1:]
+        numeric = numeric[1:] if summary.names else [each for each in numeric if not _are_ids(each)]
     named = [each for each in numeric if each.plain_name in _TARGET_NAMES]
     candidates = numeric if len(numeric) == 1 else named
     return candidates[0] if len(candidates) == 1 and candidates[0].is_measurement else None

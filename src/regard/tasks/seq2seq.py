@@ -26,6 +26,7 @@ from regard.baselines.pairs import fit_pairs
 from regard.data.batches import TensorBatch, pad
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.text import TextCodec
+from regard.data.formats.messages import format_names
 from regard.data.permutation import mix
 from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
@@ -134,8 +135,11 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
     def detect(cls, summary: DetectionSummary) -> Detection | None:
         if summary.is_builtin and len(summary.names) == 2:
             return Detection("a built-in data set of pairs", confidence=0.9)
-        if summary.num_columns != 2 or summary.is_series or summary.has_images or _has_other_columns(summary):
+        if summary.num_columns != 2 or summary.is_series or summary.has_images:
             return None
+        if _has_other_columns(summary):
+            pair = _numbered_pair(summary)
+            return Detection(f"two columns of text ({format_names(pair)})", 0.3, columns=pair) if pair else None
         dates = "; the targets are dates, which are generated as text" if summary.are_dates(-1) else ""
         return Detection(f"two columns of text{dates}", confidence=0.3)
 
@@ -434,8 +438,24 @@ def _has_other_columns(summary: DetectionSummary) -> bool:
     if summary.columns_given or summary.has_column(*_PAIR_NAMES):
         return False
     is_wide = len(summary.columns) > len(_ROLES)
-    is_measured = summary.is_numeric(0) or summary.is_numeric(-1)
+    is_measured = summary.is_numeric(0) or summary.is_numeric(-1) or (summary.are_labels(0) and summary.are_labels(-1))
+    if summary.names and summary.has_decimals(-1) and not any(map(_has_letters, (row[0] for row in summary.sample))):
+        return True
     return (is_wide and is_measured) or (summary.is_table_of_numbers and (is_wide or bool(summary.names)))
+
+
+def _has_letters(text: object) -> bool:
+    return any(map(str.isalpha, str(text)))
+
+
+def _numbered_pair(summary: DetectionSummary) -> tuple[str, ...]:
+    """The two columns of text of a table without names whose two other columns number the texts; none in another."""
+    texts = [column for column in summary.columns if column.kind == "text"]
+    others = [column for column in summary.columns if column not in texts]
+    are_numbers = all(column.is_numeric and not column.has_fractions for column in others)
+    are_distinct = all(column.num_distinct == len(column.cells) for column in others)
+    is_pair = len(texts) == len(others) == len(_ROLES) and are_numbers and are_distinct and not summary.names
+    return tuple(column.name for column in texts) if is_pair else ()
 
 
 def _tokenizer_of(codec: Codec | None) -> Tokenizer:

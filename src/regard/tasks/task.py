@@ -69,6 +69,8 @@ class Detection:
     """From 0 to 1: the task with the highest confidence is chosen."""
     columns: tuple[str, ...] = ()
     """The columns that the task needs, by name or by position; none where their order or names determine them."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the task that the data requires, where the user has not set them."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from regard.baselines.linear import fit_classifier, fit_multi_label
 from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.labels import LabelCodec, split_labels
 from regard.data.codecs.text import FEWEST_TOKENS, MOST_TOKENS, TextCodec
-from regard.data.formats.messages import format_names
+from regard.data.formats.flags import join_flags
+from regard.data.formats.messages import format_count, format_names
 from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows, Source, open_source
@@ -67,6 +68,11 @@ from regard.tasks.text import (
 from regard.text.statistics import TextStatistics, choose_tokenizer
 from regard.text.tokenizer import CONTINUED, Tokenizer
 
+_MOST_COLUMNS = 3
+"""With more columns than those of a pair and its label, the last one need not be the label."""
+_SEPARATORS = (",", ";", "|", "\n")
+_LISTS_OF_LABELS = {*LABEL_COLUMNS, "tags", "tokens", "words"}
+"""Names of lists in which a row has several labels; beside other lists, a column of labels may be one."""
 _CHARACTERS_PER_WORD = 25
 """The vocabulary has a token for each 25 characters of data: most words of a small file."""
 _LONG_WORDS, _LONG_TOKENS = 60, 4_096
@@ -79,6 +85,9 @@ _FEW_ROWS, _CONTRASTIVE_FOR_FEW = 1_000, 1.0
 """With fewer rows the contrastive term helps fine-tuning (docs/log.md)."""
 _TUNED_RDROP, _TUNED_LAYER_DECAY = 4.0, 0.85
 """SST-2, fine-tuned on a GPU: accuracy 0.904 with both and an average of the weights, 0.894 without (docs/log.md)."""
+
+
+_TEXT_ROLES = ("text", "other")
 
 
 class LabeledTextSettings(TextSettings):
@@ -108,16 +117,15 @@ class LabeledTextTask(TextTask[LabeledTextSettingsT]):
 
     def roles_of(self, config: DataConfig, rows: Rows | None) -> tuple[str, ...]:
         """What the columns of a row are: one text or two, and the target."""
-        single, pair = ("text", self.target_role), ("text", "other", self.target_role)
+        single, pair = (_TEXT_ROLES[0], self.target_role), (*_TEXT_ROLES, self.target_role)
         if config.columns or rows is not None:
             if isinstance(rows, NamedRows) and not config.columns:
                 return pair if _has_pair(rows.names) else single
             width = len(config.columns) or (len(rows[0]) if rows else 2)
             if width not in (2, 3):
                 named = f" ({format_names(config.columns)})" if config.columns else ""
-                raise DataError(
-                    f"a row needs one text or two and a {self.target_role} in one column, got {width} columns{named}"
-                )
+                given = format_count(width, "column") + named
+                raise DataError(f"a row needs one text or two and a {self.target_role} in one column, got {given}")
             return single if width == 2 else pair
         return pair if _has_pair(open_source(config, single).train.names) else single
 
@@ -220,6 +228,8 @@ class TextClassificationSettings(LabeledTextSettings):
     label_separator: str | None = Field(default=None, min_length=1)
     """The string between the labels of a row that may have several; a row without labels has the separator alone.
     Unset: each row has one label."""
+    label_columns: list[str] = Field(default_factory=list)
+    """The last ones of `data.columns`, where each is a label that a row has (1, true) or has not (0, false)."""
     balance: bool = False
     """Weight rows so that all labels have the same weight in the loss, however frequent they are."""
     contrastive: float
@@ -243,10 +253,18 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
-        if not summary.columns_given and not summary.lists and not summary.has_images:
+        found = cls._detect(summary)
+        if found is None or summary.label_separator is None:
+            return found
+        return replace(found, settings={**found.settings, "label_separator": summary.label_separator})
+
+    @classmethod
+    def _detect(cls, summary: DetectionSummary) -> Detection | None:
+        if not summary.columns_given and not set(summary.lists) & _LISTS_OF_LABELS and not summary.has_images:
             found = find_labeled_columns(summary.columns, has_names=bool(summary.names))
             if found is not None:
-                return Detection(str(found), 0.6 if found.is_named else 0.5, columns=found.columns)
+                settings = {} if len(found.labels) == 1 else _settings_of_columns(found.labels)
+                return Detection(str(found), 0.6 if found.is_named else 0.5, columns=found.columns, settings=settings)
         if summary.num_columns not in (2, 3) or summary.has_images or summary.is_series or summary.is_table_of_numbers:
             return None
         if summary.sample and summary.has_decimals(0):
@@ -255,11 +273,30 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
             return Detection("one text or two and a label", confidence=0.6)
         if summary.has_column(*LABEL_COLUMNS):
             return Detection(f"a column of labels ({summary.named_column(*LABEL_COLUMNS)})", confidence=0.6)
-        if summary.are_labels(-1) and not summary.target.is_measurement:
+        is_wide = not summary.columns_given and len(summary.columns) > _MOST_COLUMNS
+        if summary.are_labels(-1) and not summary.target.is_measurement and not is_wide:
             return Detection("few distinct short values in the last column", confidence=0.5)
         if summary.num_columns == 2 and not summary.columns_given and summary.names and _is_label_first(summary):
             return Detection("few distinct whole numbers in the first column", confidence=0.5)
         return None
+
+    def open(self, config: DataConfig, rows: Rows | None = None) -> Source:
+        if len(config.columns) < _MOST_COLUMNS or not self.settings.label_columns:
+            return super().open(config, rows)
+        names, separator = self.settings.label_columns, self.settings.label_separator
+        num_texts = len(config.columns) - len(names)
+        if separator is None or not 0 < num_texts <= len(_TEXT_ROLES) or config.columns[num_texts:] != names:
+            raise ConfigError(
+                f"task.label_columns must be the last ones of data.columns after one text or two, and needs "
+                f"task.label_separator, got data.columns={config.columns}, task.label_columns={names}, "
+                f"task.label_separator={separator!r}"
+            )
+        roles = (*_TEXT_ROLES[:num_texts], *(f"label {number}" for number in range(1, len(names) + 1)))
+        source = open_source(config, roles, rows)
+        tables = {"train": source.train, "valid": source.valid, "test": source.test}
+        return replace(
+            source, **{split: table and join_flags(table, names, separator) for split, table in tables.items()}
+        )
 
     @property
     def label_codec(self) -> LabelCodec:
@@ -270,7 +307,8 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         return self.settings.label_separator is not None
 
     def cache_key(self) -> dict[str, Any]:
-        return {**super().cache_key(), "label_separator": self.settings.label_separator}
+        columns = {"label_columns": self.settings.label_columns} if self.settings.label_columns else {}
+        return {**super().cache_key(), "label_separator": self.settings.label_separator, **columns}
 
     def fit_codecs(self, data: FitData) -> dict[str, Codec]:
         labels = LabelCodec.fit((row[-1] for row in data.rows()), separator=self.settings.label_separator)
@@ -513,6 +551,12 @@ def _divergence(logits: Float[Tensor, "two labels"], *, is_single: bool) -> Floa
         return symmetric_kl(logits.log_softmax(dim=-1)).sum(dim=-1)
     one, other = logits.chunk(2)
     return ((one.sigmoid() - other.sigmoid()) * (one - other)).sum(dim=-1)
+
+
+def _settings_of_columns(names: Sequence[str]) -> dict[str, Any]:
+    """The settings with which columns of 0 and 1 are the labels of a row, separated by what no name has."""
+    separator = next((each for each in _SEPARATORS if not any(each in name for name in names)), _SEPARATORS[-1])
+    return {"label_columns": list(names), "label_separator": separator}
 
 
 def _has_pair(names: Sequence[str]) -> bool:

@@ -55,6 +55,25 @@ def test_an_index_and_a_missing_header_are_recognized(tmp_path: Path):
     assert next(iter(open_table(path, roles=ROLES, header=True, columns=("2", "3")))).values == ("text 2", "a")
 
 
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_the_title_of_a_sheet_is_not_a_row_of_its_table(tmp_path: Path, is_merged: bool):
+    rows = [[f"the room {number} was as expected", "ab"[number % 2]] for number in range(20)]
+    path = write(tmp_path / "a.xlsx", [["Survey of 2024"], [], ["Comment", "Rating"], *rows])
+    if is_merged:
+        workbook = openpyxl.load_workbook(path)
+        workbook.active.merge_cells("A1:B1")
+        workbook.save(path)
+    table = open_table(path, roles=ROLES)
+    assert table.columns == ("Comment", "Rating")
+    assert [(row.line, list(row.values)) for row in table] == list(enumerate(rows, 4))
+
+
+def test_a_title_above_a_table_without_a_header_is_not_a_row_of_it(tmp_path: Path):
+    rows = [[f"the room {number} was as expected", "ab"[number % 2]] for number in range(20)]
+    path = write(tmp_path / "a.xlsx", [["Survey of 2024"], *rows])
+    assert [(row.line, list(row.values)) for row in open_table(path, roles=ROLES)] == list(enumerate(rows, 2))
+
+
 def test_dates_are_written_as_in_iso_8601(tmp_path: Path):
     path = write(tmp_path / "a.xlsx", [["text", "label"], ["a", datetime.date(2024, 5, 31)]])
     assert next(iter(open_table(path, roles=ROLES))).values[1].startswith("2024-05-31")
@@ -90,6 +109,13 @@ def test_merged_cells_formulas_and_errors_are_counted_with_their_rows(tmp_path: 
 def test_what_is_no_workbook_is_an_error(tmp_path: Path):
     (tmp_path / "a.xlsx").write_bytes(b"PK\x03\x04 and nothing else")
     assert "a.xlsx is damaged, or is not an Excel workbook: " in refusal(tmp_path / "a.xlsx")
+    (tmp_path / "a.xlsx").write_text("text,label\n")
+    assert refusal(tmp_path / "a.xlsx").endswith(
+        "a.xlsx is damaged, or is not an Excel workbook: it is not a ZIP archive"
+    )
+    assert refusal(write(tmp_path / "b.xlsx", [], [["text", "label"], ["a", "x"]])) == (
+        "the sheet 'Ratings' of b.xlsx has no cells; only the first sheet is read"
+    )
     (tmp_path / "a.xlsx.gz").write_bytes(b"\x1f\x8b")
     assert refusal(tmp_path / "a.xlsx.gz").endswith("decompress it first")
     assert refusal(write(tmp_path / "b.xlsx", [[]])) == "the sheet 'Ratings' of b.xlsx has no cells"

@@ -128,6 +128,29 @@ def test_the_encoding_is_detected(tmp_path: Path, text: str, encoding: str, suff
     assert describe_encoding([path], encoding) == []
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_that_is_named_without_its_order_needs_no_mark(tmp_path: Path, encoding: str):
+    path = write(tmp_path / "text.txt", "Der Bär\n".encode(encoding))
+    assert list(iter_lines(path, encoding="utf-16")) == ["Der Bär"]
+    path = write(tmp_path / "text.txt", b"The bear\n")
+    assert refusal(path, encoding="utf-16") == "text.txt is not UTF-16: it has no byte order mark"
+
+
+def test_utf_32_is_detected_by_its_mark(tmp_path: Path):
+    path = write(tmp_path / "text.txt", "Der Bär\n".encode("utf-32"))
+    assert list(iter_lines(path)) == ["Der Bär"]
+    assert describe_encoding([path]) == ["text.txt is in UTF-32"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_carriage_returns_end_lines_where_nothing_else_does(tmp_path: Path, encoding: str):
+    path = write(tmp_path / "text.txt", "one\rtwo\r\rfour\r".encode(encoding))
+    for keeps in (False, True):
+        assert list(iter_lines(path, keep_carriage_returns=keeps)) == ["one", "two", "", "four"]
+    path = write(tmp_path / "text.txt", "one\rtwo\nthree\r".encode(encoding))
+    assert list(iter_lines(path)) == ["one\rtwo", "three\r"]
+
+
 @pytest.mark.parametrize("content", ["Привет, мир".encode("cp1251"), "日本語の文".encode("shift-jis"),
                                      "é\n".encode("cp1252") + "è ü\n".encode()])  # fmt: skip
 def test_an_encoding_that_is_not_detected_must_be_given(tmp_path: Path, content: bytes):
@@ -138,7 +161,7 @@ def test_an_unknown_encoding_gets_the_nearest():
     for name, nearest in [("windos-1252", "windows-1252"), ("utf8-16", "utf-16"), ("shift-jiss", "shift-jis")]:
         with pytest.raises(ConfigError, match=f"unknown encoding '{name}'; did you mean '{nearest}'"):
             check_encoding(name)
-    for name in ("base64", "", "a\0b"):
+    for name in ("base64", "", "a\0b", "idna", "punycode"):
         with pytest.raises(ConfigError, match="unknown encoding"):
             check_encoding(name)
     assert [check_encoding(name) for name in ("UTF-8", "Latin1", "cp437")] == ["UTF-8", "Latin1", "cp437"]

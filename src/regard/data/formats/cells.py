@@ -17,6 +17,12 @@ _COMMA = re.compile(r"[-+]?(\d+(,\d*)?|,\d+)([eE][-+]?\d+)?|[-+]?\d{1,3}(\.\d{3}
 other: the time for a long cell would grow with the square of its length."""
 _DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3(\d{4}|\d{2}))([ T]\d{1,2}:\d{2}.*)?")
 
+_MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
+_CLOCK = re.compile(
+    rf"([A-Z][a-z]{{2}},? )?((\d{{1,2}} )?({_MONTHS})[a-z]*( \d{{1,2}})?,? (\d{{4}} )?)\d{{1,2}}:\d{{2}}\b.*"
+)
+"""A month by its name and a time of day, as programs write them: `Mon Apr 06 22:19:45 +0000 2009`."""
+
 
 def as_text(value: object) -> str | None:
     """Strings unchanged, numbers and booleans as in JSON, dates as in ISO 8601; None for any other value.
@@ -88,10 +94,14 @@ def with_decimal_point(text: str, mark: str) -> str:
 def is_date(text: str) -> bool:
     """Whether a text is a date with or without a time, in ISO 8601 or as day, month and year in digits.
 
+    A month that is written as a word needs a time of day: without one, dates may be texts to be translated.
+
     >>> [is_date(text) for text in ("2024-05-31T12:00", "31.5.2024", "5/31/24 8:15", "2024", "May")]
     [True, True, True, False, False]
+    >>> [is_date(text) for text in ("Mon Apr 06 22:19:45 PDT 2009", "Mon, 06 Apr 2009 22:19:45 GMT", "6 April 2009")]
+    [True, True, False]
     """
-    if _DATE.fullmatch(text.strip()):
+    if _DATE.fullmatch(text.strip()) or _CLOCK.fullmatch(text.strip()):
         return True
     timestamp = parse_timestamp(text)
     return timestamp is not None and timestamp.kind == "date"

@@ -53,9 +53,12 @@ _LANGUAGE_NAMES = """arabic bulgarian catalan chinese czech danish dutch english
     portuguese romanian russian slovak slovenian spanish swedish thai turkish ukrainian vietnamese"""
 _LANGUAGES = frozenset(_ISO_639_1.split())
 _COMMON_NAMES = frozenset(" ".join([*_SYNONYMS.values(), _IDENTIFIERS, _OTHER_NAMES, _LANGUAGE_NAMES]).split())
+_IDENTIFIER_SUFFIX = re.compile(r"(?i:.*[\W_](id|guid|uuid))|.*[a-z0-9]I[dD]")
 _LANGUAGE_TAG = re.compile(r"([a-z]{2}|[A-Z]{2})([-_][A-Za-z]{2,4})?")
 _MISSING = ("", "-", "?", "na", "n/a", "nan", "none", "null")
 _MAX_NAME_LENGTH = 40
+_MAX_WORDS_OF_LANGUAGE = 2
+"""So many words may follow the name of a language in a title, as in `English words/sentences`."""
 _MIN_NUMBERS = 3
 _MIN_ALIKE = 10
 """So many cells that have something in common which the first one lacks make that one a title."""
@@ -83,7 +86,11 @@ def find_names(rows: Sequence[Sequence[str]], options: ReadOptions, *, where: st
     has_header = options.header if options.header is not None else is_named or looks_like_header(rows)
     names = positions(len(first) if has_header else Counter(map(len, rows)).most_common(1)[0][0])
     if has_header:
-        names = tuple(name or position for name, position in zip(first, names, strict=True))
+        # Of several columns with one name, the first has it.
+        names = tuple(
+            name if name and name not in first[:place] else position
+            for place, (name, position) in enumerate(zip(first, names, strict=True))
+        )
     else:
         for name in options.requested:
             if not is_position(name):
@@ -133,7 +140,9 @@ def _are_numbers(cells: Sequence[str]) -> bool:
 def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row is a header.
 
-    It is if its cells are distinct, and one is not a number above a column of numbers, or not a date above dates; one
+    A cell may occur twice only beside another common name, as in `text,text,label`.
+
+    It is if one is not a number above a column of numbers, or not a date above dates; one
     in ten cells of such a column may be another word. It also is if they are short, and one is a typical name (`text`,
     `label`, `question`, ...), or two are common names (`word`, `tag`) or languages (`en`, `de`): a single one may be a
     word of the data, such as `no` and `it`, unless all cells below it or another one have digits, several words or
@@ -153,11 +162,13 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     columns = list(zip(*(row for row in rows if len(row) == len(first)), strict=True))
     if len(set(named)) == len(named) and any(map(_has_other_type, columns)):
         return True
-    if len(set(named)) < len(named) or any(len(cell) > _MAX_NAME_LENGTH or cell[-1] in ".?!" for cell in named):
+    if any(len(cell) > _MAX_NAME_LENGTH or cell[-1] in ".?!" for cell in named):
         return False
     lowered = {cell.lower() for cell in named}
     is_typical = bool(lowered & set(_HEADER_NAMES.split())) or lowered >= _PAIR_NAMES
-    num_common = sum(_is_common_name(cell) for cell in named)
+    num_common = sum(map(_is_common_name, set(named)))
+    if len(set(named)) < len(named):
+        return num_common > 1
     if is_typical or num_common > 1:
         return True
     if not first[0] and named and _is_index(columns[0][1:], is_untitled=True):
@@ -169,6 +180,9 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
 
 def _is_common_name(cell: str) -> bool:
     tag = _LANGUAGE_TAG.fullmatch(cell)
+    first, *others = cell.lower().split()
+    if first in _LANGUAGE_NAMES.split() and len(others) <= _MAX_WORDS_OF_LANGUAGE:
+        return True
     return cell.lower() in _COMMON_NAMES or (tag is not None and tag[1].lower() in _LANGUAGES)
 
 
@@ -218,8 +232,12 @@ def _has_space(text: str) -> bool:
 
 
 def is_identifier(name: str) -> bool:
-    """Whether a column has the name of one that identifies rows, such as `id`."""
-    return _plain_name(name) in _IDENTIFIERS.split()
+    """Whether a column has the name of one that identifies rows or something else.
+
+    >>> [is_identifier(name) for name in ("id", "text_id", "PhraseId", "paid", "Covid")]
+    [True, True, True, False, False]
+    """
+    return _plain_name(name) in _IDENTIFIERS.split() or _IDENTIFIER_SUFFIX.fullmatch(name.strip()) is not None
 
 
 def is_language(name: str) -> bool:
@@ -341,8 +359,8 @@ def check_width(width: int, roles: Sequence[str], *, where: str, names: Sequence
     if width < len(roles):
         names = [name for name in names if not is_position(name)]
         named = f" ({format_names(names)})" if names else ""
-        need = f"{len(roles)} are needed ({', '.join(roles)})"
-        advice = "" if names else ": separate columns by tabs, or give one aligned file for each"
+        need = f"{len(roles)} {'is' if len(roles) == 1 else 'are'} needed ({', '.join(roles)})"
+        advice = "" if names or not width else ": separate columns by tabs, or give one aligned file for each"
         raise DataError(f"{where} has {format_count(width, 'column')}{named}, but {need}{advice}")
 
 

@@ -178,7 +178,13 @@ def tagged_columns(columns: Mapping[str, Sequence[str]]) -> tuple[str, ...] | No
     if sentence is not None and word is not None and not any(" " in cell.strip() for cell in columns[word]):
         return sentence, word, tag
     is_list = all(cell.strip().startswith("[") and cell.strip().endswith("]") for cell in columns[tag])
-    return (text, tag) if text is not None and is_list and columns[tag] else None
+    if text is None or not is_list or not columns[tag]:
+        return None
+    # Lists of labels of a whole text have lengths of their own.
+    num_alike = sum(
+        len(_items(one)) == len(_items(other)) for one, other in zip(columns[text], columns[tag], strict=True)
+    )
+    return (text, tag) if 2 * num_alike > len(columns[tag]) else None
 
 
 def document_starts(path: AnyPath, encoding: str | None = None) -> list[int]:
@@ -211,6 +217,8 @@ class _Lines:
     width: int
     has_tabs: bool
     is_conllu: bool
+    header: tuple[str, ...] = ()
+    """The names of the columns, which are the first line that is not blank; none where it is a word."""
 
     def cells(self, line: str) -> list[str]:
         return line.split("\t") if self.has_tabs else _SPACES.split(line.strip(" \t"))
@@ -218,8 +226,11 @@ class _Lines:
     def sentences(self, lines: Iterable[str]) -> Iterator[list[tuple[int, list[str]]]]:
         """The words of each sentence, each with its line and its cells."""
         words: list[tuple[int, list[str]]] = []
+        has_names = bool(self.header)
         for number, line in enumerate(lines, 1):
-            if _is_blank(line) or line.startswith(_DOCUMENT_START):
+            if has_names and tuple(self.cells(line)) == self.header:
+                has_names = False
+            elif _is_blank(line) or line.startswith(_DOCUMENT_START):
                 if words:
                     yield words
                 words = []
@@ -247,8 +258,9 @@ def _open_columns(
     width = len(_CONLLU_COLUMNS) if is_conllu else max(widths, key=lambda width: widths[width], default=0)
     if width < len(TAG_ROLES):
         raise DataError(f"{path.name} has {format_count(width, 'column')}, but 2 are needed ({', '.join(TAG_ROLES)})")
-    lines = _Lines(width=width, has_tabs=has_tabs, is_conllu=is_conllu)
-    names = _CONLLU_COLUMNS if is_conllu else positions(width)
+    header = () if is_conllu else _find_header(split(full[0]))
+    lines = _Lines(width=width, has_tabs=has_tabs, is_conllu=is_conllu, header=header)
+    names = header or (_CONLLU_COLUMNS if is_conllu else positions(width))
     if wanted is not None:
         word, tag = choose_columns(names, wanted, TAG_ROLES, where=path.name)
     elif is_conllu:
@@ -263,6 +275,14 @@ def _open_columns(
         inferred=_describe_inference(path, label, names, (names[word], names[tag])) if wanted is None else [],
         read=partial(_read_columns, path, encoding, lines=lines, word=word, tag=tag),
     )
+
+
+def _find_header(cells: Sequence[str]) -> tuple[str, ...]:
+    """The cells of a first line, if one is a name of words, a later one a name of tags, and no name occurs twice."""
+    names = tuple(cell.strip().lower() for cell in cells)
+    word = next((place for place, name in enumerate(names) if name in _WORD_NAMES), len(names))
+    has_tags = any(name in _TAG_NAMES for name in names[word + 1 :])
+    return tuple(cells) if has_tags and len(set(names)) == len(names) else ()
 
 
 def _describe_inference(path: Path, label: str, names: Sequence[str], chosen: Sequence[str]) -> list[str]:

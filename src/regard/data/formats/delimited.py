@@ -186,8 +186,9 @@ def _quoted_cell(line: str, start: int, lines: Iterator[str], *, where: str) -> 
         length += len(pieces[-1])
         following = next(lines, None)
         if following is None or length > _MAX_CELL_LENGTH:
-            lost = format_count(len(pieces) - 1 + sum(1 for _ in lines), "line")
-            raise DataError(f"the quote opened in {where} is not closed, so the {lost} after it cannot be separated")
+            num_lost = len(pieces) - 1 + sum(1 for _ in lines)
+            lost = f", so the {format_count(num_lost, 'line')} after it cannot be separated" if num_lost else ""
+            raise DataError(f"the quote opened in {where} is not closed{lost}")
         line, position = following, 0
     pieces.append(line[position:end])
     return "\n".join(pieces).replace('""', '"'), line, end + 1, len(pieces) - 1

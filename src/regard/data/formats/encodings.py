@@ -10,17 +10,22 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import chain
+from typing import NoReturn
 
 from regard.errors import ConfigError, EncodingError
 
 UTF_8 = "utf-8"
-_LABELS = {"utf-8": "UTF-8", "utf-16-le": "UTF-16", "utf-16-be": "UTF-16", "utf-16": "UTF-16", "cp1252": "Windows-1252",
-           "iso8859-1": "Latin-1"}  # fmt: skip
+_LABELS = {"utf-8": "UTF-8", "utf-16-le": "UTF-16", "utf-16-be": "UTF-16", "utf-16": "UTF-16", "utf-32": "UTF-32",
+           "cp1252": "Windows-1252", "iso8859-1": "Latin-1"}  # fmt: skip
 _KNOWN = """utf-8 utf-16 utf-16-le utf-16-be utf-32 ascii latin-1 iso-8859-1 iso-8859-2 iso-8859-5 iso-8859-7 iso-8859-9
     iso-8859-15 windows-1250 windows-1251 windows-1252 windows-1253 windows-1254 windows-1255 windows-1256 windows-1257
     windows-1258 cp437 cp850 cp1252 koi8-r koi8-u mac-roman shift-jis euc-jp iso-2022-jp gb2312 gbk gb18030 big5
     euc-kr"""
-_MARKS = {codecs.BOM_UTF8: UTF_8, codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF8: UTF_8,
+          codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}  # fmt: skip
+"""The mark of UTF-32 before that of UTF-16, which it begins with."""
+_NAMES_OF_HOSTS = ("idna", "punycode")
+"""Encodings of the names of hosts, and not of texts."""
 _MULTIBYTE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 _BEYOND_ASCII = re.compile(rb"[\x80-\xff]")
@@ -58,6 +63,8 @@ def check_encoding(name: str) -> str:
     """Return the name of an encoding that Python can read."""
     try:
         "a".encode(name)
+        if codecs.lookup(name).name in _NAMES_OF_HOSTS:
+            raise LookupError(name)
     except (LookupError, ValueError):
         near = get_close_matches(name.lower().replace("_", "-"), _KNOWN.split(), n=1, cutoff=0.5)
         advice = f"did you mean {near[0]!r}?" if near else "known are utf-8, utf-16, windows-1252 and others"
@@ -80,18 +87,27 @@ def encoding_label(encoding: str) -> str:
 
 
 def to_utf_8(chunks: Iterator[bytes], encoding: str, *, where: str) -> Iterator[bytes]:
-    """The bytes of a text in UTF-8."""
-    decoder = codecs.getincrementaldecoder(encoding)()
+    """The bytes of a text in UTF-8. The ASCII characters of UTF-16 without a byte order mark determine the order."""
+    first = next(chunks, b"")
+    is_unmarked = codecs.lookup(encoding).name == "utf-16" and not first.startswith(tuple(_MARKS))
+    decoder = codecs.getincrementaldecoder((_utf_16(first) or encoding) if is_unmarked else encoding)()
     line = 1
-    for chunk, is_last in chain(((chunk, False) for chunk in chunks), [(b"", True)]):
+    for chunk, is_last in chain([(first, False)], ((chunk, False) for chunk in chunks), [(b"", True)]):
         try:
             text = decoder.decode(chunk, final=is_last)
-        except UnicodeDecodeError as error:
-            line += error.object[: error.start].decode(encoding, "ignore").count("\n")
-            byte = error.object[error.start]
-            raise EncodingError(f"{where} is not {encoding_label(encoding)}: line {line:,} has 0x{byte:02x}") from error
+        except UnicodeError as error:
+            _reject(error, encoding, where, line)
         line += text.count("\n")
         yield text.encode(UTF_8, "surrogatepass")
+
+
+def _reject(error: UnicodeError, encoding: str, where: str, line: int) -> NoReturn:
+    """Raise with the line of what cannot be decoded; UTF-16 that has no byte order has none."""
+    reason = "it has no byte order mark"
+    if isinstance(error, UnicodeDecodeError):
+        line += error.object[: error.start].decode(encoding, "ignore").count("\n")
+        reason = f"line {line:,} has 0x{error.object[error.start]:02x}"
+    raise EncodingError(f"{where} is not {encoding_label(encoding)}: {reason}") from error
 
 
 def _utf_16(beginning: bytes) -> str | None:

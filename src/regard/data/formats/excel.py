@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from xml.parsers import expat
 
 from regard.data.formats.cells import as_text, value_kind
-from regard.data.formats.columns import find_names, index_columns, number_columns
+from regard.data.formats.columns import find_names, index_columns, looks_like_header, number_columns
 from regard.data.formats.files import check_archive, check_file, compression_suffix
 from regard.data.formats.layouts import BLANK, TABLE_FORMATS, Layout, ReadOptions, Record
 from regard.data.formats.messages import format_names
@@ -59,11 +59,16 @@ def excel_layout(path: Path, options: ReadOptions) -> Layout:
     sheet = _open(path)
     numbered = [(number, row) for number, row in enumerate(sheet.rows, 1) if any(map(str.strip, sheet.texts(row)))]
     if not numbered:
-        raise DataError(f"the sheet {sheet.title!r} of {path.name} has no cells")
-    first, _ = numbered[0]
-    if areas := [area for (row, _), area in sheet.merged.items() if row == first]:
-        raise DataError(f"the first row of {path.name} has merged cells: {format_names(sorted(set(areas)))}")
+        others = "; only the first sheet is read" if sheet.num_sheets > 1 else ""
+        raise DataError(f"the sheet {sheet.title!r} of {path.name} has no cells{others}")
     sample = [sheet.texts(row) for _, row in numbered[:_SAMPLE_ROWS]]
+    num_titles = _num_titles(sample)
+    top, _ = numbered[0]
+    first, _ = numbered[num_titles]
+    is_title = num_titles > 0 and looks_like_header(sample[num_titles:])
+    if areas := [area for (row, _), area in sheet.merged.items() if row in (first, None if is_title else top)]:
+        raise DataError(f"the first row of {path.name} has merged cells: {format_names(sorted(set(areas)))}")
+    sample = sample[num_titles:]
     found = find_names(sample, options, where=path.name)
     cells = sample[found.has_header :]
     which = f"sheet {sheet.title}" + (f", the first of {sheet.num_sheets}" if sheet.num_sheets > 1 else "")
@@ -75,12 +80,19 @@ def excel_layout(path: Path, options: ReadOptions) -> Layout:
         index=index_columns(found, cells),
         numeric=number_columns(list(zip(*cells, strict=True))),
         is_inferred=found.is_inferred or sheet.num_sheets > 1,
-        read=partial(_read, path, first if found.has_header else 0, found.names),
+        read=partial(_read, path, first - 1 + found.has_header, found.names),
     )
 
 
+def _num_titles(rows: Sequence[Sequence[str]]) -> int:
+    """The first rows with text in one cell only, above a table of several columns: the title of the sheet."""
+    counts = [sum(bool(text.strip()) for text in row) for row in rows]
+    number = next((place for place, count in enumerate(counts) if count > 1), 0)
+    return number if 2 * sum(count > 1 for count in counts) > len(counts) else 0
+
+
 def _read(path: Path, header: int, names: Sequence[str], picks: Sequence[int]) -> Iterator[Record]:
-    """The rows after the header, which is row 0 where there is none."""
+    """The rows after the row `header`: the one with the names, or else the last one before the table, or 0."""
     sheet = _open(path)
     for number, row in enumerate(sheet.rows[header:], header + 1):
         if not any(map(str.strip, sheet.texts(row))):
@@ -143,6 +155,8 @@ def _workbook(path: Path, *, stored_values: bool) -> Any:
         from openpyxl.utils.exceptions import InvalidFileException
     except ImportError as error:
         raise DataError(f"reading {path} needs the package openpyxl: install regard[excel]") from error
+    if not zipfile.is_zipfile(path):
+        raise DataError(f"{path} is damaged, or is not an Excel workbook: it is not a ZIP archive")
     check_archive(path)
     try:
         _check_sheets(path)

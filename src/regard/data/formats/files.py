@@ -16,6 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -232,12 +233,14 @@ def _text_blocks(path: Path, encoding: str | None, *, max_line_bytes: int | None
     chunks = _byte_chunks(path)
     if not is_utf_8(encoding):
         chunks = to_utf_8(chunks, encoding, where=str(path))
-    for block in _byte_blocks(chunks, max_line_bytes=max_line_bytes):
+    for block in _byte_blocks(_with_line_feeds(chunks), max_line_bytes=max_line_bytes):
         if block is None:
             limit = f"{(max_line_bytes or 0) / 2**20:,.4g} MiB"
             raise DataError(f"line {position.line:,} of {path} is longer than {limit}, and is not read")
         text = _decode(block, path, position)
         if position.is_beginning:
+            if block.startswith(_PDF):
+                raise DataError(f"{path} is not text{_format_hint(block, position)}")
             text = text.removeprefix("\ufeff")
         if text:
             is_empty = False
@@ -245,6 +248,16 @@ def _text_blocks(path: Path, encoding: str | None, *, max_line_bytes: int | None
         position = position.after(block)
     if is_empty:
         raise DataError(f"{path} is empty")
+
+
+def _with_line_feeds(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    r"""The same text with `\n` at the ends of lines, if only `\r` ends those of its beginning, as on old Macs."""
+    first = next(chunks, b"")
+    if b"\r" not in first or b"\n" in first:
+        yield from chain([first], chunks)
+        return
+    for chunk in chain([first], chunks):
+        yield chunk.replace(b"\r", b"\n")
 
 
 def _byte_blocks(chunks: Iterator[bytes], *, max_line_bytes: int | None) -> Iterator[bytes | None]:
@@ -415,6 +428,8 @@ def _decode(block: bytes, path: Path, start: _Position) -> str:
         raise EncodingError(f"{path} is not UTF-8: {position} is 0x{block[error.start]:02x}{hint}") from error
 
 
+_PDF = b"%PDF-"
+"""A document that is text up to its first picture."""
 _IMAGE = "looks like an image; images are read from a folder with a folder for each label, or a table of their paths"
 _MAGIC_BYTES = {
     b"\x89PNG": _IMAGE,
@@ -426,7 +441,7 @@ _MAGIC_BYTES = {
     b"\x28\xb5\x2f\xfd": "looks like Zstandard; let its name end in .zst",
     b"PAR1": "looks like Parquet; let its name end in .parquet",
     b"PK\x03\x04": "looks like a ZIP archive or a spreadsheet; the name of a spreadsheet must end in .xlsx",
-    b"%PDF": "looks like a PDF document; extract its text first",
+    _PDF: "looks like a PDF document; extract its text first",
     b"\xd0\xcf\x11\xe0": "looks like an old spreadsheet, .xls; save it as .xlsx",
 }
 

@@ -206,7 +206,7 @@ def _opened(path: AnyPath) -> Iterator[tuple[Image.Image, Path]]:
 
 def has_labeled_images(folder: Path) -> bool:
     """Whether a folder contains folders with images."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return False
     return any(is_image(path.name) for inner in _folders(folder) for path in inner.rglob("*"))
 

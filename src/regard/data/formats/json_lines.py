@@ -91,12 +91,18 @@ def _elements(text: str) -> Iterator[tuple[int, str]]:
         line, before = line + text.count("\n", before, position), position
         try:
             _, end = _DECODER.raw_decode(text, position)
-        except ValueError as error:
+        except json.JSONDecodeError as error:
+            line += text.count("\n", position, error.pos)
+            is_cut = not text[error.pos :].strip() or error.msg.startswith("Unterminated string")
+            reason = "it ends early" if is_cut else f"{text[error.pos]!r} is not expected there"
+            raise ValueError(f"line {line:,}: {reason}") from None
+        except ValueError as error:  # a constant that is not JSON
             raise ValueError(f"line {line:,}: {error}") from None
         yield line, text[position:end]
         if (between := _BETWEEN.match(text, end)) is None:
             line += text.count("\n", before, end)
-            raise ValueError(f"line {line:,}: an element is followed by neither a comma nor the end of the array")
+            reason = "an element is followed by neither a comma nor the end of the array"
+            raise ValueError(f"line {line:,}: {reason if text[end:].strip() else 'it ends early'}")
     if rest := text[position + 1 :].lstrip():
         line += text.count("\n", before, len(text) - len(rest))
         raise ValueError(f"line {line:,}: there is more text after the end of the array")
@@ -107,7 +113,8 @@ def sample_json_lines(path: Path, number: int, *, encoding: str | None = None) -
     with closing(iter_json_lines(path, encoding=encoding)) as lines:
         sample = list(islice((line for line in lines if line and not line.isspace()), number))
     if not sample:
-        raise DataError(f"{path} has nothing but blank lines")
+        has = "an array without elements" if is_json_array(path, encoding) else "nothing but blank lines"
+        raise DataError(f"{path} has {has}")
     return sample
 
 

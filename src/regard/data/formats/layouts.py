@@ -17,6 +17,7 @@ TABLE_FORMATS = {
     "parquet": "Parquet",
     "xlsx": "Excel",
     "fasta": "FASTA",
+    "fasttext": "fastText",
     "aligned": "aligned lines",
     "lines": "lines",
     "semeval": "SemEval's XML, by category",

@@ -19,6 +19,7 @@ from regard.data.formats.columns import choose_columns, number_columns
 from regard.data.formats.delimited import delimited_layout, infer_delimiter, is_blank
 from regard.data.formats.excel import excel_layout
 from regard.data.formats.fasta import fasta_layout
+from regard.data.formats.fasttext import fasttext_layout, is_fasttext
 from regard.data.formats.files import (
     AnyPath,
     as_paths,
@@ -294,6 +295,7 @@ _READERS: dict[str, Callable[[Path, ReadOptions], Layout]] = {
     "parquet": parquet_layout,
     "xlsx": excel_layout,
     "fasta": fasta_layout,
+    "fasttext": fasttext_layout,
     "lines": lines_layout,
     "semeval": semeval_layout,
     "semeval-terms": semeval_layout,
@@ -328,6 +330,8 @@ def _infer_format(path: Path, options: ReadOptions) -> str:
         return "jsonl"
     if len(options.roles) == 1 and options.columns is None:
         return "lines"  # running text also contains tabs and commas
+    if is_fasttext(full):
+        return "fasttext"
     if 2 * sum("\t" in line for line in full) > len(full):
         return "tsv"
     delimiter = infer_delimiter(lines)
