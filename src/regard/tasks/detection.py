@@ -28,6 +28,9 @@ from regard.data.splits.plan import key_column
 from regard.data.text_sources import open_texts
 from regard.errors import ConfigError, DataError
 
+DOCUMENT_COLUMNS = ("text", "content", "document")
+"""Names of a column of documents for a language model."""
+
 _PAIR = ("source", "target")
 _SAMPLE_ROWS, _FEWEST_LABELED, _FEW = 1_000, 20, 10
 _LEAST_REPEATED, _LONGEST_LABEL = 10, 40
@@ -189,6 +192,9 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         table = open_source(config, _PAIR).train
     except (DataError, ConfigError) as error:
         if any(FORMAT_OF_SUFFIX.get(format_suffix(path)) in FORMATS_OF_CELLS for path in config.train):
+            columns = () if named or len(config.train) > 1 else _columns(config)
+            if [column.plain_name for column in columns] in ([each] for each in DOCUMENT_COLUMNS):
+                return DetectionSummary(name, suffix, tuple(column.plain_name for column in columns), columns=columns)
             raise
         try:
             open_texts(config)
