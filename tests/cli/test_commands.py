@@ -166,7 +166,7 @@ def test_evaluate_reads_a_file_or_two_aligned_ones(regard, trained: Path, dates:
     one = last_object(answer.out)
     two = last_object(regard("evaluate", trained, source, target, "--json").succeeds().out)
     assert one == two
-    assert "1 of 7 rows are of the sealed test set" in answer.err
+    assert "1 of 7 rows is of the sealed test set" in answer.err
     assert one["rows"] == 6
 
 
