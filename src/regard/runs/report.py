@@ -115,7 +115,7 @@ def write_run_report(
         warning=describe_failure(run, evaluation),
         labels=[] if counts is None else label_cells(counts),
         evaluated_on=evaluated_on,
-        num_rows=len(evaluation.rows) if run.task.has_targets else None,
+        num_rows=len(evaluation.rows) if evaluation.has_rows else None,
         baseline=_baseline(baseline or run.baseline, evaluation),
         curves=[] if run.settings.is_probe_alone else run.folder.read_metrics(),
         kept_step=note_of(run.folder.model_path).get("step"),
@@ -170,7 +170,11 @@ def _baseline(found: BaselineResult | None, evaluation: Evaluation) -> dict[str,
         return None
     return {
         "name": found.name,
-        "score": {"name": found.headline, **found.scores[found.headline]},
+        "score": {
+            "name": found.headline,
+            "digits": find_metric(found.headline).digits_for(found.score),
+            **found.scores[found.headline],
+        },
         "sentence": f"{found.sentence[0].upper()}{found.sentence[1:]}.",
         "is_beaten": found.is_beaten,
         "advice": list(found.advice),
