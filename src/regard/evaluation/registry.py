@@ -122,9 +122,15 @@ class Metric:
         """Whether one value of this metric is better than another; one that is not a number never is."""
         return value > than if self.higher_is_better else value < than
 
+    def digits_for(self, value: float) -> int:
+        """The decimals of a printed value."""
+        if self.digits is not None:
+            return self.digits
+        return max(3, 2 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 3
+
     def format(self, value: float) -> str:
         """A value with as many decimals as a score prints."""
-        return f"{value:.{self._digits_for(value)}f}"
+        return f"{value:.{self.digits_for(value)}f}"
 
     def _check(self, examples: Examples) -> None:
         try:
@@ -133,12 +139,7 @@ class Metric:
             raise DataError(f"{self.name}: {error}") from None
 
     def _named(self, counts: Counts, name: str) -> Counts:
-        return replace(counts, name=name, digits=self._digits_for(counts.value), find_artifact=self.find_artifact)
-
-    def _digits_for(self, value: float) -> int:
-        if self.digits is not None:
-            return self.digits
-        return max(3, 2 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 3
+        return replace(counts, name=name, digits=self.digits_for(counts.value), find_artifact=self.find_artifact)
 
 
 def on_pairs(count: Callable[[Any, Any], Counts]) -> Callable[[Examples], Counts]:
