@@ -60,7 +60,7 @@ class Metric:
     """Fields of `Examples` that must be set."""
     higher_is_better: bool = True
     digits: int | None = 3
-    """Decimals of a printed score; None for at least three significant digits, where the unit is the data's."""
+    """Decimals of a printed score; None for four significant digits, three below 1, where any size is usual."""
     is_per_token: bool = False
     """Whether it averages over tokens: two values are comparable only over the same tokens."""
     is_bounded_mean: bool = False
@@ -126,7 +126,10 @@ class Metric:
         """The decimals of a printed value."""
         if self.digits is not None:
             return self.digits
-        return max(3, 2 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 3
+        if not value or not math.isfinite(value):
+            return 3
+        size = math.floor(math.log10(abs(value)))
+        return max(0, 2 - size if size < 0 else 3 - size)
 
     def format(self, value: float) -> str:
         """A value with as many decimals as a score prints."""
