@@ -686,7 +686,7 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     if baseline is not None and not baseline.is_beaten:
         advice = f"; most likely to help: {', '.join(baseline.advice)}" if baseline.advice else ""
         log_warning(f"{baseline.sentence}{advice}")
-    if failure := describe_failure(run, evaluation):
+    if failure := describe_failure(run, evaluation, baseline):
         log_warning(failure)
     headline = evaluation.scores[evaluation.headline]
     rows = f" ({format_count(len(evaluation.rows), 'row')})" if evaluation.has_rows else ""
