@@ -251,7 +251,9 @@ def _describe(run: Run, names: list[str]) -> dict[str, Any]:
     schema = run.task.server_schema(rows)
     reports = [line for line in run.folder.read_ledger() if line["event"] == "report"]
     scores = reports[-1]["scores"] if reports else {}
-    headline = run.task.headline(rows) if rows else None
+    headline, digits = run.task.headline(rows) if rows else None, None
+    if headline is not None and headline in scores:
+        digits = find_metric(headline).digits_for(scores[headline]["value"])
     return {
         "name": run.path.resolve().name,
         "models": names,
@@ -269,7 +271,7 @@ def _describe(run: Run, names: list[str]) -> dict[str, Any]:
         "summary": summarize(run),
         "headline": headline,
         "headline_label": None if headline is None else f"Validation {score_label(headline)}",
-        "headline_digits": find_metric(headline).digits_for(scores[headline]["value"]) if headline in scores else None,
+        "headline_digits": digits,
         "has_rows": run.task.has_rows,
         "scores": scores,
         "limits": {"inputs": MOST_INPUTS, "characters": MOST_CHARACTERS, "tokens": MOST_TOKENS, "bytes": MOST_BYTES},
