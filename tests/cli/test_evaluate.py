@@ -89,6 +89,15 @@ def test_the_validation_file_is_named_as_such(regard, reviews, files):
     assert "trained on these rows" in regard("evaluate", reviews, files / "train.csv").succeeds().err
 
 
+def test_training_rows_are_counted_in_a_file_with_validation_rows_too(regard, reviews, files, tmp_path):
+    header, *train = (files / "train.csv").read_text().splitlines()
+    valid = (files / "valid.csv").read_text().splitlines()[1:]
+    (tmp_path / "both.csv").write_text("\n".join([header, *train[:6], valid[0]]) + "\n")
+    said = regard("evaluate", reviews, tmp_path / "both.csv").succeeds().err
+    assert "1 of 7 rows is a validation row of this run" in said
+    assert "6 of 7 rows are training rows" in said
+
+
 def test_all_rows_can_be_scored_at_the_price_of_an_opening(regard, run, dates, tmp_path):
     some = tmp_path / "some.tsv"
     some.write_text("\n".join(dates.read_text().splitlines()[:101]) + "\n")

@@ -47,6 +47,8 @@ def test_a_run_that_has_learned_nothing_says_so(regard, tiny, tmp_path):
     said = "the model has not learned the task: exact match is 0 (25 rows)"
     assert f"warning: {said}" in answer.err
     assert page_data(tmp_path / "run" / "report.html")["warning"].startswith(said)
+    assert "most likely to help" in answer.err
+    assert "Try a longer budget" not in answer.err, "the line on the baseline has what may help"
     assert "trained 1 step in" in answer.err
 
 

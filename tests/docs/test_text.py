@@ -23,11 +23,11 @@ def test_the_commands_and_the_programs_run_in_the_order_they_stand_in(text_page,
 @pytest.mark.slow
 def test_the_messages_are_those_of_the_page(text_page, run_inside, workplace):
     (workplace / "short.txt").write_text("hello")
-    (workplace / "one.csv").write_text("text\nhello\n")
+    (workplace / "one.csv").write_text("source\nhello\n")
     page = " ".join(text_page.text.split())
     for command, message in {
         "train one.txt two.txt": "aligned files must have the same number of lines, ",
-        "train one.csv": "one.csv has 1 column (text), but 2 are needed (source, target)",
+        "train one.csv": "one.csv has 1 column (source), but 2 are needed (source, target)",
         "train short.txt": " is too short to hold out a part for validation: ",
         "train more.txt --set task.window=5000": " tokens, too few for one window of ",
         "train text.txt posts.jsonl --task language-modeling": "files read together must be of one kind, but ",

@@ -26,9 +26,13 @@ def test_a_label_within_a_sentence_keeps_its_acronyms(label: str, in_text: str):
     assert Metric(name="x", label=label, label_in_text="Pearson").in_text == "Pearson"
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.0, "0.000"), (123.456, "123.456"), (0.000158, "0.000158")])
-def test_values_in_the_unit_of_the_data_have_three_significant_digits(value: float, text: str):
-    assert RMSE.format(value) == text
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0.000"), (0.000158, "0.000158"), (1.23456, "1.235"), (51.4669, "51.47"), (123.456, "123.5"),
+     (45678.9, "45679")],
+)  # fmt: skip
+def test_values_of_any_size_have_four_significant_digits_and_three_below_one(value: float, text: str):
+    assert RMSE.format(value) == find_metric("perplexity").format(value) == text
 
 
 def test_scores_come_in_the_order_of_the_names():

@@ -149,7 +149,8 @@ def test_the_report_draws_every_section_that_has_something_to_show(
     for part in ("notes", "learning", "samples", "attention", "settings"):
         assert f'<section id="{part}">' in dom
     assert dom.count('class="interval"') == 1
-    assert ">0.9930<" in dom
+    assert ">0.993<" in dom
+    assert ">97.31<" in dom
     assert ">Validation exact match (2,000 rows)<" in dom
     assert ">BLEU<" in dom
     assert '<g class="line valid_loss"><path class="curve" d="M' in dom
@@ -260,3 +261,27 @@ def test_the_certificate_and_the_commands_of_a_report_are_replaced_and_nothing_e
     assert path.read_text() == "my own notes"
     update_report(tmp_path / "none.html", certificate=second, commands=[])
     assert not (tmp_path / "none.html").exists()
+
+
+def test_a_single_logged_step_is_a_point_and_no_empty_panel(tmp_path: Path, drawn: Callable[..., str]):
+    curves = [
+        {"step": 8, "loss": 1.2, "learning_rate": 0.0},
+        {"step": 0, "valid_loss": 1.1},
+        {"step": 8, "valid_loss": 1},
+    ]
+    write_report(tmp_path / "page.html", Report(title="short", curves=curves))
+    dom = drawn(tmp_path / "page.html")
+    line = dom.partition('<g class="line loss">')[2].partition("</g>")[0]
+    assert line.count('class="mark"') == 1
+    assert "learning_rate" not in dom
+
+
+def test_white_space_that_differs_is_visible_and_the_parts_of_an_input_are_lines(
+    tmp_path: Path, drawn: Callable[..., str]
+):
+    sample = {"source": "who?\tAda ran", "target": "the end", "prediction": "the\nend", "right": False}
+    write_report(tmp_path / "page.html", Report(title="text", samples=[sample]))
+    dom = drawn(tmp_path / "page.html")
+    assert "<mark>\N{OPEN BOX}</mark>" in dom
+    assert "<mark>\N{RETURN SYMBOL}</mark>" in dom
+    assert "who?\nAda ran" in dom

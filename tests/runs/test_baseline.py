@@ -65,7 +65,10 @@ def test_a_model_that_is_not_better_is_the_first_thing_said_with_what_may_help(t
     after = [record for record in records if "trained 1 step" not in record.message][-3:]
     assert after[0].levelno == logging.WARNING
     assert after[0].message.startswith("the model is significantly worse than the baseline, TF-IDF + logistic")
-    assert "against 1.000 (p < 0.001); most likely to help: a larger train.max_steps than 1, fine-" in after[0].message
+    assert (
+        "against 1.000 (p < 0.001); most likely to help: training for more than 1 step (--steps), fine-"
+        in after[0].message
+    )
     assert after[1].message.startswith("validation accuracy")
     assert run.baseline.advice[2] == f"more training rows than {sum(run.task.label_codec.counts.values())}"
 
@@ -151,7 +154,7 @@ def test_advice_follows_from_the_settings(trained):
     lstm = run.settings.changed(preset="lstm-tiny")
     assert "another model than lstm-tiny, such as transformer" in advise(lstm, run.task, data, used=0.3)
     minutes = run.settings.changed(train={**run.settings.train.model_dump(), "minutes": 2.0, "max_steps": None})
-    assert advise(minutes, run.task, data, used=1.0)[0] == "a larger train.minutes than 2"
+    assert advise(minutes, run.task, data, used=1.0)[0] == "training for more than 2 minutes (--minutes)"
 
 
 def test_a_damaged_file_is_named(tmp_path: Path):
@@ -181,5 +184,5 @@ def test_few_validation_rows_come_first_in_the_advice(trained, num_scored: int |
     run, _ = trained
     data = run.task.prepare(run.settings.data, ROWS)
     found = advise(run.settings, run.task, data, used=1.0, num_scored=num_scored)
-    assert found[0].startswith("more validation rows than 99" if is_first else "a larger train.max_steps")
+    assert found[0].startswith("more validation rows than 99" if is_first else "training for more than 1 step")
     assert len(found) == 3

@@ -128,6 +128,9 @@ def test_progress_names_the_step_of_the_last_evaluation():
     display = TrainingDisplay(is_shown=False)
     display.update({"step": 10, "loss": 0.5, "tokens_per_second": 1200.0}, 0.1)
     assert display.text() == "step 10 · loss 0.500 · 1,200 tokens/s"
+    other = TrainingDisplay("nodes", is_shown=False)
+    other.update({"step": 10, "loss": 0.5, "tokens_per_second": 1200.0}, 0.1)
+    assert other.text() == "step 10 · loss 0.500 · 1,200 nodes/s"
     display.update({"step": 10, "valid_loss": 0.31, "valid_score": 0.874, "valid_metric": "entity_f1"}, 0.1)
     display.update({"step": 20, "loss": 0.4, "tokens_per_second": 1300.0}, 0.2)
     assert display.text() == (

@@ -138,6 +138,27 @@ def test_siblings_count_and_are_named(ledger: Ledger):
     assert "those of the sibling runs a, b, c and 2 more included" in text
 
 
+def test_numbers_are_written_as_elsewhere_and_a_single_row_or_run_in_the_singular(tmp_path: Path):
+    made = Ledger(tmp_path / "ledger.jsonl")
+    made.add("test", SEALED, "", {}, rows=1, hash="ab")
+    made.add("valid", HELD_OUT, "", {}, rows=1, hash="cd")
+    made.add("valid", "report", "step 1", {"bleu": score(2.67812, "n:1")}, rows=1, headline="bleu")
+    _, text = certified(made, siblings=Siblings(others=["other"], num_candidates=2))
+    assert "The test set of 1 row is still sealed" in text
+    assert "Measured on 1 validation row: BLEU 2.68." in text
+    assert "Its bootstrap interval is [2.63, 2.73]" in text
+    assert "those of the sibling run other included" in text
+
+
+def test_an_interval_without_width_is_no_interval(tmp_path: Path):
+    made = Ledger(tmp_path / "ledger.jsonl")
+    same = {**score(1.0, "n:60"), "interval": [1.0, 1.0]}
+    made.add("valid", "report", "step 1", {"entity_f1": same}, rows=60, headline="entity_f1")
+    _, text = certified(made)
+    assert "[1.000, 1.000]" not in text
+    assert "It has no bootstrap interval: every resample of the rows has the same score." in text
+
+
 def test_ledgers_that_cannot_be_read_are_named(ledger: Ledger):
     certificate, text = certified(ledger, siblings=Siblings(unreadable=["old"]))
     assert certificate.is_sealed

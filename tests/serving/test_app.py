@@ -13,6 +13,7 @@ from PIL import Image
 from tests.serving.conftest import INPUTS
 
 from regard.errors import ConfigError
+from regard.evaluation.registry import find_metric
 from regard.runs.run import Run
 from regard.runs.train import train
 from regard.serving.app import MOST_BYTES, MOST_CHARACTERS, MOST_INPUTS, make_app
@@ -36,6 +37,10 @@ def test_every_task_is_answered_as_from_python(client: TestClient, runs: dict[st
     assert about["parameters"] == sum(parameter.numel() for parameter in runs[task].model.parameters())
     assert about["scores"] == runs[task].folder.read_ledger()[-1]["scores"]
     assert about["headline"] in about["scores"]
+    assert about["headline_digits"] == find_metric(about["headline"]).digits_for(
+        about["scores"][about["headline"]]["value"]
+    )
+    assert about["has_rows"] is not task.endswith("language-modeling")
     assert about["streams"] == (task == "language-modeling")
     assert bool(about["labels"]) == (task in ("text-classification", "token-classification"))
 

@@ -1,5 +1,6 @@
 """Which task a source is for, by its files, columns and rows; and that data of no task is an error."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from regard.errors import ConfigError, DataError, UnknownTaskError
 from regard.runs.train import train
 from regard.tasks import TaskSettings, detect_task, find_task, make_task
 
+LISTED = ("food", "service", "food,service", "price", "food,price,service")
 LABELED = "".join(f"a film {number}\t{'yes' if number % 2 else 'no'}\n" for number in range(40))
 DAYS = [f"2024-{month:02}-{day:02}" for month in range(1, 7) for day in range(1, 11)]
 
@@ -47,6 +49,8 @@ def images(folder: Path, number: int = 30) -> list[str]:
         ("a.txt", "Once upon a time\nthere was a file.\n", "language-modeling"),
         ("b.jsonl", '{"text": "one"}\n{"text": "two"}\n', "language-modeling"),
         ("c.jsonl", '{"id": "1", "text": "one"}\n{"id": "2", "text": "two"}\n', "language-modeling"),
+        ("d.tsv", "text\nonce upon a time\nthere was a table\n", "language-modeling"),
+        ("e.csv", 'text\n"once, upon a time"\nthere was a table\n', "language-modeling"),
         ("a.tsv", "text\taspect\tlabel\ngood soup\tfood\t+\nrude waiter\tservice\t-\n", "aspect-sentiment"),
         ("b.csv", "review,category,sentiment\ngood soup,food,+\nrude waiter,service,-\n", "aspect-sentiment"),
         ("c.jsonl", '{"sentence": "good soup", "target": "soup", "polarity": "+"}\n', "aspect-sentiment"),
@@ -277,3 +281,25 @@ def test_columns_that_are_named_decide(tmp_path: Path):
     for columns in (["remark", "height"], ["remark", "weight"]):
         assert detect_task(DataConfig(train=[path], columns=columns))[0] == "regression"
     assert detect_task(DataConfig(train=[path], columns=["height", "remark"]))[0] == "seq2seq"
+
+
+def table_of(folder: Path, column: str, cells: Sequence[str]) -> DataConfig:
+    rows = [f'"a sentence, number {number} of this table","{cells[number % len(cells)]}"' for number in range(60)]
+    return DataConfig(train=[write(folder, "table.csv", "\n".join([f"text,{column}", *rows]) + "\n")])
+
+
+@pytest.mark.parametrize("separator", [",", ";", "|"])
+def test_a_column_that_lists_labels_has_several_in_a_row(tmp_path: Path, separator: str):
+    config = table_of(tmp_path, "topics", [each.replace(",", separator) for each in LISTED])
+    name, found = detect_task(config)
+    assert (name, found.columns) == ("text-classification", ("text", "topics"))
+    assert found.settings == {"label_separator": separator}
+    assert found.reason == f"several labels in a row (topics, separated by {separator!r})"
+
+
+@pytest.mark.parametrize(
+    ("column", "cells"),
+    [("category", ["Paris, France", "Rome, Italy", "Oslo"]), ("remark", LISTED), ("rating", ["1,5", "2,5", "3"])],
+)
+def test_other_cells_with_commas_are_no_lists_of_labels(tmp_path: Path, column: str, cells: Sequence[str]):
+    assert "label_separator" not in detect_task(table_of(tmp_path, column, cells))[1].settings

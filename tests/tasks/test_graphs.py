@@ -382,3 +382,10 @@ def test_a_property_that_no_held_out_row_has_is_left_out_of_the_report():
     assert section.plot is not None
     assert [panel.title for panel in section.plot.panels] == ["one"]
     assert section.rows == [("a", "one", "1", "1.5", "+0.5"), ("b", "one", "2", "2", "+0")]
+
+
+def test_numbers_of_one_property_have_no_column_of_its_name():
+    section = number_section(["a"], {"one": ([1.0], [1.5])})
+    assert section.columns == ("input", "measured", "predicted", "error")
+    assert section.rows == [("a", "1", "1.5", "+0.5")]
+    assert "same property" not in section.lead

@@ -5,6 +5,7 @@ import torch
 from tests.tiny import tiny
 
 from regard.errors import ConfigError, DataError
+from regard.tasks.task import EvaluationData
 
 ROWS = [(f"{'very ' * (number % 7)}long {number}", f"{number % 7 + 10}") for number in range(120)]
 
@@ -34,3 +35,16 @@ def test_terms_for_labels_are_an_error(setting: dict):
 def test_a_target_that_is_not_a_number_is_an_error():
     with pytest.raises(DataError, match="have no finite number in column 2: rows 121, 122"):
         tiny("regression", [*ROWS, *((f"x {number}", "much") for number in range(30))], tokenizer="characters")
+
+
+def test_the_report_shows_errors_as_numbers_and_not_as_texts_that_differ():
+    made = tiny("regression", ROWS, tokenizer="characters")
+    model = made.build()
+    data = EvaluationData(
+        ROWS[:9], made.predict(model, [text for text, _ in ROWS[:9]]), made.likelihoods(model, ROWS[:9])
+    )
+    report = made.task.report(model, data)
+    assert report.samples == []
+    (section,) = report.sections
+    assert section.columns == ("input", "measured", "predicted", "error")
+    assert len(section.rows) == 9

@@ -9,7 +9,8 @@ from regard.data.settings import DataConfig
 from regard.data.sources import IN_MEMORY
 from regard.errors import ConfigError, DataError
 from regard.nn.losses import contrastive_losses
-from regard.tasks.task import Objective
+from regard.tasks.content import Prediction
+from regard.tasks.task import EvaluationData, Likelihoods, Objective
 from regard.tasks.text import segments_of
 from regard.tasks.text_classification import balanced_weights
 
@@ -46,6 +47,19 @@ def test_several_labels_are_predicted_one_by_one():
     for each in made.predict(model, ["row 6", "row 7"]):
         assert each.probabilities is not None
         assert each.output == ", ".join(label for label, chance in each.probabilities.items() if chance > 0.5)
+
+
+def test_the_order_of_the_labels_of_a_row_is_no_error():
+    rows = [
+        (f"row {n}", ",".join(name for name, k in (("two", 2), ("three", 3)) if n % k == 0) or ",") for n in range(90)
+    ]
+    made = tiny("text-classification", rows, label_separator=",", **CHARACTERS)
+    both = Prediction("row 6", "three, two")
+    data = EvaluationData(
+        [("row 6", "two,three"), ("row 6", "three , two"), ("row 6", "two")], [both] * 3, Likelihoods([], [])
+    )
+    assert [(each["target"], each["right"]) for each in made.task.samples(None, data)] == [
+        ("two", False), ("three, two", True), ("three, two", True)]  # fmt: skip
 
 
 def test_rdrop_is_zero_where_both_passes_agree():

@@ -129,7 +129,8 @@ def _open(data: Any, config: DataConfig, where: str, are_prompts: bool | None) -
         raise DataError(f"{where} has no rows")
     columns = _find_prompts(config.columns, first, where) if are_prompts else None
     columns = columns or _find_columns(config.columns, first, where, allows_prompts=are_prompts is None)
-    used = [f"{role} = {format_column(name)}" for role, name in zip(columns.roles, columns.names, strict=True) if name]
+    pairs = [(role, name) for role, name in zip(columns.roles, columns.names, strict=True) if name]
+    used = [name if role == name else f"{role} = {format_column(name)}" for role, name in pairs]
     inferred = [f"read {where}; {', '.join(used)}"]
     reader = {_PROMPT_ROLES: _read_prompts, _RATING_ROLES: _read_ratings}.get(columns.roles, _read_pairs)
     read = partial(reader, records.read, columns)

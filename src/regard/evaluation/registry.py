@@ -60,7 +60,7 @@ class Metric:
     """Fields of `Examples` that must be set."""
     higher_is_better: bool = True
     digits: int | None = 3
-    """Decimals of a printed score; None for at least three significant digits, where the unit is the data's."""
+    """Decimals of a printed score; None for four significant digits, three below 1, where any size is usual."""
     is_per_token: bool = False
     """Whether it averages over tokens: two values are comparable only over the same tokens."""
     is_bounded_mean: bool = False
@@ -122,9 +122,18 @@ class Metric:
         """Whether one value of this metric is better than another; one that is not a number never is."""
         return value > than if self.higher_is_better else value < than
 
+    def digits_for(self, value: float) -> int:
+        """The decimals of a printed value."""
+        if self.digits is not None:
+            return self.digits
+        if not value or not math.isfinite(value):
+            return 3
+        size = math.floor(math.log10(abs(value)))
+        return max(0, 2 - size if size < 0 else 3 - size)
+
     def format(self, value: float) -> str:
         """A value with as many decimals as a score prints."""
-        return f"{value:.{self._digits_for(value)}f}"
+        return f"{value:.{self.digits_for(value)}f}"
 
     def _check(self, examples: Examples) -> None:
         try:
@@ -133,12 +142,7 @@ class Metric:
             raise DataError(f"{self.name}: {error}") from None
 
     def _named(self, counts: Counts, name: str) -> Counts:
-        return replace(counts, name=name, digits=self._digits_for(counts.value), find_artifact=self.find_artifact)
-
-    def _digits_for(self, value: float) -> int:
-        if self.digits is not None:
-            return self.digits
-        return max(3, 2 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 3
+        return replace(counts, name=name, digits=self.digits_for(counts.value), find_artifact=self.find_artifact)
 
 
 def on_pairs(count: Callable[[Any, Any], Counts]) -> Callable[[Examples], Counts]:

@@ -167,9 +167,13 @@ def advise(
     if is_perfect:
         return tuple(found)
     if used >= _BUDGET_USED:
-        budgets = {"train.minutes": train.minutes, "train.max_steps": train.max_steps,
-                   "train.max_epochs": train.max_epochs}  # fmt: skip
-        found += [f"a larger {name} than {value:,g}" for name, value in budgets.items() if value is not None][:1]
+        budgets = [("minute", "--minutes", train.minutes), ("step", "--steps", train.max_steps),
+                   ("epoch", "train.max_epochs", train.max_epochs)]  # fmt: skip
+        found += [
+            f"training for more than {value:,g} {unit}{'' if value == 1 else 's'} ({name})"
+            for unit, name, value in budgets
+            if value is not None
+        ][:1]
     if tuned is not None and tuned.method != "all":
         found.append(f"fine-tuning of all weights, finetune.method is {tuned.method}")
     if tuned is None and task.input_kind in ("tokens", "pixels"):

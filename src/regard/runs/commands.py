@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # which shows these commands itself
 
 _OUTPUTS = {
     "text": "the output for an input",
-    "label": "the predicted label or number, for one input or several",
+    "label": "the predicted label",
     "tags": "the predicted tags",
     "span": "the answer in a text",
     "vector": "the embedding of an input",
@@ -24,13 +24,14 @@ def next_commands(run: "Run") -> list[tuple[str, str]]:
     names = [name.upper().replace(" ", "_") for name in schema.inputs]
     given = "IMAGE" if schema.reads_files else names[0] if len(names) == 1 else "$'" + "\\t".join(names) + "'"
     if run.task.next_command is not None:
-        uses = [(run.task.next_command.format(run=path), "what the model is for")]
+        uses = [(run.task.next_command.format(run=path), run.task.output_description or _OUTPUTS[schema.output])]
     elif run.task.answers_prompts:
         uses = [(f"chat {path}", "a conversation in the terminal"), (f"predict {path} PROMPT", "one answer")]
     elif schema.streams:
         uses = [(f"generate {path} {given}", "text that continues a prompt")]
     else:
-        uses = [(f"{'embed' if schema.output == 'vector' else 'predict'} {path} {given}", _OUTPUTS[schema.output])]
+        verb = "embed" if schema.output == "vector" else "predict"
+        uses = [(f"{verb} {path} {given}", run.task.output_description or _OUTPUTS[schema.output])]
     uses.append((f"evaluate {path} FILE", "scores on a file, with intervals"))
     if run.folder.has_test and not openings_in(run.folder.read_ledger()):
         uses.append((f"test {path}", "once, when all choices are made: scores on the sealed test set"))

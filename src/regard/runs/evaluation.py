@@ -33,6 +33,8 @@ class Evaluation:
     examples: Examples
     label_counts: LabelCounts | None = None
     """For each row and label the correct, predicted and actual occurrences, where targets are labels or entities."""
+    has_rows: bool = True
+    """Whether scores are over separate rows, whose number is printed."""
 
     @property
     def outputs(self) -> list[str]:
@@ -56,7 +58,7 @@ class Evaluation:
 
     def __str__(self) -> str:
         """The tables that `regard evaluate` prints; signatures are in `to_json`."""
-        return format_scores(self.scores, self.label_counts, num_rows=len(self.rows) if self.predictions else None)
+        return format_scores(self.scores, self.label_counts, num_rows=len(self.rows) if self.has_rows else None)
 
     def __repr__(self) -> str:
         shown = main_scores(self.scores, has_labels=self.label_counts is not None)

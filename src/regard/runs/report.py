@@ -72,16 +72,22 @@ def _evaluated(line: Mapping[str, Any]) -> str:
     return f"{loss}, {metric.in_text} {metric.format(line['valid_score'])}"
 
 
-def describe_failure(run: Run, evaluation: Evaluation) -> str:
-    """A warning that the model has learned nothing, with what to try; empty where it has."""
+def describe_failure(run: Run, evaluation: Evaluation, baseline: BaselineResult | None = None) -> str:
+    """A warning that the model has learned nothing; empty where it has.
+
+    It has what to try, unless a comparison with a baseline has that already.
+    """
     reason = run.task.failure(evaluation.scores, evaluation.label_counts, evaluation.headline)
     if not reason or len(evaluation.rows) < _FEWEST_ROWS:
         return ""
     is_other = run.task.tokenizer_kind not in ("", "characters")
     tokenizer = ", another tokenizer (characters for single words)" if is_other else ""
+    found = f"the model has not learned the task: {reason} ({len(evaluation.rows):,} rows)"
+    if baseline is not None and baseline.advice:
+        return f"{found}; check that the right columns were read"
     return (
-        f"the model has not learned the task: {reason} ({len(evaluation.rows):,} rows). Try a longer budget, another "
-        f"learning rate{tokenizer}, or another model; check that the right columns were read"
+        f"{found}. Try a longer budget, another learning rate{tokenizer}, or another model; check that the right "
+        "columns were read"
     )
 
 
@@ -102,7 +108,7 @@ def write_run_report(
         baseline: Another one than the run's.
         training: The training data, where outputs are compared with it.
     """
-    counts = evaluation.label_counts
+    counts, baseline = evaluation.label_counts, baseline or run.baseline
     shown = [score.name for score in main_scores(evaluation.scores, has_labels=counts is not None)]
     order = [evaluation.headline, *(name for name in shown if name != evaluation.headline)]
     data = EvaluationData(evaluation.rows, evaluation.predictions, evaluation.likelihoods, training)
@@ -112,11 +118,11 @@ def write_run_report(
         title=f"{run.path.name}: {run.task.description}",
         summary=summarize(run, content),
         scores={name: evaluation.scores[name].to_json() for name in order},
-        warning=describe_failure(run, evaluation),
+        warning=describe_failure(run, evaluation, baseline),
         labels=[] if counts is None else label_cells(counts),
         evaluated_on=evaluated_on,
-        num_rows=len(evaluation.rows) if run.task.has_targets else None,
-        baseline=_baseline(baseline or run.baseline, evaluation),
+        num_rows=len(evaluation.rows) if evaluation.has_rows else None,
+        baseline=_baseline(baseline, evaluation),
         curves=[] if run.settings.is_probe_alone else run.folder.read_metrics(),
         kept_step=note_of(run.folder.model_path).get("step"),
         settings=run.folder.settings_path.read_text(encoding="utf-8"),
@@ -170,7 +176,11 @@ def _baseline(found: BaselineResult | None, evaluation: Evaluation) -> dict[str,
         return None
     return {
         "name": found.name,
-        "score": {"name": found.headline, **found.scores[found.headline]},
+        "score": {
+            "name": found.headline,
+            "digits": find_metric(found.headline).digits_for(found.score),
+            **found.scores[found.headline],
+        },
         "sentence": f"{found.sentence[0].upper()}{found.sentence[1:]}.",
         "is_beaten": found.is_beaten,
         "advice": list(found.advice),

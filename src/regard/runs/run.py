@@ -422,13 +422,15 @@ class Run:
             log_info("no file is named: the scores are those of the run's validation rows")
             return evaluation
         paths, rows = split_paths_and_rows(data)
-        found, note = self._read(paths, rows, columns=columns, encoding=encoding, skip_bad=skip_bad)
+        found, is_own = self._read(paths, rows, columns=columns, encoding=encoding, skip_bad=skip_bad)
         found = self._without_released(found)
         found = self._open_sealed(found, **options) if all_rows else self._without_sealed(found)
-        if note:
-            log_warning(note)
+        if is_own:
+            log_warning("the model was trained on these rows: the scores do not measure generalization")
+        else:
+            self._warn_of_validation(found)
         self._warn_of_unknown(found, _names_of(paths) or "the table in memory")
-        num_training = self._count_training(found, is_known=bool(note))
+        num_training = self._count_training(found, is_known=is_own)
         evaluation = self._evaluate(found, None, stride=stride, num_paths=num_paths, **options)
         if log:
             more = {} if stride is None else {"stride": stride}
@@ -789,7 +791,9 @@ class Run:
         scores = {score.name: score for score in task.scores(data)}
         examples = task.examples(data)
         counts = task.label_counts(examples) if task.has_targets else None
-        result = Evaluation(scores, task.headline(rows), rows, predictions, likelihoods, examples, counts)
+        result = Evaluation(
+            scores, task.headline(rows), rows, predictions, likelihoods, examples, counts, task.has_rows
+        )
         if role is not None:
             self.record(role, "evaluation", result, **options)
         return result
@@ -817,8 +821,8 @@ class Run:
         columns: Sequence[str] | None,
         encoding: str | None,
         skip_bad: bool | None,
-    ) -> tuple[list[tuple[str, ...]], str]:
-        """The rows to evaluate on, and what a reader of the scores should know if the run has seen them."""
+    ) -> tuple[list[tuple[str, ...]], bool]:
+        """The rows to evaluate on, and whether they are those of the file that the run was trained on."""
         own, is_alike = self.settings.data, self._is_like_training(paths)
         config = DataConfig(
             train=paths,
@@ -830,13 +834,16 @@ class Run:
             split_seed=own.split_seed + 1,  # of a built-in data set, rows that were not trained on
         )
         found, content_hash = self.task.read(config, rows)
-        if rows is None and content_hash == self.folder.read_provenance().data_hash.partition("+")[0]:
-            return found, "the model was trained on these rows: the scores do not measure generalization"
+        return found, rows is None and content_hash == self.folder.read_provenance().data_hash.partition("+")[0]
+
+    def _warn_of_validation(self, rows: Sequence[Sequence[str]]) -> None:
         valid = set(self.folder.read_held_out("valid"))
-        number = sum(tuple(row) in valid for row in found)
-        by_them = "by which its weights were selected: scores on them are better than on new rows"
-        note = f"{number:,} of {len(found):,} rows are validation rows of this run, {by_them}" if number else ""
-        return found, note
+        if number := sum(tuple(row) in valid for row in rows):
+            are = "is a validation row" if number == 1 else "are validation rows"
+            log_warning(
+                f"{number:,} of {len(rows):,} rows {are} of this run, by which its weights were selected: the score is "
+                "better than on new rows"
+            )
 
     def _is_like_training(self, paths: Sequence[str]) -> bool:
         """Whether files have the suffix of the training file."""
@@ -881,8 +888,8 @@ class Run:
             verb = "is" if left_out == 1 else "are"
             log_warning(
                 f"{left_out:,} of {len(rows):,} rows {verb} of the sealed test set, and {verb} left out: the "
-                f"scores are on {len(kept):,} rows. The option to score all rows records in the ledger that the test "
-                "set was opened"
+                f"scores are on {len(kept):,} rows. --all-rows (all_rows=True) scores all, and records in the ledger "
+                "that the test set was opened"
             )
         return kept
 

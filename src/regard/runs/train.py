@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from regard.adapters.lora import halve_frozen_matrices
+from regard.data.formats.messages import format_count
 from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import IN_MEMORY, Rows, Source, is_builtin
@@ -328,8 +329,8 @@ def with_task(values: Mapping[str, Any], rows: Rows | None = None) -> dict[str, 
     task = values.get("task", {})
     given = {"name": task} if isinstance(task, str) else dict(require_table(task, "task"))
     if "name" in given:
-        description = find_task(given["name"]).description
-        log_info(f"task {given['name']}" + ("" if description == given["name"] else f": {description}"))
+        description, plain = find_task(given["name"]).description, given["name"].replace("-", " ")
+        log_info(f"task {given['name']}" + ("" if description == plain else f": {description}"))
     else:
         config = DataConfig.read(values.get("data", {}), section="data")
         preset = values.get("preset")
@@ -619,7 +620,7 @@ def _fit(
         if "valid_loss" in line and line["step"] and on_evaluation is not None:
             on_evaluation(line["step"], line["valid_loss"])
 
-    estimate, record = TimeEstimate(), _released_scores(folder, trainer)
+    estimate, record = TimeEstimate(trainer.task.token_unit), _released_scores(folder, trainer)
 
     def release(digest: str, score: SelectionScore, reference: float | None) -> Release:
         assert record is not None, "the settings have a mechanism"
@@ -627,7 +628,7 @@ def _fit(
 
     with (
         listen() as interruption,
-        TrainingDisplay(is_shown=show_progress and group.is_first) as display,
+        TrainingDisplay(trainer.task.token_unit, is_shown=show_progress and group.is_first) as display,
         _tensorboard(folder, trainer) as tensorboard,
         threads(torch.get_num_threads()),
     ):
@@ -686,10 +687,10 @@ def _report(folder: RunFolder, trainer: Trainer, data: Prepared) -> Run:
     if baseline is not None and not baseline.is_beaten:
         advice = f"; most likely to help: {', '.join(baseline.advice)}" if baseline.advice else ""
         log_warning(f"{baseline.sentence}{advice}")
-    if failure := describe_failure(run, evaluation):
+    if failure := describe_failure(run, evaluation, baseline):
         log_warning(failure)
     headline = evaluation.scores[evaluation.headline]
-    rows = f" ({len(evaluation.rows):,} rows)" if run.task.has_targets else ""
+    rows = f" ({format_count(len(evaluation.rows), 'row')})" if evaluation.has_rows else ""
     log_info(f"validation {score_label(headline.name)}{rows}: {headline.format_value()}")
     if baseline is not None and baseline.is_beaten:
         log_info(baseline.sentence)
@@ -803,9 +804,10 @@ def _tensorboard(folder: RunFolder, trainer: Trainer) -> AbstractContextManager[
 
 
 class TimeEstimate:
-    """Logs the expected time of a run, once its first steps were measured."""
+    """Logs the expected time of a run, once its first steps were measured; `unit` is what speed counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str = "tokens") -> None:
+        self._unit = unit
         self._first: tuple[Mapping[str, Any], float] | None = None
         self._is_logged = False
 
@@ -820,15 +822,19 @@ class TimeEstimate:
         self._is_logged = True
         total = first["seconds"] + (1.0 - used_before) * seconds / (used - used_before)
         log_info(
-            f"expected: at most about {format_duration(total)}, at {line['tokens_per_second']:,.0f} tokens/s, "
+            f"expected: at most about {format_duration(total)}, at {line['tokens_per_second']:,.0f} {self._unit}/s, "
             f"measured over the first {line['step']:,} steps"
         )
 
 
 class TrainingDisplay:
-    """Displays training figures on stderr: a live line in a terminal, plain lines elsewhere."""
+    """Displays training figures on stderr: a live line in a terminal, plain lines elsewhere.
 
-    def __init__(self, *, is_shown: bool = True) -> None:
+    `unit` is what the speed counts.
+    """
+
+    def __init__(self, unit: str = "tokens", *, is_shown: bool = True) -> None:
+        self._unit = unit
         console = Console(stderr=True)
         self._is_shown, self._is_live = is_shown, is_shown and console.is_terminal
         self._progress = Progress(
@@ -877,5 +883,5 @@ class TrainingDisplay:
         elif "release" in figures:
             parts.append(f"{describe_release(figures['valid_metric'], figures['release'])}")
         if "tokens_per_second" in figures:
-            parts.append(f"{figures['tokens_per_second']:,.0f} tokens/s")
+            parts.append(f"{figures['tokens_per_second']:,.0f} {self._unit}/s")
         return " · ".join(parts)

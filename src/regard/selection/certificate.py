@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from regard.data.formats.messages import format_count
 from regard.errors import RunError
 from regard.evaluation.registry import METRICS, find_metric, score_label
 from regard.selection.bounds import DELTA, Bound, ScoreSummary, applicable_bounds, tightest_bound
@@ -86,18 +87,24 @@ class CertifiedScore:
         """The score and its bound in a few sentences."""
         if self.release is not None and self.best is not None:
             return self._describe_release(self.release, self.best)
-        measured = f"Measured on {self.num_examples:,} {self.rows_label}: {score_label(self.metric)} {self.value:.3f}."
+        metric = METRICS.find(self.metric) if self.metric in METRICS.names() else None
+        shown = "{:.3f}".format if metric is None else metric.format
+        rows = f"1 {self.rows_label.replace('rows', 'row', 1)}"
+        rows = rows if self.num_examples == 1 else f"{self.num_examples:,} {self.rows_label}"
+        measured = f"Measured on {rows}: {score_label(self.metric)} {shown(self.value)}."
         if self.num_training_rows:
             are = "is a training row" if self.num_training_rows == 1 else "are training rows"
             return f"{measured} {self.num_training_rows:,} of them {are}, so no bound holds for it."
         if self.best is None:
             estimate = ""
-            if self.interval is not None and not any(map(math.isnan, self.interval)):
+            if self.interval is not None and self.interval[0] == self.interval[1]:
+                estimate = " It has no bootstrap interval: every resample of the rows has the same score."
+            elif self.interval is not None and not any(map(math.isnan, self.interval)):
                 estimate = (
-                    f" Its bootstrap interval is [{self.interval[0]:.3f}, {self.interval[1]:.3f}], an estimate that "
-                    "does not account for the number of evaluations."
+                    f" Its bootstrap interval is [{shown(self.interval[0])}, {shown(self.interval[1])}], an estimate "
+                    "that does not account for the number of evaluations."
                 )
-            return f"{measured} It is not a mean of values in [0, 1], so no bound holds for it.{estimate}"
+            return f"{measured} It is not a mean over rows of values in [0, 1], so no bound holds for it.{estimate}"
         low, high = self.best.interval
         many = self.num_candidates
         whichever = f", whichever of the {many:,} evaluated candidates was kept" if many > 1 else ""
@@ -204,13 +211,15 @@ class Certificate:
                 "no readable ledger here records an opening" if self.siblings.unreadable else "it has not been used yet"
             )
             return [
-                f"The test set of {self.num_test:,} rows is still sealed: {known}. "
+                f"The test set of {format_count(self.num_test, 'row')} is still sealed: {known}. "
                 "Opening it once, at the end, gives a score that no selection has biased."
             ]
-        found = [f"This run has not opened its test set of {self.num_test:,} rows."]
+        found = [f"This run has not opened its test set of {format_count(self.num_test, 'row')}."]
         if times:
             first = str(self.openings[0]["time"])[:10]
-            found = [f"The test set of {self.num_test:,} rows was opened {_times(times)}, first on {first}."]
+            found = [
+                f"The test set of {format_count(self.num_test, 'row')} was opened {_times(times)}, first on {first}."
+            ]
         if times > 1:
             found.append(
                 f"Because it was opened {_times(times)}, its score is no longer that of unseen rows: a model that was "
@@ -241,7 +250,8 @@ class Certificate:
             accounted = "and the interval above is wider to account for it"
             if self.validation.best is None:
                 accounted = "and nothing above accounts for it: a score on test rows does"
-            included = f", those of the sibling runs {_listed(others)} included," if others else ""
+            runs = "run" if len(others) == 1 else "runs"
+            included = f", those of the sibling {runs} {_listed(others)} included," if others else ""
             found.append(
                 f"{self.validation.num_candidates:,} candidates{models}{included} were evaluated on the validation "
                 f"rows, and the best was kept: its score is biased {self.validation.bias}, {accounted}."

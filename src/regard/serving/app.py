@@ -33,7 +33,7 @@ from starlette.exceptions import HTTPException
 from regard.data.conversation_sources import read_messages
 from regard.data.formats.images import is_data_uri
 from regard.errors import ConfigError, RegardError
-from regard.evaluation.registry import score_label
+from regard.evaluation.registry import find_metric, score_label
 from regard.explanation.pages import ICON, page_file
 from regard.files import load_json
 from regard.runs.report import summarize
@@ -250,7 +250,10 @@ def _describe(run: Run, names: list[str]) -> dict[str, Any]:
     rows = run.folder.read_held_out("valid")
     schema = run.task.server_schema(rows)
     reports = [line for line in run.folder.read_ledger() if line["event"] == "report"]
-    headline = run.task.headline(rows) if rows else None
+    scores = reports[-1]["scores"] if reports else {}
+    headline, digits = run.task.headline(rows) if rows else None, None
+    if headline is not None and headline in scores:
+        digits = find_metric(headline).digits_for(scores[headline]["value"])
     return {
         "name": run.path.resolve().name,
         "models": names,
@@ -268,7 +271,9 @@ def _describe(run: Run, names: list[str]) -> dict[str, Any]:
         "summary": summarize(run),
         "headline": headline,
         "headline_label": None if headline is None else f"Validation {score_label(headline)}",
-        "scores": reports[-1]["scores"] if reports else {},
+        "headline_digits": digits,
+        "has_rows": run.task.has_rows,
+        "scores": scores,
         "limits": {"inputs": MOST_INPUTS, "characters": MOST_CHARACTERS, "tokens": MOST_TOKENS, "bytes": MOST_BYTES},
     }
 

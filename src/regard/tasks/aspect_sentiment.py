@@ -142,6 +142,7 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
 
     name = "aspect-sentiment"
     description = "aspect sentiment"
+    output_description = "the label of an aspect of a text"
     other_names = ("absa", "aspects", "aspect-based-sentiment")
     Settings = AspectSentimentSettings
     roles = _ROLES

@@ -227,15 +227,18 @@ def number_section(inputs: Sequence[str], found: Mapping[str, tuple[Sequence[flo
         points = Curve("predicted", [row[1] for row in rows], [row[2] for row in rows], is_points=True)
         panels.append(Panel(name, [line, points], labels=("measured", "predicted")))
     errors.sort(key=lambda error: (-error[0], error[1:3]))
+    is_single = len(found) == 1
+    rows = [
+        (text, name, f"{one:.4g}", f"{other:.4g}", f"{other - one:+.3g}")
+        for _, text, name, one, other in errors[:_LARGEST_ERRORS]
+    ]
+    columns = ("input", "property", "measured", "predicted", "error")
     return Section(
         "Predictions",
-        _NUMBERS,
+        f"{_NUMBERS} The table has the largest errors{'' if is_single else _RELATIVE}.",
         plot=Plot(panels, per_row=2, description="Measured and predicted numbers"),
-        columns=("input", "property", "measured", "predicted", "error"),
-        rows=[
-            (text, name, f"{one:.4g}", f"{other:.4g}", f"{other - one:+.3g}")
-            for _, text, name, one, other in errors[:_LARGEST_ERRORS]
-        ],
+        columns=(columns[0], *columns[2:]) if is_single else columns,
+        rows=[(row[0], *row[2:]) if is_single else row for row in rows],
     )
 
 
@@ -247,10 +250,8 @@ def image_section(images: Sequence[DrawnImage], note: str = "") -> Section:
 
 
 _LARGEST_ERRORS = 20
-_NUMBERS = (
-    "Held-out rows: on the line, a prediction is exact. The table has the largest errors, relative to those of the "
-    "same property."
-)
+_NUMBERS = "Held-out rows: on the line, a prediction is exact."
+_RELATIVE = ", relative to those of the same property"
 _DRAWN = "Images that the model has drawn."
 _COMPARED = (
     "Each image that the model has drawn, and beside it the training images that differ least from it, with the root "

@@ -32,6 +32,9 @@ from regard.data.text_sources import open_texts
 from regard.errors import ConfigError, DataError
 from regard.tasks.labeled_columns import FEWEST_LABELED, LEAST_REPEATED, LONGEST_LABEL
 
+DOCUMENT_COLUMNS = ("text", "content", "document")
+"""Names of a column of documents for a language model."""
+
 _PAIR = ("source", "target")
 _SAMPLE_ROWS, _FEW = 1_000, 10
 
@@ -182,6 +185,10 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         table = open_source(config, _PAIR).train
     except (DataError, ConfigError) as error:
         if any(FORMAT_OF_SUFFIX.get(format_suffix(path)) in FORMATS_OF_CELLS for path in config.train):
+            is_single = isinstance(error, DataError) and not named and len(config.train) == 1
+            columns = _columns(config) if is_single else ()
+            if [column.plain_name for column in columns] in ([each] for each in DOCUMENT_COLUMNS):
+                return DetectionSummary(name, suffix, tuple(column.plain_name for column in columns), columns=columns)
             raise
         try:
             open_texts(config)

@@ -4,8 +4,8 @@ The label is the column with a usual name (`label`, `sentiment`, `airline_sentim
 one with few distinct short values, each of which occurs again and again. The texts are the two that are called a pair
 (`premise`, `hypothesis`); or a title and a text; or the only one or two columns of running text of the table; or the
 longest one. Columns that are empty, that number or identify the rows, and numbers and dates are never texts. Several
-columns of only 0 and 1 beside a text are labels of which a row may have any number; the error of the task that reads
-one column of labels names them.
+columns of only 0 and 1 beside a text are labels of which a row may have any number; so are the parts of a column
+(`labels`, `topics`, `genres`, ...) whose cells list them, if most of these also occur alone.
 """
 
 import re
@@ -29,6 +29,8 @@ FEWEST_LABELED, LEAST_REPEATED, LONGEST_LABEL = 20, 10, 40
 
 _LABEL_WORDS = ("label", "class", "category", "sentiment", "intent", "topic", "emotion", "polarity", "genre", "stance")
 """Words of the names of labels, such as `airline_sentiment` and `Class Index`."""
+_LIST_WORDS = ("labels", "classes", "categories", "sentiments", "intents", "topics", "emotions", "genres", "tags")
+"""Words of the names of columns whose cells may list several labels."""
 _RATING_NAMES = ("target", "spam", "is_spam", "stars", "rating", "score", "overall", "quality", "y", "output")
 """Names of labels if the columns have few distinct values."""
 _TITLE_NAMES = ("title", "headline", "subject", "summary")
@@ -41,6 +43,10 @@ _PROSE_WORDS = 3.0
 _FEWEST_FLAGS = 3
 """So many columns of 0 and 1 are labels; a single one may be something else about the text."""
 _MOSTLY = 0.9
+_LIST_SEPARATORS = (",", ";", "|")
+_FEWEST_LISTS, _ALONE = 0.05, 0.5
+"""Such a share of cells lists several labels, and such a share of the labels is a whole cell elsewhere: `Paris, France`
+is one label."""
 
 
 class LabeledColumns(NamedTuple):
@@ -87,6 +93,34 @@ def find_labeled_columns(columns: Sequence[ColumnSummary], *, has_names: bool) -
     if (is_wide or not is_named) and all(is_class(column) for column in used if column.name in texts):
         return None
     return LabeledColumns(texts, tuple(column.name for column in labels), is_named)
+
+
+def find_label_lists(columns: Sequence[ColumnSummary]) -> tuple[LabeledColumns, str] | None:
+    """The texts and a column whose cells list labels, with their separator; None where no column has such a name."""
+    used = [column for column in columns if _is_used(column)]
+    for column in used:
+        words = set(re.split(r"[^a-z]+", column.plain_name))
+        if not words & {*_LABEL_WORDS, *_LIST_WORDS}:
+            continue
+        separator = next((each for each in _LIST_SEPARATORS if _lists_labels(column, each)), None)
+        if separator is not None and (texts := find_texts(used, [column], has_names=True)):
+            return LabeledColumns(texts, (column.name,), True), separator
+    return None
+
+
+def _lists_labels(column: ColumnSummary, separator: str) -> bool:
+    """Whether cells are lists of a few labels, most of which also occur alone."""
+    cells = [[part.strip() for part in cell.split(separator) if part.strip()] for cell in column.cells]
+    labels = {part for parts in cells for part in parts}
+    alone = {parts[0] for parts in cells if len(parts) == 1}
+    return (
+        len(cells) >= FEWEST_LABELED
+        and sum(len(parts) > 1 for parts in cells) >= _FEWEST_LISTS * len(cells)
+        and 1 < len(labels) <= min(_MOST_LABELS, sum(map(len, cells)) / LEAST_REPEATED)
+        and max(map(len, labels)) <= LONGEST_LABEL
+        and len(alone) >= _ALONE * len(labels)
+        and not column.is_numeric
+    )
 
 
 def find_texts(

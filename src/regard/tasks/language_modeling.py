@@ -61,7 +61,7 @@ from regard.nn.ngrams import NgramTables, estimate_kneser_ney
 from regard.tasks.capabilities import TextScore
 from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
 from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
-from regard.tasks.detection import DetectionSummary
+from regard.tasks.detection import DOCUMENT_COLUMNS, DetectionSummary
 from regard.tasks.labeled_columns import has_pair_names
 from regard.tasks.task import (
     PLAIN,
@@ -196,6 +196,7 @@ class RunningTextTask(TextTask[RunningTextSettingsT]):
     roles = ("text",)
     store_columns = ("text",)
     has_targets = False
+    has_rows = False
     unit = "document"
 
     def open(self, config: DataConfig, rows: Rows | None = None) -> TextSource:  # pyright: ignore[reportIncompatibleMethodOverride]  documents are not rows of a table
@@ -395,8 +396,8 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
     def detect(cls, summary: DetectionSummary) -> Detection | None:
         if summary.is_plain_text:
             return Detection("running text", confidence=0.9)
-        if summary.has_column("text", "content", "document") and not summary.columns_given and not summary.has_images:
-            name = summary.named_column("text", "content", "document")
+        if summary.has_column(*DOCUMENT_COLUMNS) and not summary.columns_given and not summary.has_images:
+            name = summary.named_column(*DOCUMENT_COLUMNS)
             if has_pair_names([column for column in summary.columns if column.kind == "text"]):
                 return None
             others = [column.name for column in summary.columns if column.plain_name != name]

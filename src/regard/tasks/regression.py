@@ -32,7 +32,7 @@ from regard.evaluation.metrics.classes import LabelCounts
 from regard.evaluation.scores import Score
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, SequenceClassifier
-from regard.tasks.content import ExportSpec, Prediction
+from regard.tasks.content import ExportSpec, Prediction, ReportContent, number_section
 from regard.tasks.detection import DetectionSummary
 from regard.tasks.labeled_columns import LABEL_COLUMNS, find_texts, is_class
 from regard.tasks.task import PLAIN, Detection, EvaluationData, ImportedCodecs, Likelihoods, Objective, to_device
@@ -55,6 +55,7 @@ class Regression(LabeledTextTask[RegressionSettings]):
 
     name = "regression"
     description = "regression"
+    output_description = "the predicted number"
     other_names = ("numeric", "rating", "scoring", "similarity")
     Settings = RegressionSettings
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec, "label": NumberCodec}
@@ -149,6 +150,13 @@ class Regression(LabeledTextTask[RegressionSettings]):
     def failure(self, scores: Mapping[str, Score], counts: LabelCounts | None, headline: str) -> str:
         explained = scores["r_squared"].value
         return "" if explained > 0 else f"R squared is {explained:.3f}, and that of the mean of all rows is 0"
+
+    def report(self, model: Any, data: EvaluationData) -> ReportContent:
+        examples = self.examples(data)
+        pair = ([float(each) for each in examples.targets or ()], [float(each) for each in examples.outputs or ()])
+        section = number_section([" | ".join(row[:-1]) for row in data.rows], {"number": pair})
+        content = super().report(model, data)
+        return replace(content, samples=[], sections=[*content.sections, section])
 
     def comparison_metrics(self, headline: str) -> tuple[str, ...]:
         return ("pearson", "rmse")

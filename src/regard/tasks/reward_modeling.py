@@ -74,6 +74,7 @@ class RewardModeling(TextTask[RewardModelingSettings]):
 
     name = "reward-modeling"
     description = "reward modeling"
+    output_description = "the reward of an answer"
     other_names = ("reward", "reward-model", "preference-model", "bradley-terry")
     Settings = RewardModelingSettings
     roles = PREFERENCE_ROLES

@@ -229,8 +229,12 @@ class Task(Generic[TaskSettingsT]):
     default_preset: ClassVar[str] = "transformer"
     next_command: ClassVar[str | None] = None
     """What is suggested after training, such as `forecast {run} FILE`. None: predict, generate or embed."""
+    output_description: ClassVar[str | None] = None
+    """What that command prints or writes, for messages; None where the kind of output says it."""
     has_targets: bool = True
     """Whether rows have targets that predictions are compared with."""
+    has_rows: ClassVar[bool] = True
+    """Whether a score is over separate rows, whose number is stated with it; not over parts of a text or a series."""
     answers_prompts: ClassVar[bool] = False
     """Whether text is generated as the answer to a prompt, rather than as its continuation."""
     selection_rows: ClassVar[int] = 2_000

@@ -27,7 +27,7 @@ from regard.data.codecs.codec import Codec, codec_of
 from regard.data.codecs.labels import LabelCodec, split_labels
 from regard.data.codecs.text import FEWEST_TOKENS, MOST_TOKENS, TextCodec
 from regard.data.formats.flags import join_flags
-from regard.data.formats.messages import format_count, format_names
+from regard.data.formats.messages import format_column, format_count, format_names
 from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows, Source, open_source
@@ -42,7 +42,7 @@ from regard.tasks.capabilities import LabeledVectors
 from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
 from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
-from regard.tasks.labeled_columns import LABEL_COLUMNS, PAIR_COLUMNS, find_labeled_columns
+from regard.tasks.labeled_columns import LABEL_COLUMNS, PAIR_COLUMNS, find_label_lists, find_labeled_columns
 from regard.tasks.task import (
     PLAIN,
     Detection,
@@ -261,6 +261,10 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
     @classmethod
     def _detect(cls, summary: DetectionSummary) -> Detection | None:
         if not summary.columns_given and not set(summary.lists) & _LISTS_OF_LABELS and not summary.has_images:
+            if summary.names and (lists := find_label_lists(summary.columns)) is not None:
+                columns, separator = lists
+                reason = f"several labels in a row ({format_column(columns.labels[0])}, separated by {separator!r})"
+                return Detection(reason, 0.65, columns=columns.columns, settings={"label_separator": separator})
             found = find_labeled_columns(summary.columns, has_names=bool(summary.names))
             if found is not None:
                 settings = {} if len(found.labels) == 1 else _settings_of_columns(found.labels)
@@ -328,7 +332,11 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         return split_labels(row[-1], self.settings.label_separator)
 
     def target_of(self, row: Sequence[str]) -> str:
-        return row[-1] if self.is_multi_label else row[-1].strip()
+        """The label, or several as a prediction has them: in the order of the codec."""
+        if not self.is_multi_label:
+            return row[-1].strip()
+        own = self.labels_of(row)
+        return self._join_labels([label for label in self.label_codec.labels_with([row[-1]]) if label in own])
 
     def notes(self) -> list[str]:
         return [*super().notes(), self.label_codec.describe()]

@@ -214,7 +214,7 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
         finetune=tuned,
     )
     _check(resolved, task, data, hardware, is_set=is_set)
-    _report(resolved)
+    _report(resolved, task.token_unit)
     return resolved
 
 
@@ -337,7 +337,7 @@ def _why_not_float8(settings: ResolvedSettings, data: Prepared, hardware: Hardwa
     return None
 
 
-def _report(settings: ResolvedSettings) -> None:
+def _report(settings: ResolvedSettings, unit: str) -> None:
     train = settings.train
     if settings.is_probe_alone:  # there are no steps
         return
@@ -345,7 +345,7 @@ def _report(settings: ResolvedSettings) -> None:
     log_info(
         f"{train.optimizer}, learning rate {train.learning_rate:g} after "
         f"{'at most ' if train.minutes else ''}{format_count(train.warmup_steps, 'warmup step')}, "
-        f"{train.batch_tokens:,} tokens a batch" + (f" in windows of {window:,}" if window else "")
+        f"{train.batch_tokens:,} {unit} a batch" + (f" in windows of {window:,}" if window else "")
     )
 
 

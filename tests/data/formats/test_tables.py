@@ -217,6 +217,12 @@ def test_what_is_inferred_is_reported(tmp_path: Path, content: str, guess: str):
     assert open_table(write(tmp_path / "data", content)).inferred == [guess]
 
 
+def test_many_columns_that_have_the_names_of_their_roles_are_named_once(tmp_path: Path):
+    path = write(tmp_path / "data", "smiles,a,b,c\nCCO,1,2,3\nCO,4,5,6\n")
+    table = open_table(path, roles=("molecule", "a", "b", "c"), columns=("smiles", "a", "b", "c"))
+    assert table.inferred == ["read data as CSV with a header; molecule = smiles, a, b, c"]
+
+
 def test_what_is_given_is_not_inferred(tmp_path: Path):
     path = write(tmp_path / "pairs.tsv", "alt\tneu\n1\t2\n")
     named = open_table(path, columns=("neu", "alt"))

@@ -91,7 +91,7 @@ def test_identical_rows_are_counted_as_such_and_not_again():
     first, second = found.describe()
     assert first == "2 of the 3 validation rows are also training rows: scores on them are too optimistic"
     assert second.startswith(
-        "1 of the 1 test rows is a near-duplicate of training rows (80% or more of their 5-grams are shared)"
+        "1 of the 1 test rows is a near-duplicate of training rows (80 % or more of their 5-grams are shared)"
     )
     assert CAT not in second, "nobody is to read a test row before the test"
     (near,) = find_near_duplicates(train, {"valid": [(CAT + "!", "a")]}).describe()

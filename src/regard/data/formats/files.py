@@ -233,7 +233,9 @@ def _text_blocks(path: Path, encoding: str | None, *, max_line_bytes: int | None
     chunks = _byte_chunks(path)
     if not is_utf_8(encoding):
         chunks = to_utf_8(chunks, encoding, where=str(path))
-    for block in _byte_blocks(_with_line_feeds(chunks), max_line_bytes=max_line_bytes):
+    if max_line_bytes is not None:
+        chunks = _with_line_feeds(chunks)
+    for block in _byte_blocks(chunks, max_line_bytes=max_line_bytes):
         if block is None:
             limit = f"{(max_line_bytes or 0) / 2**20:,.4g} MiB"
             raise DataError(f"line {position.line:,} of {path} is longer than {limit}, and is not read")

@@ -53,6 +53,7 @@ _BY_ROWS = ("parquet", "xlsx", "rows")
 """Formats without lines, whose rows are counted."""
 _BINARY = ("parquet", "xlsx")
 _SAMPLE_ROWS = 100
+_MOST_REPEATED_NAMES = 3
 
 
 class TableRow(NamedTuple):
@@ -396,7 +397,12 @@ def _describe_inference(path: Path, layout: Layout, options: ReadOptions, picks:
 
 
 def _describe_columns(roles: Sequence[str], columns: Sequence[str]) -> str:
-    return ", ".join(f"{role} = {format_column(column)}" for role, column in zip(roles, columns, strict=True))
+    """The column of each role; of many roles, those of the column's name are named once."""
+    is_long = len(roles) > _MOST_REPEATED_NAMES
+    return ", ".join(
+        format_column(column) if is_long and role == column else f"{role} = {format_column(column)}"
+        for role, column in zip(roles, columns, strict=True)
+    )
 
 
 def _check_options(

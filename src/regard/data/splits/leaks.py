@@ -118,7 +118,7 @@ class Leaks:
                 example = next(each for each in self.examples if each.split == split)
                 shown = f"; for example {_shown(example.held_out)}, training has {_shown(example.training)}"
                 sentences.append(
-                    f"{found.num_near:,} of the {whole} {verb} of training {what} ({self.threshold:.0%} "
+                    f"{found.num_near:,} of the {whole} {verb} of training {what} ({100 * self.threshold:.0f} % "
                     f"or more of their {SHINGLE_LENGTH}-grams are shared): scores on them may be too optimistic"
                     # Test rows are not shown before the test.
                     + ("" if split == "test" else shown)

@@ -120,6 +120,7 @@ PERPLEXITY = Metric(
     counter=_perplexity,
     needs=("losses", "num_tokens"),
     higher_is_better=False,
+    digits=None,
     is_per_token=True,
 )
 PSEUDO_PERPLEXITY = Metric(
@@ -129,6 +130,7 @@ PSEUDO_PERPLEXITY = Metric(
     counter=_perplexity,
     needs=("losses", "num_tokens"),
     higher_is_better=False,
+    digits=None,
     is_per_token=True,
 )
 BITS_PER_BYTE = Metric(

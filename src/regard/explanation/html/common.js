@@ -129,11 +129,12 @@ function formatNumber(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-/* A function that writes a score: three decimals below 10, two from there on, and more where the interval is narrow. */
-function scoreFormatter({ value, interval }) {
-  const usual = Math.abs(value) < 10 ? 3 : 2;
+/* A function that writes a score with the decimals of its metric, or else with three below 10 and two from there on;
+   with more where these would hide the width of the interval. */
+function scoreFormatter({ value, interval, digits }) {
+  const usual = digits ?? (Math.abs(value) < 10 ? 3 : 2);
   const width = interval?.every(isNumber) ? interval[1] - interval[0] : 0;
-  const decimals = width > 0 ? Math.min(6, Math.max(usual, Math.ceil(-Math.log10(width)) + 1)) : usual;
+  const decimals = width > 0 ? Math.min(6, Math.max(usual, Math.ceil(-Math.log10(width)))) : usual;
   return (number) => (isNumber(number) ? number.toFixed(decimals) : "not finite");
 }
 

@@ -131,7 +131,7 @@ function smoothed(points) {
 const makeKey = (words, color) => make("span", {}, make("i", { style: `border-color: var(--${color})` }), words);
 
 /* The ring is around the weights that were kept. */
-function showLearning(section, { curves, kept_step: keptStep, score_label: scoreLabel }) {
+function showLearning(section, { curves, kept_step: keptStep, score_label: scoreLabel, score_digits: scoreDigits }) {
   const pointsOf = (name) => curves.filter((line) => isNumber(line[name])).map((line) => ({ x: line.step, y: line[name] }));
   const [training, validation, scores, rates] = ["loss", "valid_loss", "valid_score", "learning_rate"].map(pointsOf);
   const isNoisy = training.length > MANY_POINTS;
@@ -153,7 +153,7 @@ function showLearning(section, { curves, kept_step: keptStep, score_label: score
       height: 318, axis, name: "training loss and validation loss", isLogarithmic, startsAtZero: true, describe: (step) => describeStep(curves, step),
       lines: () => [
         { name: "raw", points: isNoisy ? training : [] },
-        { name: "loss", points: isNoisy ? smoothed(training) : training },
+        { name: "loss", points: isNoisy ? smoothed(training) : training, marks: training.length > 1 ? "none" : "all" },
         { name: "valid_loss", points: validation, marks: validation.length <= 40 ? "all" : "none", ringAt: keptStep ?? (validation.length ? lowestOf(validation).x : null) },
       ],
     });
@@ -165,14 +165,14 @@ function showLearning(section, { curves, kept_step: keptStep, score_label: score
   }
   if (scores.length) {
     const kept = scores.find(({ x }) => x === keptStep);
-    const words = `${scoreLabel} on validation rows${kept ? `, kept: ${formatNumber(kept.y)} at step ${formatNumber(kept.x)}` : ""}`;
+    const words = `${scoreLabel} on validation rows${kept ? `, kept: ${scoreFormatter({ value: kept.y, digits: scoreDigits })(kept.y)} at step ${formatNumber(kept.x)}` : ""}`;
     card.append(make("div", { class: "chart-legend", style: "margin: 18px 0 4px" }, makeKey(words, "second")));
     charts.push(new LineChart(card, {
       height: 150, numTicks: 3, axis, name: scoreLabel, hasAxis: false, describe: charts.length ? null : (step) => describeStep(curves, step),
       lines: () => [{ name: "valid_score", points: scores, marks: scores.length <= 40 ? "all" : "none", ringAt: keptStep }],
     }));
   }
-  if (rates.length) {
+  if (rates.length > 1) {
     card.append(make("div", { class: "chart-legend", style: "margin: 18px 0 4px" }, makeKey("learning rate", "muted")));
     charts.push(new LineChart(card, {
       height: 76, numTicks: 2, axis, name: "learning rate", startsAtZero: true, hasAxis: false, lines: () => [{ name: "learning_rate", points: rates }],

@@ -11,14 +11,17 @@ function makeSample({ source, image, target, prediction, right, kind }, tagKinds
   const field = (name, runs) => make("dd", { class: `text ${name}`, dir: "auto" },
     ...(isTags ? [makeTagged(source.split(/\s+/).filter(Boolean), runs[0][0].split(" "), tagKinds)] : makeRuns(runs)));
   return make("dl", { class: `sample${right === true ? " is-right" : ""}` },
-    ...(isTags ? [] : [make("dt", {}, names[0]), make("dd", { class: "text source", dir: "auto" }, ...(image ? [make("img", { src: image, alt: source, title: source })] : makeRuns([[source, true]])))]),
+    ...(isTags ? [] : [make("dt", {}, names[0]), make("dd", { class: "text source", dir: "auto" }, ...(image ? [make("img", { src: image, alt: source, title: source })] : makeRuns([[source.replaceAll("\t", "\n"), true]])))]),
     ...(isCompared || isContinuation ? [make("dt", {}, names[1]), field("target", missed)] : []),
     make("dt", {}, names[2]), field("prediction", added));
 }
 
 /* Runs of [text, whether it is in the other as well]; what is not is marked. */
 const makeRuns = (runs) => (runs.some(([run]) => run)
-  ? runs.map(([run, isSame]) => (isSame ? run : make("mark", {}, run))) : [make("span", { class: "nothing" }, "empty")]);
+  ? runs.map(([run, isSame]) => (isSame ? run : make("mark", {}, visible(run)))) : [make("span", { class: "nothing" }, "empty")]);
+
+/* White space that is marked, as its signs. */
+const visible = (run) => (run.trim() ? run : run.replaceAll(" ", "\u2423").replaceAll("\n", "\u23ce"));
 
 /* Tags of entities have a prefix that tells where one begins: B-PER, I-PER. The words of one entity are grouped. */
 function makeTagged(words, tags, kinds) {

@@ -20,7 +20,7 @@ const makePicture = ({ title, light, dark }) => make("figure", { class: "picture
 
 /* `left` are the columns of texts; where it is not given, those in which no cell begins like a number. */
 function makeTable({ name, columns, rows, note, left = null, bold = [] }) {
-  const isText = columns.map((_, i) => left?.includes(i) ?? rows.every((row) => !/^[\d.\u221e-]/.test(row[i])));
+  const isText = columns.map((_, i) => left?.includes(i) ?? rows.every((row) => !/^[\d.\u221e+-]/.test(row[i])));
   const cells = (tag, row) => row.map((cell, i) => make(tag, { class: isText[i] ? "text" : null }, cell));
   return make("div", { class: "numbers" },
     name ? make("h3", {}, name) : null,

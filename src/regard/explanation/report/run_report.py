@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ConfigError
-from regard.evaluation.registry import score_label
+from regard.evaluation.registry import find_metric, find_metric_of, score_label
 from regard.evaluation.tables import LABEL_HEADER
 from regard.explanation.pages import page_data, write_page
 from regard.explanation.report.formatting import label_of
@@ -61,6 +61,8 @@ class Report:
 
 def write_report(path: str | os.PathLike[str], report: Report) -> None:
     """Writes the report as one HTML file."""
+    selected_by = next((line["valid_metric"] for line in report.curves if "valid_metric" in line), None)
+    metric = None if selected_by is None else find_metric(selected_by)
     data = {
         "title": report.title,
         "summary": list(report.summary.items()),
@@ -70,7 +72,8 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "labels": [{"columns": LABEL_HEADER, "rows": report.labels}] if report.labels else [],
         "curves": _merged(report.curves),
         "kept_step": report.kept_step,
-        "score_label": next((label_of(line["valid_metric"]) for line in report.curves if "valid_metric" in line), None),
+        "score_label": None if metric is None else label_of(metric.name),
+        "score_digits": None if metric is None else metric.digits,
         "settings": report.settings,
         "samples": list(report.samples),
         "certificate": None if report.certificate is None else report.certificate.to_json(),
@@ -122,8 +125,16 @@ def _scores(report: Report) -> list[dict[str, Any]]:
             raise ConfigError(f"a score must have a value, got {name!r} with {', '.join(score) or 'nothing'}")
         rows = "" if report.num_rows is None else f" ({report.num_rows:,} rows)"
         label = label_of(name) if number else f"{report.evaluated_on} {score_label(name)}{rows}"
-        found.append({"name": name, "label": label, **score})
+        found.append({"name": name, "label": label, "digits": _digits(name, score["value"]), **score})
     return found
+
+
+def _digits(name: str, value: float) -> int | None:
+    """The decimals of a score of a metric; None for other values."""
+    try:
+        return find_metric_of(name).digits_for(value)
+    except ConfigError:
+        return None
 
 
 def _merged(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

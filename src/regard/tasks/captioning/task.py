@@ -131,6 +131,7 @@ class Captioning(ImageTask[CaptioningSettings]):
 
     name = "captioning"
     description = "captioning"
+    output_description = "the caption of an image"
     other_names = ("caption", "captions", "image-captioning", "image-to-text", "image2text")
     Settings = CaptioningSettings
     roles = CAPTION_ROLES

@@ -97,6 +97,7 @@ class Control(Task[ControlSettings]):
     metrics = ("action_accuracy", "episode_accuracy", "action_mse", "action_loss")
     input_kind = "trajectories"
     next_command = "rollout {run} --env NAME"
+    output_description = "the mean return of the policy in an environment"
     default_preset = "decision-transformer"
     has_targets = False
     unit = "episode"

@@ -152,7 +152,8 @@ class EventPrediction(Task[EventPredictionSettings]):
     codec_types: Mapping[str, type[Codec]] = {"events": EventCodec}
     metrics = ("event_log_likelihood", "next_event_accuracy", "integrated_brier_score", "risk_auroc")
     input_kind = "events"
-    next_command = "predict {run} FILE --out FILE"
+    next_command = "predict {run} --file FILE --out predictions.csv"
+    output_description = "the next event of each subject, its time and risks"
     default_preset = "transformer-events"
     has_targets = False
     unit = "subject"
@@ -258,7 +259,7 @@ class EventPrediction(Task[EventPredictionSettings]):
     def notes(self) -> list[str]:
         codec = self.codec
         common = list(zip(codec.events, codec.counts, strict=True))[:_MOST_NAMED]
-        shares = [f"{event} {count / sum(codec.counts):.0%}" for event, count in common]
+        shares = [f"{event} {100 * count / sum(codec.counts):.0f} %" for event, count in common]
         more = ", ..." if len(codec.events) > _MOST_NAMED else ""
         return [
             f"{format_count(len(codec.events), 'kind')} of events: {', '.join(shares)}{more}; "

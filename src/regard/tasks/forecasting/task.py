@@ -155,8 +155,10 @@ class Forecasting(Task[ForecastingSettings]):
     metrics = ("mse", "mae", "mase", "weighted_quantile_loss", "coverage")
     input_kind = "series"
     next_command = "forecast {run} FILE"
+    output_description = "the next steps of each series, with intervals"
     default_preset = "patchtst"
     has_targets = False
+    has_rows = False
     unit = "step"
     token_unit = "values"
     attention_kind = None

@@ -56,6 +56,7 @@ class NodeClassification(GraphTask[NodeClassificationSettings]):
 
     name = "node-classification"
     description = "node classification"
+    output_description = "the predicted label of each node"
     Settings = NodeClassificationSettings
     roles = ("graph", "labels")
     target_role = "labels"

@@ -62,6 +62,7 @@ class GraphProperties(PropertyTask[GraphPropertiesSettings], GraphTask[GraphProp
 
     name = "graph-properties"
     description = "properties of graphs"
+    output_description = "the predicted properties"
     other_names = ("multi-task", "graph-multitask")
     Settings = GraphPropertiesSettings
     roles = ("graph", "properties")

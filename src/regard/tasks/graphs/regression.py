@@ -46,6 +46,7 @@ class GraphRegression(GraphTask[GraphRegressionSettings]):
 
     name = "graph-regression"
     description = "graph regression"
+    output_description = "the predicted number"
     other_names = ("molecule-regression", "property-prediction")
     Settings = GraphRegressionSettings
     roles = ("graph", "number")

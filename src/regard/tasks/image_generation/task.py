@@ -129,6 +129,7 @@ class ImageGeneration(ImageTask[ImageGenerationSettings]):
     architecture = "decoder"
     input_kind = "pixel-sequence"
     next_command = "generate {run} --out grid.png"
+    output_description = "new images"
     default_preset = "pixel-gpt"
     has_targets = False
     has_labels = True

@@ -113,6 +113,8 @@ class MaskedLanguageModeling(RunningTextTask[MaskedLanguageModelingSettings]):
 
     name = "masked-language-modeling"
     description = "masked language modeling"
+    next_command = "predict {run} 'a text with [MASK]'"
+    output_description = "the most probable token at [MASK]"
     other_names = ("mlm", "masked-lm", "fill-mask", "masked")
     Settings = MaskedLanguageModelingSettings
     codec_types: Mapping[str, type[Codec]] = {"text": TextCodec}

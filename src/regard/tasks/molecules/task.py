@@ -112,6 +112,7 @@ class MoleculeProperties(PropertyTask[MoleculeSettings], TextTask[MoleculeSettin
 
     name = "molecule-properties"
     description = "properties of molecules"
+    output_description = "the predicted properties"
     other_names = ("molecules", "molecule", "smiles", "qsar", "chemistry")
     Settings = MoleculeSettings
     roles = ("molecule", "properties")
