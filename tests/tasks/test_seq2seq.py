@@ -24,6 +24,15 @@ def test_sources_end_and_targets_are_shifted_by_one():
     assert (batch.num_targets, batch.num_tokens) == (5, 11)
 
 
+def test_each_of_two_tokenizers_is_fitted_on_its_own_side():
+    rows = [(source.upper(), " ".join(target)) for source, target in ROWS]
+    made = tiny("seq2seq", rows, tokenizer="characters", target_tokenizer="words")
+    sources, targets = ([row[side] for row in rows] for side in (0, 1))
+    reader, writer = made.task.tokenizer, made.task.target_tokenizer
+    assert reader.count_unknown(reader.encode(sources)) == writer.count_unknown(writer.encode(targets)) == 0
+    assert reader.count_unknown(reader.encode(["abc"])) == writer.count_unknown(writer.encode(["A B C"])) == 3
+
+
 def test_a_padded_batch_has_the_same_gradients():
     made = tiny("seq2seq", ROWS, tokenizer="characters")
     (batch,) = made.task.row_batches([("abc", "0h"), ("d", "1")])

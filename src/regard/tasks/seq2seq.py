@@ -196,10 +196,9 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
         kind = self.settings.target_tokenizer
         if kind is None:
             return {"text": fit_tokenizer((text for row in data.sample() for text in row), self.settings, data)}
-        sources, targets = ((row[side] for row in data.sample()) for side in (0, 1))
         return {
-            "source": fit_tokenizer(sources, self.settings, data),
-            "target": fit_tokenizer(targets, self.settings, data, kind=kind),
+            "source": fit_tokenizer((row[0] for row in data.sample()), self.settings, data),
+            "target": fit_tokenizer((row[1] for row in data.sample()), self.settings, data, kind=kind),
         }
 
     def notes(self) -> list[str]:
