@@ -14,6 +14,7 @@ SENTENCES = [" ".join(RNG.choices(NOUNS, k=12)) for _ in range(300)]
 PAIRS = [(text, text.upper()) for text in SENTENCES]
 SPELLED = [(" ".join(RNG.choices(NOUNS, k=2)), RNG.choice(NOUNS)) for _ in range(300)]
 SOUNDS = [(noun, " ".join(noun.upper())) for noun in NOUNS[:300]]
+UNSPACED = [("".join(text.split()), text) for text in SENTENCES]
 LABELED = [(text, RNG.choice(["up", "down"])) for text in SENTENCES]
 LONG = [(" ".join(SENTENCES[number : number + 10]), label) for number, (_, label) in enumerate(LABELED[:200])]
 TAGGED = [(text.split(), ["N"] * 6 + ["V"] * 6) for text in SENTENCES]
@@ -29,11 +30,12 @@ def chosen(rows: Any, **settings: Any) -> dict[str, Any]:
         (PAIRS, {"tokenizer": "bpe"}, None),
         (SPELLED, {"tokenizer": "characters"}, None),
         (SOUNDS, {"tokenizer": "characters", "target_tokenizer": "words"}, None),
+        (UNSPACED, {"tokenizer": "unigram", "target_tokenizer": None}, None),
         (LABELED, {"tokenizer": "wordpunct", "lowercase": True}, "lstm"),
         (LONG, {"tokenizer": "wordpunct", "lowercase": True, "max_length": 4096}, "bag"),
         (TAGGED, {"tokenizer": "words", "lowercase": True}, "lstm"),
     ],
-    ids=["sentences", "spelled", "sounds", "labels", "long texts", "tags"],
+    ids=["sentences", "spelled", "sounds", "without spaces", "labels", "long texts", "tags"],
 )
 def test_a_task_chooses_for_the_data(rows: Any, task: dict[str, Any], preset: str | None):
     found = chosen(rows)

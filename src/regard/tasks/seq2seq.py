@@ -173,6 +173,9 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
         (source, why), (target, target_why) = map(choose_tokenizer, sides)
         if target == "characters" and source != target and sides[0].mean_characters <= _SPELLED_CHARACTERS:
             source, why = "characters", "short texts, and targets that are spelled"
+        if {source, target} == {"bpe", "unigram"}:
+            (source, why) = (source, why) if source == "unigram" else (target, target_why)
+            target = source
         size = self.vocabulary("bpe" if "bpe" in (source, target) else source, context)
         preset, reasons, is_spelled = None, {}, not {"bpe", "unigram"} & {source, target}
         if source == target == "characters":

@@ -9,8 +9,8 @@ from regard.text.tokenizer import TokenizerKind, train_tokenizer
 
 _CLOSED_WORDS, _CLOSED_UNSEEN = 1_000, 0.001
 """A closed set of symbols has at most so many words, and words that the first half of the sample lacks are rarer."""
-_ONE_WORD, _SHORT_CHARACTERS = 1.5, 40
-"""Texts with fewer words on average, and fewer characters, are single words rather than sentences."""
+_ONE_WORD, _SHORT_CHARACTERS = 1.5, 20
+"""Texts with fewer words on average are single words where they have fewer characters, and else lack their spaces."""
 _UNSPACED_SHARE, _UNSPACED_CHARACTERS = 0.3, 60
 _LEAST_TEXTS = 20
 """Fewer texts have no statistics to go by."""
@@ -83,6 +83,8 @@ def choose_tokenizer(statistics: TextStatistics) -> tuple[TokenizerKind, str]:
         ('characters', 'single words')
         >>> choose_tokenizer(TextStatistics.of(["jump twice and walk", "walk and jump"] * 10))
         ('words', 'a closed set of 4 words')
+        >>> choose_tokenizer(TextStatistics.of(["thewordsofthissentence", "andthoseofanotherone"] * 10))
+        ('unigram', 'long texts without spaces between words')
     """
     if statistics.sequences is not None:
         return statistics.sequences, describe_kind(statistics.sequences)
@@ -94,6 +96,8 @@ def choose_tokenizer(statistics: TextStatistics) -> tuple[TokenizerKind, str]:
         if statistics.mean_characters <= _UNSPACED_CHARACTERS:
             return "characters", "short texts without spaces between words"
         return "unigram", "texts without spaces between words"
+    if statistics.mean_words <= _ONE_WORD:
+        return "unigram", "long texts without spaces between words"
     return "bpe", "texts of several words"
 
 
