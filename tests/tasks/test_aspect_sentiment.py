@@ -185,3 +185,24 @@ def test_an_aspect_is_for_aspect_sentiment_only(tmp_path):
         run.predict("good soup", aspect="food")
     with pytest.raises(ConfigError, match=r"task\.query"):
         tiny("text-classification", rows, query="text")
+
+
+def test_a_linear_model_of_ngrams_is_solved_and_added_to_the_network(tmp_path):
+    """One step teaches the network nothing: what is right beyond chance is the linear model's."""
+    rows = [(f"{word} {thing}", aspect, label) for aspect, thing in THINGS.items() for label, words in
+            (("positive", PRAISE), ("negative", BLAME)) for word in words] * 6  # fmt: skip
+    run = trained(rows, tmp_path / "run")
+    model = run.model.eval()
+    assert run.settings.task.ngrams == 2
+    assert model.ngrams.is_solved
+    (batch,) = run.task.row_batches(rows[:7])
+    texts = batch.texts
+    inputs = (texts.source, texts.lengths, texts.segments, batch.aspects)
+    network, own = model.parts(*inputs)
+    torch.testing.assert_close(model(*inputs), model.ngrams.scales[0] * network + model.ngrams.scales[1] * own)
+    assert (own.argmax(dim=1) == texts.targets).all()
+    assert model.train().parts(*inputs)[1] is None
+    assert [each.output for each in run.predict_full(["superb soup\tfood", "rude waiter\tservice"])] == [
+        "positive", "negative",
+    ]  # fmt: skip
+    assert trained(rows, tmp_path / "without", ngrams=0).model.ngrams is None

@@ -48,6 +48,7 @@ from regard.errors import ConfigError, DataError
 from regard.evaluation.examples import Examples
 from regard.models.family import ModelConfig, make_lookup
 from regard.models.heads import HeadConfig, PredictionHead, build_body, default_pooling
+from regard.models.linear_ngrams import LinearNgrams
 from regard.nn.similarity import DotProduct
 from regard.settings import read_toml
 from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
@@ -67,15 +68,21 @@ from regard.tasks.text import (
     segments_of,
 )
 from regard.tasks.text_classification import (
+    BlendedParts,
     balanced_weights,
+    blend_ngrams,
+    choose_words,
     class_examples,
     class_targets,
     classification_loss,
     confusion_table,
     count_targets,
+    default_ngrams,
     label_losses,
     most_probable,
+    solve_ngrams,
 )
+from regard.text.statistics import TextStatistics
 
 _ROLES = ("text", "aspect", "label")
 Query = Literal["learned", "text", "both"]
@@ -107,6 +114,9 @@ class AspectSentimentSettings(TextSettings):
     where a model is fine-tuned or aspects are terms of the texts."""
     projections: bool = True
     """Whether keys and values are learned projections of the hidden states."""
+    ngrams: int = Field(ge=0, le=5)
+    """Up to this length, n-grams of tokens are the features of a linear model beside the network, as in text
+    classification; 0 for none. Unset: 2, or 5 where tokens are characters or bytes; 0 for fine-tuning."""
     ignored_labels: list[str] = Field(default_factory=lambda: ["conflict"])
     """Rows with these labels are left out; SemEval labels mixed opinions `conflict`."""
     balance: bool = False
@@ -239,14 +249,18 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
         return text, aspect.strip()
 
     def choose(self, context: ChoiceContext) -> Choices:
-        chosen = super().choose(context)
-        reason = "lstm: it learns labels of short texts fastest"
-        return replace(chosen, preset="lstm", reasons={"model": reason, **chosen.reasons})
+        reasons = {"model": "lstm: it learns labels of short texts fastest"}
+        if self.settings.tokenizer is not None:
+            return Choices(preset="lstm", reasons=reasons)
+        statistics = TextStatistics.of([text for row in context.rows for text in self.texts_of(row)])
+        values, why = choose_words(self, statistics, context)
+        return Choices(values, "lstm", {**reasons, "tokenizer": why})
 
     def defaults(self, context: DefaultsContext) -> Defaults:
         is_open = context.is_finetuned or any("aspect terms" in note for note in context.data.notes)
         train = super().defaults(context).train
-        task, head = {"query": "text" if is_open else "both"}, {"pooling": default_pooling(context.model)}
+        task: dict[str, Any] = {"query": "text" if is_open else "both", "ngrams": default_ngrams(self, context)}
+        head = {"pooling": default_pooling(context.model)}
         if context.is_finetuned:
             return replace(regularized_tuning(context) or Defaults(), train=train, task=task, head=head)
         if self.settings.embeddings is None or context.num_rows >= _FEW_ROWS:
@@ -286,7 +300,20 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
             num_aspects=len(self.aspect_codec),
             query=self.settings.query,
             has_projections=self.settings.projections,
+            ngrams=self.settings.ngrams,
         )
+
+    def solve(self, model: "AspectClassifier", data: Prepared, *, seconds: float | None = None) -> bool:
+        ids, _ = data.train.column(1)  # the label and the aspect of each row
+        return solve_ngrams(self, model.ngrams, data, ids.reshape(-1, 2)[:, 0].astype(np.int64), "classes", seconds)
+
+    @torch.no_grad()
+    def blend(self, model: "AspectClassifier", batches: Iterator[AspectBatch], device: torch.device) -> None:
+        def parts(batch: AspectBatch) -> BlendedParts:
+            texts = batch.texts
+            return (*model.parts(texts.source, texts.lengths, texts.segments, batch.aspects), texts.targets)
+
+        blend_ngrams(model.ngrams, (parts(to_device(batch, device)) for batch in batches), "classes")
 
     def collate(self, columns: Sequence[list[NDArray[np.int64]]], *, is_training: bool = False) -> AspectBatch:
         texts, known = columns
@@ -400,9 +427,11 @@ class AspectClassifier(nn.Module):
         num_aspects: int,
         query: Query,
         has_projections: bool,
+        ngrams: int = 0,
     ) -> None:
         super().__init__()
         self.query: Query = query
+        self.ngrams = LinearNgrams(ngrams, vocab_size, num_outputs) if ngrams else None
         self.body = build_body(config, vocab_size)
         self.pooling = AspectAttention(config, num_aspects, query=query, has_projections=has_projections)
         self.head = PredictionHead(
@@ -417,6 +446,27 @@ class AspectClassifier(nn.Module):
         aspects: Int[Tensor, " batch"],
     ) -> Float[Tensor, "batch outputs"]:
         """`segments` are 0 for a text and its end, and 1 for the aspect after it."""
+        network, own = self.parts(source, lengths, segments, aspects)
+        return network if own is None or self.ngrams is None else self.ngrams.blend(network, own)
+
+    def parts(
+        self,
+        source: Int[Tensor, "batch time"],
+        lengths: Int[Tensor, " batch"] | None,
+        segments: Int[Tensor, "batch time"],
+        aspects: Int[Tensor, " batch"],
+    ) -> tuple[Float[Tensor, "batch outputs"], Float[Tensor, "batch outputs"] | None]:
+        """The logits of the network and those of the n-grams, which a model in training mode does not have."""
+        own = None if self.ngrams is None or self.training else self.ngrams(source, lengths)
+        return self._network(source, lengths, segments, aspects), own
+
+    def _network(
+        self,
+        source: Int[Tensor, "batch time"],
+        lengths: Int[Tensor, " batch"] | None,
+        segments: Int[Tensor, "batch time"],
+        aspects: Int[Tensor, " batch"],
+    ) -> Float[Tensor, "batch outputs"]:
         time = torch.arange(source.size(1), device=source.device)
         if lengths is None:
             lengths = torch.full_like(source[:, 0], source.size(1))

@@ -9,7 +9,7 @@ Dimensions: `batch` texts, `labels` classes.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -36,7 +36,7 @@ from regard.evaluation.examples import Examples
 from regard.evaluation.metrics.classes import confusion
 from regard.models.family import ModelConfig
 from regard.models.heads import HeadConfig, SequenceClassifier, default_pooling
-from regard.models.linear_ngrams import Outputs, TokenRows
+from regard.models.linear_ngrams import LinearNgrams, Outputs, TokenRows
 from regard.nn.losses import IGNORED, contrastive_losses
 from regard.tasks.capabilities import LabeledVectors
 from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
@@ -88,6 +88,10 @@ _TUNED_RDROP, _TUNED_LAYER_DECAY = 4.0, 0.85
 
 
 _TEXT_ROLES = ("text", "other")
+
+
+BlendedParts = tuple[Tensor, Tensor | None, Tensor]
+"""The outputs of a network and of the linear model beside it for the rows of a batch, and their targets."""
 
 
 class LabeledTextSettings(TextSettings):
@@ -159,39 +163,23 @@ class LabeledTextTask(TextTask[LabeledTextSettingsT]):
         values: dict[str, Any] = {"max_length": _LONG_TOKENS} if is_long else {}
         if self.settings.tokenizer is not None:
             return Choices(values, preset, reasons)
-        kind, why = choose_tokenizer(statistics)
-        values |= {"tokenizer": kind, **self.vocabulary(kind, context)}
-        if kind in ("bpe", "words"):
-            size = max(FEWEST_TOKENS, min(MOST_TOKENS, context.num_characters // _CHARACTERS_PER_WORD))
-            kind, why = "wordpunct, lower-cased", "most depends on single words and phrases"
-            values |= {"tokenizer": "wordpunct", "lowercase": True, "vocab_size": size}
-        return Choices(values, preset, {**reasons, "tokenizer": f"{kind}: {why}"})
+        words, why = choose_words(self, statistics, context)
+        return Choices({**values, **words}, preset, {**reasons, "tokenizer": why})
 
     def defaults(self, context: DefaultsContext) -> Defaults:
-        longest = _CHARACTER_NGRAMS if self.settings.tokenizer in ("characters", "bytes") else _WORD_NGRAMS
-        values = {"ngrams": 0 if context.is_finetuned else longest}
+        values = {"ngrams": default_ngrams(self, context)}
         train = {**super().defaults(context).train, **small_batches(context)}
         return Defaults(train, values, {"pooling": default_pooling(context.model)})
 
     def solve(self, model: SequenceClassifier, data: Prepared, *, seconds: float | None = None) -> bool:
-        if model.ngrams is None:
-            return False
-        rows = TokenRows(*data.train.column(0))
-        spellings = spellings_of(self.tokenizer, are_words=self.settings.tokenizer in ("words", "wordpunct"))
-        return model.ngrams.solve(rows, self.stored_targets(data), spellings, self.outputs_are, seconds=seconds)
+        return solve_ngrams(self, model.ngrams, data, self.stored_targets(data), self.outputs_are, seconds)
 
     @torch.no_grad()
     def blend(self, model: SequenceClassifier, batches: Iterator[TextBatch], device: torch.device) -> None:
-        if model.ngrams is None or not model.ngrams.is_solved:
-            return
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
-        for batch in batches:
-            batch = to_device(batch, device)
-            network, own = model.parts(batch.source, batch.lengths, batch.segments)
-            assert own is not None, "a model in evaluation mode has both"
-            found.append((network.float(), own.float(), batch.targets))
-        network, own, targets = (torch.cat(part) for part in zip(*found, strict=True))
-        model.ngrams.fit_scales(network, own, targets, self.outputs_are)
+        def parts(batch: TextBatch) -> BlendedParts:
+            return (*model.parts(batch.source, batch.lengths, batch.segments), batch.targets)
+
+        blend_ngrams(model.ngrams, (parts(to_device(batch, device)) for batch in batches), self.outputs_are)
 
     def stored_targets(self, data: Prepared) -> NDArray[Any]:
         """The targets of all training rows: class indices, rows of zeros and ones, or numbers."""
@@ -459,6 +447,52 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
     @classmethod
     def imported_codecs(cls, imported: ImportedCodecs) -> dict[str, Codec]:
         return {**super().imported_codecs(imported), "label": LabelCodec(dict.fromkeys(imported.labels, 0))}
+
+
+def choose_words(task: TextTask[Any], statistics: TextStatistics, context: ChoiceContext) -> tuple[dict[str, Any], str]:
+    """The tokenizer of texts whose labels depend on words, and the reason: words and punctuation marks, lower-cased."""
+    kind, why = choose_tokenizer(statistics)
+    is_of_words = kind in ("bpe", "words") or (kind == "unigram" and not statistics.is_unspaced)
+    if not is_of_words:
+        return {"tokenizer": kind, **task.vocabulary(kind, context)}, f"{kind}: {why}"
+    size = max(FEWEST_TOKENS, min(MOST_TOKENS, context.num_characters // _CHARACTERS_PER_WORD))
+    values = {"tokenizer": "wordpunct", "lowercase": True, "vocab_size": size}
+    return values, "wordpunct, lower-cased: most depends on single words and phrases"
+
+
+def default_ngrams(task: TextTask[Any], context: DefaultsContext) -> int:
+    """The length of the n-grams beside a network that is trained from scratch."""
+    if context.is_finetuned:
+        return 0
+    return _CHARACTER_NGRAMS if task.settings.tokenizer in ("characters", "bytes") else _WORD_NGRAMS
+
+
+def solve_ngrams(
+    task: TextTask[Any],
+    ngrams: LinearNgrams | None,
+    data: Prepared,
+    targets: NDArray[Any],
+    outputs: Outputs,
+    seconds: float | None,
+) -> bool:
+    """Solve the linear model beside a network for the training rows; False where there is none."""
+    if ngrams is None:
+        return False
+    rows = TokenRows(*data.train.column(0))
+    spellings = spellings_of(task.tokenizer, are_words=task.settings.tokenizer in ("words", "wordpunct"))
+    return ngrams.solve(rows, targets, spellings, outputs, seconds=seconds)
+
+
+def blend_ngrams(ngrams: LinearNgrams | None, parts: Iterable[BlendedParts], outputs: Outputs) -> None:
+    """Fit the scales of a network and of the linear model beside it on the validation rows."""
+    if ngrams is None or not ngrams.is_solved:
+        return
+    found = []
+    for network, own, targets in parts:
+        assert own is not None, "a model in evaluation mode has both"
+        found.append((network.float(), own.float(), targets))
+    network, own, targets = (torch.cat(part) for part in zip(*found, strict=True))
+    ngrams.fit_scales(network, own, targets, outputs)
 
 
 def spellings_of(tokenizer: Tokenizer, *, are_words: bool) -> list[str]:
