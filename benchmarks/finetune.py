@@ -24,6 +24,7 @@ The data is read from the shared folder beside this project; a row whose data is
 import json
 import logging
 import lzma
+import math
 import random
 import statistics
 import subprocess
@@ -254,6 +255,13 @@ def summary(found: list[Found]) -> dict[str, tuple[float, float]]:
     return result
 
 
+def describe(name: str, mean: float, half: float) -> str:
+    """A mean over seeds, with half the width of its interval where there are several."""
+    if name == "seconds":
+        return f"{mean:.0f} s"
+    return f"{name} {mean:.4g}" + ("" if math.isnan(half) else f" ± {half:.2g}")
+
+
 TINY_SHAPE = {"num_layers": 1, "model_dim": 16, "dropout": 0.0}
 TINY: Settings = {"steps": 2, "minutes": None, "epochs": None, "settings": {"train": {"batch_tokens": 400}}}
 
@@ -310,11 +318,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             means = summary(found)
             results.append({"row": name, "seeds": found, "means": {key: mean for key, (mean, _) in means.items()}})
             if not options.json:
-                told = ", ".join(
-                    f"{key} {mean:.4g} ± {half:.2g}" if key != "seconds" else f"{mean:.0f} s"
-                    for key, (mean, half) in means.items()
-                )
-                print(f"{name:16} {len(found)} seeds: {told}", flush=True)
+                described = ", ".join(describe(key, *both) for key, both in means.items())
+                print(f"{name:16} {len(found)} seed{'s' if len(found) > 1 else ''}: {described}", flush=True)
     print_results(options, results)
 
 
