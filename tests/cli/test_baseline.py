@@ -35,7 +35,7 @@ def test_a_model_of_one_step_is_worse_and_that_comes_first(
     lines = answer.err.splitlines()
     trained = next(number for number, line in enumerate(lines) if line.startswith("trained 1 step"))
     assert lines[trained + 1].startswith("warning: the model is significantly worse than the baseline, TF-IDF + logist")
-    assert "most likely to help: training for more than 1 step (--steps), fine-tuning of a pretr" in lines[trained + 1]
+    assert "most likely to help: training for more than 1 step, fine-tuning of a pretr" in lines[trained + 1]
     assert lines[trained + 2].startswith("warning: the model has not learned the task")
     assert lines[trained + 3].startswith("validation accuracy")
     found = json.loads(answer.out.splitlines()[-1])

@@ -167,13 +167,9 @@ def advise(
     if is_perfect:
         return tuple(found)
     if used >= _BUDGET_USED:
-        budgets = [("minute", "--minutes", train.minutes), ("step", "--steps", train.max_steps),
-                   ("epoch", "train.max_epochs", train.max_epochs)]  # fmt: skip
-        found += [
-            f"training for more than {value:,g} {unit}{'' if value == 1 else 's'} ({name})"
-            for unit, name, value in budgets
-            if value is not None
-        ][:1]
+        budgets = (("minute", train.minutes), ("step", train.max_steps), ("epoch", train.max_epochs))
+        given = [f"{value:,g} {unit}{'' if value == 1 else 's'}" for unit, value in budgets if value is not None]
+        found += [f"training for more than {budget}" for budget in given[:1]]
     if tuned is not None and tuned.method != "all":
         found.append(f"fine-tuning of all weights, finetune.method is {tuned.method}")
     if tuned is None and task.input_kind in ("tokens", "pixels"):

@@ -888,8 +888,8 @@ class Run:
             verb = "is" if left_out == 1 else "are"
             log_warning(
                 f"{left_out:,} of {len(rows):,} rows {verb} of the sealed test set, and {verb} left out: the "
-                f"scores are on {len(kept):,} rows. --all-rows (all_rows=True) scores all, and records in the ledger "
-                "that the test set was opened"
+                f"scores are on {len(kept):,} rows. The option to score all rows records in the ledger that the test "
+                "set was opened"
             )
         return kept
 
