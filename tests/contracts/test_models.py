@@ -376,7 +376,8 @@ def test_each_family_states_its_limits_and_preferences():
     assert [c.can_use_cuda_graphs for c in (pre_norm, language, ConvolutionalConfig())] == [True, False, True]
     assert [c.can_carry_state for c in (pre_norm, language, RecurrentConfig())] == [False, True, False]
     assert [c.can_isolate_documents for c in (pre_norm, language, VisionTransformerConfig())] == [True, False, False]
-    assert [c.gains_from_bf16_on_cpu for c in (pre_norm, language)] == [True, False]
+    gru = RecurrentConfig(cell="gru")
+    assert [c.gains_from_bf16_on_cpu for c in (pre_norm, language, gru)] == [True, True, False]
     assert [c.input_kind for c in (pre_norm, VisionTransformerConfig())] == ["tokens", "pixels"]
 
 

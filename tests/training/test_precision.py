@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from regard.errors import ConfigError, DeviceError
+from regard.nn.precision import cpu_has_bfloat16
 from regard.training.precision import choose_hardware, find_device, threads
 
 
@@ -40,6 +41,15 @@ def test_the_error_names_the_devices_of_the_machine(monkeypatch):
         find_device("cuda:2")
 
 
+def test_in_float64_nothing_is_cast():
+    """As in a check of accumulated batches, whose model may be one that is trained in bfloat16."""
+    assert torch.get_default_dtype() == torch.float64
+    assert choose_hardware("cpu", "auto", 1024).precision == "float32"
+    with choose_hardware("cpu", "bfloat16", 22).autocast():
+        assert (torch.ones(3, 5) @ torch.ones(5, 2)).dtype == torch.float64
+
+
+@pytest.mark.usefixtures("single_precision")
 def test_a_precision_that_is_set_is_used_and_a_choice_has_a_reason():
     hardware = choose_hardware("cpu", "bfloat16", 22)
     assert hardware.precision == "bfloat16"
@@ -47,6 +57,7 @@ def test_a_precision_that_is_set_is_used_and_a_choice_has_a_reason():
         assert (torch.ones(3, 5, dtype=torch.float32) @ torch.ones(5, 2, dtype=torch.float32)).dtype == torch.bfloat16
     assert choose_hardware("cpu", "auto", 22).precision == "float32"
     assert "float32" in str(choose_hardware("cpu", "auto", 22))
+    assert choose_hardware("cpu", "auto", 64).precision == ("bfloat16" if cpu_has_bfloat16() else "float32")
 
 
 def test_the_number_of_threads_is_restored():

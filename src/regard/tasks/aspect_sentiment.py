@@ -71,7 +71,7 @@ from regard.tasks.text_classification import (
     BlendedParts,
     balanced_weights,
     blend_ngrams,
-    choose_words,
+    choose_label_words,
     class_examples,
     class_targets,
     classification_loss,
@@ -253,7 +253,7 @@ class AspectSentiment(TextTask[AspectSentimentSettings]):
         if self.settings.tokenizer is not None:
             return Choices(preset="lstm", reasons=reasons)
         statistics = TextStatistics.of([text for row in context.rows for text in self.texts_of(row)])
-        values, why = choose_words(self, statistics, context)
+        values, why = choose_label_words(self, statistics, context)
         return Choices(values, "lstm", {**reasons, "tokenizer": why})
 
     def defaults(self, context: DefaultsContext) -> Defaults:

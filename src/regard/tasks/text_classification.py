@@ -163,7 +163,7 @@ class LabeledTextTask(TextTask[LabeledTextSettingsT]):
         values: dict[str, Any] = {"max_length": _LONG_TOKENS} if is_long else {}
         if self.settings.tokenizer is not None:
             return Choices(values, preset, reasons)
-        words, why = choose_words(self, statistics, context)
+        words, why = choose_label_words(self, statistics, context)
         return Choices({**values, **words}, preset, {**reasons, "tokenizer": why})
 
     def defaults(self, context: DefaultsContext) -> Defaults:
@@ -449,7 +449,9 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
         return {**super().imported_codecs(imported), "label": LabelCodec(dict.fromkeys(imported.labels, 0))}
 
 
-def choose_words(task: TextTask[Any], statistics: TextStatistics, context: ChoiceContext) -> tuple[dict[str, Any], str]:
+def choose_label_words(
+    task: TextTask[Any], statistics: TextStatistics, context: ChoiceContext
+) -> tuple[dict[str, Any], str]:
     """The tokenizer of texts whose labels depend on words, and the reason: words and punctuation marks, lower-cased."""
     kind, why = choose_tokenizer(statistics)
     is_of_words = kind in ("bpe", "words") or (kind == "unigram" and not statistics.is_unspaced)

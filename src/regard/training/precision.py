@@ -57,8 +57,11 @@ class Hardware:
     reason: str
 
     def autocast(self) -> AbstractContextManager:
-        """Run matrix products in the chosen precision; weights and sums stay in float32."""
-        if self.precision == "float32":
+        """Run matrix products in the chosen precision; weights and sums stay in float32.
+
+        Where float64 is PyTorch's default dtype, everything is in float64, which autocast does not cast.
+        """
+        if self.precision == "float32" or torch.get_default_dtype() == torch.float64:
             return nullcontext()
         # Without the cache of cast weights, each of which is used once: a CUDA graph must not refer to it.
         return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=False)
@@ -84,7 +87,6 @@ def choose_hardware(device: str, precision: PrecisionName, model_dim: int) -> Ha
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return Hardware(chosen, "bfloat16", "supported by the GPU")
         return Hardware(chosen, "float32", "bfloat16 is not supported by the GPU")
-    # Autocast does not cast float64.
     if model_dim >= _WIDE and cpu_has_bfloat16() and torch.get_default_dtype() == torch.float32:
         return Hardware(chosen, "bfloat16", f"supported by the CPU, and model_dim is at least {_WIDE}")
     return Hardware(chosen, "float32", "faster than bfloat16 on this CPU for this width")
