@@ -89,7 +89,7 @@ def choose_hardware(device: str, precision: PrecisionName, model_dim: int) -> Ha
         return Hardware(chosen, "float32", "bfloat16 is not supported by the GPU")
     if model_dim >= _WIDE and cpu_has_bfloat16() and torch.get_default_dtype() == torch.float32:
         return Hardware(chosen, "bfloat16", f"supported by the CPU, and model_dim is at least {_WIDE}")
-    return Hardware(chosen, "float32", "faster than bfloat16 on this CPU for this width")
+    return Hardware(chosen, "float32", "bfloat16 is not faster for this model on this CPU")
 
 
 def find_device(name: str) -> torch.device:
