@@ -458,15 +458,6 @@ class AspectClassifier(nn.Module):
     ) -> tuple[Float[Tensor, "batch outputs"], Float[Tensor, "batch outputs"] | None]:
         """The logits of the network and those of the n-grams, which a model in training mode does not have."""
         own = None if self.ngrams is None or self.training else self.ngrams(source, lengths)
-        return self._network(source, lengths, segments, aspects), own
-
-    def _network(
-        self,
-        source: Int[Tensor, "batch time"],
-        lengths: Int[Tensor, " batch"] | None,
-        segments: Int[Tensor, "batch time"],
-        aspects: Int[Tensor, " batch"],
-    ) -> Float[Tensor, "batch outputs"]:
         time = torch.arange(source.size(1), device=source.device)
         if lengths is None:
             lengths = torch.full_like(source[:, 0], source.size(1))
@@ -475,7 +466,7 @@ class AspectClassifier(nn.Module):
         hidden_states = self.body.encode(source, encoded, segments=segments).hidden_states
         is_word = (time > 0) & (time < text_lengths[:, None] - 1)
         is_aspect = (time >= text_lengths[:, None]) & (time < lengths[:, None] - 1)
-        return self.head(self.pooling(hidden_states, is_word, is_aspect, aspects))
+        return self.head(self.pooling(hidden_states, is_word, is_aspect, aspects)), own
 
 
 class AspectAttention(nn.Module):
