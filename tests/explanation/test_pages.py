@@ -207,11 +207,24 @@ def test_odd_numbers_do_not_stop_the_report(report: Report, tmp_path: Path, draw
 
 def test_a_continuation_is_neither_right_nor_wrong(tmp_path: Path, drawn: Callable[..., str]):
     samples = [{"source": "But soft, what", "target": " light through", "prediction": " lamp"}]
-    write_report(tmp_path / "page.html", Report(title="a text", samples=samples))
+    names = ("text", "continuation", "generated")
+    write_report(tmp_path / "page.html", Report(title="a text", samples=samples, sample_names=names))
     dom = drawn(tmp_path / "page.html")
-    assert all(f"<dt>{name}</dt>" in dom for name in ("text", "continuation", "generated"))
+    assert all(f"<dt>{name}</dt>" in dom for name in names)
     assert " light through" in dom
     assert "<mark" not in dom
+
+
+def test_a_graph_is_drawn_and_its_json_is_folded(tmp_path: Path, drawn: Callable[..., str]):
+    samples = [
+        {"source": source, "svg": '<svg xmlns="http://www.w3.org/2000/svg"/>', "prediction": "1"}
+        for source in ("{}", "CCO")
+    ]
+    write_report(tmp_path / "page.html", Report(title="graphs", samples=samples))
+    dom = drawn(tmp_path / "page.html")
+    assert dom.count('class="structure"') == 2
+    assert "<details><summary>JSON</summary>{}</details>" in dom
+    assert "<span>CCO</span>" in dom
 
 
 @pytest.mark.slow

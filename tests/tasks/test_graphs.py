@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from regard.data.formats.graphs import parse_graph
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows
 from regard.errors import ConfigError, DataError, RunError
-from regard.explanation.graphs import lay_out
+from regard.explanation.graphs import graph_svg, lay_out
 from regard.explanation.pages import page_data
 from regard.tasks import detect_task
 from regard.tasks.capabilities import GraphDrawing
@@ -122,7 +123,11 @@ def test_every_command_runs(
     assert example["source_tokens"] == ["[graph]", "00", "11"]
     assert len(example["drawing"]["positions"]) == 2
     assert "</svg>" in (tmp_path / "map.svg").read_text()
-    assert page_data(run.path / "report.html")["attention"][0]["drawing"]["names"]
+    page = page_data(run.path / "report.html")
+    assert page["attention"][0]["drawing"]["names"]
+    assert all(
+        sample["svg"].count("<circle") == len(json.loads(sample["source"])["nodes"]) for sample in page["samples"]
+    )
 
 
 def test_json_lines_are_predicted_row_by_row(run: Any, tmp_path: Path):
@@ -255,6 +260,19 @@ def test_a_layout_separates_nodes_and_keeps_given_positions():
     assert apart.min() > 0.5
     given = lay_out(GraphDrawing(("a", "b"), ((0, 1, 1.0),), ((0.0, 0.0), (0.0, 4.0))))
     assert np.allclose(given, [(0.0, -0.5), (0.0, 0.5)])
+
+
+def test_a_graph_of_a_report_is_drawn_with_its_bonds_and_names():
+    drawing = GraphDrawing(("C", "<b>", "O"), ((0, 1, 1.0), (1, 2, 1.5)), ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0)))
+    svg = graph_svg(drawing)
+    root = ElementTree.fromstring(svg)
+    lines = [part for part in root if part.tag.endswith("line")]
+    assert [line.get("stroke-dasharray") for line in lines] == [None, None, "2 2"]
+    assert [part.text for part in root if part.tag.endswith("text")] == ["C", "<b", "O"]
+    left, top, width, height = map(float, root.get("viewBox", "").split())
+    for node in (part for part in root if part.tag.endswith("circle")):
+        assert left < float(node.get("cx", "nan")) < left + width
+        assert top < float(node.get("cy", "nan")) < top + height
 
 
 def test_the_built_in_graphs_have_equal_degrees_for_both_labels():

@@ -1,6 +1,7 @@
 """Drawings of graphs: nodes shaded by the weights with which one of them, or the whole graph, reads them."""
 
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ _INCHES = 0.62
 """The length of an edge in a figure."""
 _APART = 0.09
 """Half the distance between the lines of a double bond, in lengths of an edge."""
+_PIXELS, _MARGIN, _RADIUS, _LONGEST_NAME = 26, 12, 7.5, 2
+"""The length of an edge, the margin and the radius of a node in pixels, and the characters that fit into a node."""
 
 
 def lay_out(drawing: GraphDrawing) -> tuple[tuple[float, float], ...]:
@@ -96,6 +99,29 @@ def draw_graph(path: Path, drawing: GraphDrawing, weights: NDArray[np.float32], 
     save_figure(figure, path)
 
 
+def graph_svg(drawing: GraphDrawing) -> str:
+    """A small drawing of the graph as SVG, in the colors of a white page."""
+    places = np.array(lay_out(drawing)) * _PIXELS * np.array([1, -1])
+    left, top = places.min(axis=0) - _MARGIN
+    width, height = np.ptp(places, axis=0) + 2 * _MARGIN
+    parts = []
+    for one, other, order in drawing.edges:
+        for shift, style in bond_lines(order):
+            (x1, y1), (x2, y2) = _beside(places[one], places[other], shift * _APART * _PIXELS)
+            dashes = ' stroke-dasharray="2 2"' if style == ":" else ""
+            parts.append(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{MUTED}"{dashes}/>')
+    for name, (x, y) in zip(drawing.names, places, strict=True):
+        parts.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS}" fill="#fff" stroke="{MUTED}" stroke-width="0.6"/>'
+        )
+        parts.append(f'<text x="{x:.1f}" y="{y:.1f}" dy="0.35em" fill="{INK}">{escape(name[:_LONGEST_NAME])}</text>')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="{left:.1f} {top:.1f} {width:.1f} {height:.1f}" font-family="sans-serif" font-size="9" '
+        f'text-anchor="middle">{"".join(parts)}</svg>'
+    )
+
+
 def _circle(place: NDArray[np.float64], color: Any) -> Any:
     from matplotlib.patches import Circle
 
@@ -104,12 +130,15 @@ def _circle(place: NDArray[np.float64], color: Any) -> Any:
 
 def _draw_edges(axes: "Axes", edges: Sequence[tuple[int, int, float]], places: NDArray[np.float64]) -> None:
     for one, other, order in edges:
-        start, end = places[one], places[other]
-        direction = (end - start) / max(float(np.linalg.norm(end - start)), 1e-9)
-        across = _APART * np.array([-direction[1], direction[0]])
         for shift, style in bond_lines(order):
-            line = np.stack([start, end]) + shift * across
+            line = _beside(places[one], places[other], shift * _APART)
             axes.plot(line[:, 0], line[:, 1], color=MUTED, linewidth=1.3, linestyle=style, zorder=1)
+
+
+def _beside(start: NDArray[np.float64], end: NDArray[np.float64], distance: float) -> NDArray[np.float64]:
+    """The ends of a line that is parallel to that from `start` to `end`."""
+    direction = (end - start) / max(float(np.linalg.norm(end - start)), 1e-9)
+    return np.stack([start, end]) + distance * np.array([-direction[1], direction[0]])
 
 
 def bond_lines(order: float) -> list[tuple[float, str]]:

@@ -1,6 +1,6 @@
 """The report of a run: its page, and the facts that a reader needs first."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from regard.data.formats.messages import format_count
 from regard.data.prepare import Prepared
 from regard.evaluation.registry import find_metric
 from regard.evaluation.tables import label_cells, main_scores
+from regard.explanation.graphs import graph_svg
 from regard.explanation.report import Report, certificate_summary, write_report
 from regard.logging import format_duration
 from regard.runs.attention import maps_for_report
@@ -16,15 +17,17 @@ from regard.runs.commands import next_commands
 from regard.runs.evaluation import Evaluation
 from regard.runs.run import Run
 from regard.selection.releases import read_release
-from regard.tasks.capabilities import TrainingReporter
+from regard.tasks.capabilities import GraphReader, TrainingReporter
 from regard.tasks.content import ReportContent, Section
-from regard.tasks.task import EvaluationData
+from regard.tasks.task import EvaluationData, Task
 from regard.training.checkpoints import note_of
 from regard.training.precision import threads
 
 _FEWEST_ROWS = 20
 """On fewer rows a model that has learned something can score 0: one that is right in a tenth of all cases does so on 20
 rows with a probability of 0.12."""
+_MOST_DRAWN_NODES = 60
+"""A larger graph is a tangle in the width of a sample."""
 
 
 def summarize(run: Run, content: ReportContent | None = None) -> dict[str, str]:
@@ -126,7 +129,8 @@ def write_run_report(
         curves=[] if run.settings.is_probe_alone else run.folder.read_metrics(),
         kept_step=note_of(run.folder.model_path).get("step"),
         settings=run.folder.settings_path.read_text(encoding="utf-8"),
-        samples=content.samples,
+        samples=with_drawings(run.task, content.samples),
+        sample_names=content.sample_names,
         certificate=certificate_summary(run.certificate()),
         confusion=content.confusion,
         attention=maps_for_report(run.task, run.model, content),
@@ -136,6 +140,17 @@ def write_run_report(
     )
     write_report(run.folder.report_path, report)
     return run.folder.report_path
+
+
+def with_drawings(task: Task[Any], samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Samples whose source is a small graph, with a drawing of it; others as they are."""
+    if not isinstance(task, GraphReader):
+        return [dict(sample) for sample in samples]
+    drawings = [task.drawing(sample["source"]) for sample in samples]
+    return [
+        {**sample, **({"svg": graph_svg(drawing)} if 0 < len(drawing.names) <= _MOST_DRAWN_NODES else {})}
+        for sample, drawing in zip(samples, drawings, strict=True)
+    ]
 
 
 def write_released_report(run: Run, metric: str) -> Path:

@@ -156,6 +156,8 @@ class ReportContent:
 
     samples: list[dict[str, Any]] = field(default_factory=list)
     """Rows with `source`, `target`, `prediction` and `right`; errors first."""
+    sample_names: tuple[str, str, str] = ("input", "expected", "predicted")
+    """What the three texts of a sample are called."""
     confusion: dict[str, Any] | None = None
     """`labels`, and `counts` with a row for each true label and a column for each predicted one."""
     facts: dict[str, str] = field(default_factory=dict)

@@ -417,7 +417,8 @@ class InstructionTuning(TextTask[InstructionTuningSettings]):
         shown = data.rows[0][1] if data.rows else ""
         inputs = [(shown, shown)] if shown.strip() else []
         facts = {**self.facts(), "chat template": self._template_name}
-        return ReportContent(samples=self.samples(model, data), facts=facts, attention_inputs=inputs)
+        names = ("prompt", "expected", "generated")
+        return ReportContent(self.samples(model, data), names, facts=facts, attention_inputs=inputs)
 
     def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
         if data.predictions:

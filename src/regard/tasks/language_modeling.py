@@ -660,7 +660,8 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
         shown = self._readable(model, text)
         inputs = [(shown, shown)] if shown.strip() else []
         facts = {**self.facts(), **_facts_of(model)}
-        return ReportContent(samples=self.samples(model, data), facts=facts, attention_inputs=inputs)
+        names = ("text", "continuation", "generated")
+        return ReportContent(self.samples(model, data), names, facts=facts, attention_inputs=inputs)
 
     def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
         """Prompts from held-out text, how the text continues, and how the model continues it."""

@@ -26,11 +26,11 @@ function logarithmicTicks(low, high) {
   return ticks.length > 1 ? ticks : [low, high];
 }
 
-/* Round ends of an axis for an interval, within 0 to 1 or 0 to 100; the whole range for a single point. */
+/* Round ends of an axis for an interval, within 0 to 1 or 0 to 100; from 0 for a single point. */
 function axisAround(low, high) {
   const size = Math.abs(high);
   const limit = low >= 0 && high <= 1 ? 1 : low >= 0 && high <= 100 ? 100 : Infinity;
-  const whole = Number.isFinite(limit) ? limit : roundStep(size);
+  const whole = limit === 1 ? 1 : roundStep(size);
   const step = high > low ? roundStep(Math.max((high - low) * 1.5, size * 1e-3)) : whole;
   let [start, end] = [Math.floor(low / step) * step, Math.ceil(high / step) * step];
   if (start === end && end >= limit) start -= step;

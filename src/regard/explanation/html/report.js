@@ -198,7 +198,7 @@ function describeStep(curves, step) {
   ];
 }
 
-function showSamples(section, { samples }) {
+function showSamples(section, { samples, sample_names: names }) {
   const groups = {
     wrong: samples.filter((sample) => sample.right === false),
     right: samples.filter((sample) => sample.right === true),
@@ -206,7 +206,7 @@ function showSamples(section, { samples }) {
   };
   const kinds = kindsOfTags(samples.flatMap(({ kind, target, prediction }) => (kind === "tags" ? `${target ?? ""} ${prediction}`.trim().split(/\s+/) : [])));
   const first = groups.wrong.length ? "wrong" : groups.right.length ? "right" : "all";
-  showGroups(section, make("div", { class: "samples" }), groups, first, SAMPLES_AT_ONCE, (sample) => makeSample(sample, kinds));
+  showGroups(section, make("div", { class: "samples" }), groups, first, SAMPLES_AT_ONCE, (sample) => makeSample(sample, kinds, names));
 }
 
 const TOML = /("(?:\\.|[^"\\])*"|'[^']*')|(#.*$)|(^\s*\[.*\]\s*$)|(^\s*[\w.-]+(?=\s*=))|(\b(?:true|false)\b|[+-]?\b\d[\w.:+-]*)/g;

@@ -1,19 +1,28 @@
 /* Predictions beside their targets, and words with their tags. */
 "use strict";
 
-function makeSample({ source, image, target, prediction, right, kind }, tagKinds) {
+function makeSample({ source, image, svg, target, prediction, right, kind }, tagKinds, names) {
   /* A continuation of a text is neither right nor wrong: nothing is marked. */
   const isContinuation = typeof target === "string" && right === undefined;
   const isCompared = typeof target === "string" && right === false;
-  const names = isContinuation ? ["text", "continuation", "generated"] : ["input", "expected", "predicted"];
   const isTags = kind === "tags";
   const [missed, added] = isCompared && !isTags ? differences(target, prediction) : [[[target ?? "", true]], [[prediction, true]]];
   const field = (name, runs) => make("dd", { class: `text ${name}`, dir: "auto" },
     ...(isTags ? [makeTagged(source.split(/\s+/).filter(Boolean), runs[0][0].split(" "), tagKinds)] : makeRuns(runs)));
   return make("dl", { class: `sample${right === true ? " is-right" : ""}` },
-    ...(isTags ? [] : [make("dt", {}, names[0]), make("dd", { class: "text source", dir: "auto" }, ...(image ? [make("img", { src: image, alt: source, title: source })] : makeRuns([[source.replaceAll("\t", "\n"), true]])))]),
+    ...(isTags ? [] : [make("dt", {}, names[0]), make("dd", { class: "text source", dir: "auto" }, ...makeSource(source, image, svg))]),
     ...(isCompared || isContinuation ? [make("dt", {}, names[1]), field("target", missed)] : []),
     make("dt", {}, names[2]), field("prediction", added));
+}
+
+/* An image, a drawing with the text that it shows, or the text alone. */
+function makeSource(source, image, svg) {
+  if (image) return [make("img", { src: image, alt: source, title: source })];
+  const text = makeRuns([[source.replaceAll("\t", "\n"), true]]);
+  if (!svg) return text;
+  /* The JSON of a graph is long and says less than its drawing. */
+  const shown = source.startsWith("{") ? make("details", {}, make("summary", {}, "JSON"), ...text) : make("span", {}, ...text);
+  return [make("img", { class: "structure", src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`, alt: source }), shown];
 }
 
 /* Runs of [text, whether it is in the other as well]; what is not is marked. */

@@ -46,7 +46,10 @@ class Report:
     settings: str = ""
     """The resolved `run.toml`."""
     samples: Sequence[Mapping[str, Any]] = ()
-    """`source`, `prediction` and, where known, `target` and `right`; with `kind` "tags", texts of tags."""
+    """`source`, `prediction` and, where known, `target` and `right`; with `kind` "tags", texts of tags; with `svg`, a
+    drawing of the source."""
+    sample_names: tuple[str, str, str] = ("input", "expected", "predicted")
+    """What a source, a target and a prediction are called."""
     certificate: Summary | None = None
     confusion: Mapping[str, Any] | None = None
     """`labels`, and `counts`: how often each label (a row) was predicted as each (a column)."""
@@ -76,6 +79,7 @@ def write_report(path: str | os.PathLike[str], report: Report) -> None:
         "score_digits": None if metric is None else metric.digits,
         "settings": report.settings,
         "samples": list(report.samples),
+        "sample_names": list(report.sample_names),
         "certificate": None if report.certificate is None else report.certificate.to_json(),
         "confusion": report.confusion,
         "attention": [maps.to_page_data() for maps in report.attention],

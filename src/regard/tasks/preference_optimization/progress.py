@@ -146,7 +146,11 @@ def _parting(lines: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any] | No
         and line.get("reward", math.inf) >= best.get("reward", math.inf)
     ]
     if not fallen:
-        return None, f"{won}The true reward does not fall while the optimized one rises: no over-optimization is seen."
+        change = f"from {lines[0]['true_reward']:.2f} to {lines[-1]['true_reward']:.2f}"
+        return (
+            None,
+            f"{won}The true reward changes {change} and never falls significantly: no over-optimization is seen.",
+        )
     last = fallen[-1]
     return best, (
         f"{won}Beyond a KL divergence of {best['kl']:.1f} nats (step {best['step']:,}) the model is over-optimized: at "

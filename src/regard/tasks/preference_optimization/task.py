@@ -520,7 +520,8 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
 
     def report(self, model: Any, data: EvaluationData) -> ReportContent:
         shown = [(data.rows[0][0], data.rows[0][0])] if data.rows else []
-        return ReportContent(samples=self.samples(model, data), facts=self.facts(), attention_inputs=shown)
+        names = ("prompt", "chosen", "generated")
+        return ReportContent(self.samples(model, data), names, facts=self.facts(), attention_inputs=shown)
 
     def samples(self, model: Any, data: EvaluationData) -> list[dict[str, Any]]:
         """Held-out prompts, the answers that were chosen, and those of the model."""
@@ -528,7 +529,10 @@ class PreferenceOptimization(TextTask[PreferenceOptimizationSettings]):
         prompts = list(rows)[:_NUM_SAMPLES]
         config = GenerationConfig(temperature=1.0, max_tokens=self.settings.max_tokens)
         found = self.predictor(model, config)(prompts)
-        return [{"source": each.input, "target": rows[each.input], "prediction": each.output} for each in found]
+        return [
+            {"source": each.input, "target": rows[each.input].strip(), "prediction": each.output.strip()}
+            for each in found
+        ]
 
     def facts(self) -> dict[str, str]:
         settings = self.settings
