@@ -1,11 +1,13 @@
 """The device and the precision."""
 
+import os
+
 import pytest
 import torch
 
 from regard.errors import ConfigError, DeviceError
 from regard.nn.precision import cpu_has_bfloat16
-from regard.training.precision import choose_hardware, find_device, threads
+from regard.training.precision import choose_hardware, choose_threads, find_device, num_cores, threads
 
 
 def test_the_cpu_is_always_found():
@@ -58,6 +60,19 @@ def test_a_precision_that_is_set_is_used_and_a_choice_has_a_reason():
     assert choose_hardware("cpu", "auto", 22).precision == "float32"
     assert "float32" in str(choose_hardware("cpu", "auto", 22))
     assert choose_hardware("cpu", "auto", 64).precision == ("bfloat16" if cpu_has_bfloat16() else "float32")
+
+
+def test_threads_are_chosen_within_the_cores_of_this_process():
+    assert 1 <= num_cores() <= (os.cpu_count() or 1)
+    assert choose_threads() == (1, "")  # tests have one thread
+    with threads(2):
+        number, reason = choose_threads()
+    assert 1 <= number <= 2
+    assert bool(reason) == (number == 1)
+
+
+def test_a_number_of_threads_is_part_of_the_hardware():
+    assert "CPU, 3 threads" in str(choose_hardware("cpu", "auto", 22, threads=3))
 
 
 def test_the_number_of_threads_is_restored():

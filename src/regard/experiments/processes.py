@@ -25,6 +25,7 @@ from regard.errors import RegardError, RunError, StoppedError
 from regard.logging import log_info
 from regard.runs.launch import end_with_parent
 from regard.training.interruption import Interruption, listen
+from regard.training.precision import num_cores
 
 _POLL_SECONDS = 0.3
 _LOCK_SECONDS = 60.0
@@ -138,7 +139,7 @@ def split_cores(num_jobs: int, device: str, num_parallel: int | None = None) -> 
         >>> split_cores(5, "cuda")[0]
         1
     """
-    cores = os.cpu_count() or 1
+    cores = num_cores()
     num_parallel = min(num_jobs, num_parallel or (1 if device == "cuda" else cores))
     chosen = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list gives the threads of nested regions
     threads = int(chosen) if chosen.isdecimal() else 0

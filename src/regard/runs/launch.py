@@ -28,6 +28,7 @@ from regard.logging import log_warning, logger, print_messages_by_default
 from regard.runs.run import Run
 from regard.training.distributed import started_processes
 from regard.training.interruption import Interruption, listen
+from regard.training.precision import num_cores
 
 _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 20.0
@@ -146,7 +147,7 @@ def _children(request: str, size: int, port: int, *, is_shared: bool) -> Iterato
 
 
 def _environment(rank: int, size: int, port: int) -> dict[str, str]:
-    threads = max(1, (os.cpu_count() or 1) // size)
+    threads = max(1, num_cores() // size)
     given = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
     if "lo" in (name for _, name in socket.if_nameindex()):
         given["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")

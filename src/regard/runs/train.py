@@ -81,6 +81,7 @@ _MAY_CHANGE = {
         "keep_checkpoints",
         "max_rollbacks",
         "device",
+        "threads",
         "sharding",
         "tensor_parallel",
         "activation_checkpointing",
@@ -630,7 +631,7 @@ def _fit(
         listen() as interruption,
         TrainingDisplay(trainer.task.token_unit, is_shown=show_progress and group.is_first) as display,
         _tensorboard(folder, trainer) as tensorboard,
-        threads(torch.get_num_threads()),
+        threads(trainer.hardware.threads or torch.get_num_threads()),
     ):
         try:
             with BackgroundWriter() as writer:

@@ -31,7 +31,7 @@ from regard.tasks.task import Task
 from regard.tasks.text import TextSettings
 from regard.training.finetuning import FinetuneConfig, default_learning_rate
 from regard.training.optimizers import OPTIMIZER_TRAITS
-from regard.training.precision import Hardware, choose_hardware
+from regard.training.precision import Hardware, choose_hardware, choose_threads
 from regard.training.settings import DraftSettings, ResolvedSettings, TrainConfig, num_released_rows
 
 _FEW_ROWS, _MANY_ROWS = 20_000, 500_000
@@ -165,7 +165,8 @@ def _explain(settings: DraftSettings, defaults: Defaults) -> None:
 def find_hardware(settings: DraftSettings | ResolvedSettings) -> Hardware:
     """The device and precision of a run; bfloat16 on a CPU only where the model is known to gain from it."""
     width = settings.model.model_dim if settings.model.gains_from_bf16_on_cpu else 0
-    return choose_hardware(settings.train.device, settings.train.precision, width)
+    train = settings.train
+    return choose_hardware(train.device, train.precision, width, threads=train.threads)
 
 
 def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
@@ -199,6 +200,10 @@ def resolve(settings: DraftSettings, data: Prepared) -> ResolvedSettings:
         is_divided = train["sharding"] != "none" or train["tensor_parallel"] > 1
         can_compile = settings.model.can_compile and device == "cuda" and not is_divided
         train["compile"] = "always" if is_long and can_compile else "never"
+    if device == "cpu" and train.get("threads") is None and train.get("minutes") is None:
+        train["threads"], why = choose_threads()
+        if why:
+            log_info(f"train.threads {train['threads']}: {why}")
     if settings.train.release is not None:
         train |= _release(settings.train, task, data)
     if train["select_by"] == "auto":

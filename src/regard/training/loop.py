@@ -45,7 +45,7 @@ from regard.training.divergence import HIGH_LINES, RATE_FACTOR, RECENT_LINES, Lo
 from regard.training.ema import WeightAverage
 from regard.training.finetuning import lr_multipliers
 from regard.training.optimizers import make_optimizer, optimizer_tensors, restore_optimizer
-from regard.training.precision import Hardware, ThreadChooser, threads
+from regard.training.precision import Hardware, ThreadChooser, num_cores, threads
 from regard.training.probe import PROBE_SHARE, probe_head
 from regard.training.schedules import cooldown_progress, lr_multiplier
 from regard.training.settings import ResolvedSettings, num_released_rows
@@ -590,9 +590,10 @@ class Trainer:
 
     def _thread_chooser(self) -> ThreadChooser | None:
         """On a CPU under a time limit, where runs are not reproducible anyway, the number of threads may change."""
-        if self.hardware.device.type != "cpu" or self.config.minutes is None or self.processes.size > 1:
+        is_fixed = self.config.minutes is None or self.config.threads is not None
+        if self.hardware.device.type != "cpu" or is_fixed or self.processes.size > 1:
             return None
-        return ThreadChooser(torch.get_num_threads())
+        return ThreadChooser(min(torch.get_num_threads(), num_cores()))
 
     def _learning_rate(self, step: int) -> float:
         return self.config.learning_rate * self._lr_multiplier(step) * RATE_FACTOR**self.progress.num_rollbacks

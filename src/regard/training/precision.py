@@ -1,11 +1,15 @@
 """The device, the precision and the number of CPU threads of a run, chosen for the hardware."""
 
 import ctypes
+import math
+import os
 import re
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
@@ -29,6 +33,12 @@ _BETTER = 1.15
 """The smallest speedup for a change: the time of single steps varies by 10 %."""
 _SLOW = 3.0
 """Steps this much slower than usual start a probe at once; a probe this much slower is aborted."""
+_WATCHED_SECONDS = 0.3
+"""How long the load of the cores is measured: the system counts in hundredths of a second."""
+_NEGLIGIBLE = 0.5
+"""Other programs that keep less than this part of a core busy leave it free."""
+_IDLE = slice(3, 5)
+"""The places of idle time, and of idle time while a disk is read, in a line of /proc/stat."""
 
 
 def _is_device(name: str) -> str:
@@ -55,6 +65,8 @@ class Hardware:
     device: torch.device
     precision: Literal["float32", "bfloat16"]
     reason: str
+    threads: int | None = None
+    """The threads that share an operation on a CPU; None for PyTorch's own number."""
 
     def autocast(self) -> AbstractContextManager:
         """Run matrix products in the chosen precision; weights and sums stay in float32.
@@ -73,14 +85,18 @@ class Hardware:
 
     def __str__(self) -> str:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
-        number = torch.get_num_threads()
+        number = self.threads or torch.get_num_threads()
         threads = f", {number} thread{'' if number == 1 else 's'}" if self.device.type == "cpu" else ""
         return f"{name}{threads}, {self.precision} ({self.reason})"
 
 
-def choose_hardware(device: str, precision: PrecisionName, model_dim: int) -> Hardware:
+def choose_hardware(device: str, precision: PrecisionName, model_dim: int, *, threads: int | None = None) -> Hardware:
     """The requested device, or a GPU where there is one, and the faster safe precision on it."""
-    chosen = find_device(device)
+    found = _choose_precision(find_device(device), precision, model_dim)
+    return found if threads is None or found.device.type != "cpu" else replace(found, threads=threads)
+
+
+def _choose_precision(chosen: torch.device, precision: PrecisionName, model_dim: int) -> Hardware:
     if precision != "auto":
         return Hardware(chosen, precision, "as set")
     if chosen.type == "cuda":
@@ -106,6 +122,74 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether an error means that a device, or the machine, is out of memory."""
     is_on_cpu = any(text in str(error) for text in ("can't allocate memory", "not enough memory"))
     return isinstance(error, torch.OutOfMemoryError) or is_on_cpu
+
+
+def num_cores() -> int:
+    """The cores that this process may use, by its affinity and the quota of its container; a part counts as one."""
+    cores = len(_own_cores())
+    with suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        cores = min(cores, math.ceil(int(quota) / int(period)))  # "max" is no number: there is no quota
+    return max(1, cores)
+
+
+def choose_threads() -> tuple[int, str]:
+    """The threads for a run whose number of threads stays, and why they are fewer than the cores; the load is measured.
+
+    Threads wait for each other after each operation, by spinning: one that shares a core with another program delays
+    all of them.
+    """
+    most = torch.get_num_threads()
+    return _threads_beside(0.0 if most == 1 else _busy_cores(), most=most, cores=num_cores(), shared=len(_own_cores()))
+
+
+def _threads_beside(busy: float, *, most: int, cores: int, shared: int) -> tuple[int, str]:
+    """The threads, of `most`, for `cores` of those that are shared with other programs, which keep `busy` of them busy.
+
+    Example:
+        >>> _threads_beside(0.2, most=2, cores=2, shared=2)
+        (2, '')
+        >>> _threads_beside(1.0, most=8, cores=8, shared=8)
+        (7, 'other programs keep 1.0 of 8 cores busy')
+        >>> _threads_beside(30.0, most=64, cores=2, shared=64)  # the quota of a container
+        (2, 'this process may use 2 cores')
+    """
+    number = max(1, min(most, cores, math.floor(shared - busy + _NEGLIGIBLE)))
+    if number == most:
+        return number, ""
+    if number == min(most, cores):
+        return number, f"this process may use {cores} {'core' if cores == 1 else 'cores'}"
+    return number, f"other programs keep {busy:.1f} of {shared} cores busy"
+
+
+def _busy_cores() -> float:
+    """How many of its cores are in use while this process waits; 0 on a system that does not count it."""
+    try:
+        before = _core_times()
+        time.sleep(_WATCHED_SECONDS)
+        after = _core_times()
+    except (OSError, ValueError):
+        return 0.0
+    used = 0.0
+    for core in before.keys() & after.keys():
+        spent = [new - old for new, old in zip(after[core], before[core], strict=True)]
+        used += 1 - sum(spent[_IDLE]) / max(1, sum(spent))
+    return used
+
+
+def _core_times() -> dict[int, list[int]]:
+    """The time that each core of this process has spent in each state since the system was started."""
+    lines = [line.split() for line in Path("/proc/stat").read_text(encoding="ascii").splitlines()]
+    cores = {f"cpu{core}": core for core in _own_cores()}
+    # Time of guests, after the eighth figure, is part of the first two.
+    return {cores[line[0]]: [int(each) for each in line[1:9]] for line in lines if line and line[0] in cores}
+
+
+def _own_cores() -> set[int]:
+    try:
+        return os.sched_getaffinity(0)
+    except AttributeError:  # not on this system
+        return set(range(os.cpu_count() or 1))
 
 
 @contextmanager

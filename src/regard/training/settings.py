@@ -111,6 +111,9 @@ class TrainConfig(Settings):
     """auto, cpu, cuda, or cuda:1 and so on."""
     precision: PrecisionName = "auto"
     """auto, float32 or bfloat16."""
+    threads: int | None = Field(default=None, ge=1)
+    """Threads of a CPU in training, on which the last bits of sums depend. Unset: under a time limit one or all,
+    whichever is faster at the time; otherwise one for each core that other programs leave free at the start."""
     compile: Compile = "auto"
     """auto, always or never: torch.compile. It takes up to a minute before the first step; auto uses it on a GPU for
     runs that are long enough to gain from it."""
