@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -82,12 +83,14 @@ from regard.training.checkpoints import (
     trained_weights,
 )
 from regard.training.finetuning import adapt, base_folder, base_weights, load_base
-from regard.training.precision import choose_hardware, find_device, threads
+from regard.training.precision import Hardware, choose_hardware, find_device, threads
 from regard.training.settings import ResolvedSettings
 
 if TYPE_CHECKING:
     from regard.runs.rollout import Rollout
 
+_MANY_INPUTS = 100
+"""Fewer take less time than it takes to measure which cores are free."""
 _MOST_PREDICTORS = 8
 """Predictors that are kept, by their generation settings: a server may be asked for any number of them."""
 _MOST_FILES, _SHOWN = 2, 40
@@ -724,7 +727,8 @@ class Run:
         if isinstance(inputs, str):
             return self.embed([inputs])[0]
         self._check_inputs(inputs)
-        return capability(self.task, Embedder).embed(self.model, inputs)
+        with self._free_threads(len(inputs)):
+            return capability(self.task, Embedder).embed(self.model, inputs)
 
     @overload
     def score(self, texts: str) -> TextScore: ...  # pyright: ignore[reportOverlappingOverload]  as above
@@ -753,8 +757,15 @@ class Run:
     @cached_property
     def inference_model(self) -> Any:
         """The model prepared for inference: on a GPU in the precision of training."""
-        hardware = choose_hardware(str(self.device), self.settings.train.precision, self.settings.model.model_dim)
-        return prepare_for_inference(self.model, hardware.precision if self.device.type == "cuda" else "float32")
+        return prepare_for_inference(self.model, self._hardware.precision if self.device.type == "cuda" else "float32")
+
+    @property
+    def _hardware(self) -> Hardware:
+        return choose_hardware(str(self.device), self.settings.train.precision, self.settings.model.model_dim)
+
+    def _free_threads(self, num_inputs: int) -> AbstractContextManager:
+        """The cores that other programs leave free, for many inputs."""
+        return self._hardware.free_threads() if num_inputs >= _MANY_INPUTS else nullcontext()
 
     def _check_inputs(self, inputs: Sequence[str]) -> None:
         for number, text in enumerate(inputs, start=1):
@@ -786,7 +797,8 @@ class Run:
         task = self._with_rewards(task)
         inputs = [task.input_of(row) for row in rows] if task.has_targets else []
         predictions = self.predict_full(inputs, **options) if inputs else []
-        likelihoods = task.likelihoods(self.model, task.row_batches(rows), self.device)
+        with self._free_threads(len(rows)):
+            likelihoods = task.likelihoods(self.model, task.row_batches(rows), self.device)
         data = EvaluationData(rows, predictions, likelihoods)
         scores = {score.name: score for score in task.scores(data)}
         examples = task.examples(data)

@@ -56,7 +56,7 @@ from regard.training.distributed import Processes, is_lost_peer, is_restarted, j
 from regard.training.finetuning import InitialModel, adapt, base_weights, initialize_embeddings
 from regard.training.interruption import listen
 from regard.training.loop import Trainer
-from regard.training.precision import find_device, is_out_of_memory, keep_memory, threads
+from regard.training.precision import find_device, is_out_of_memory, keep_memory
 from regard.training.settings import Provenance, ResolvedSettings, TrainConfig
 from regard.training.writing import BackgroundWriter
 from regard.version import version
@@ -631,7 +631,7 @@ def _fit(
         listen() as interruption,
         TrainingDisplay(trainer.task.token_unit, is_shown=show_progress and group.is_first) as display,
         _tensorboard(folder, trainer) as tensorboard,
-        threads(trainer.hardware.threads or torch.get_num_threads()),
+        trainer.hardware.free_threads(),
     ):
         try:
             with BackgroundWriter() as writer:

@@ -202,6 +202,7 @@ class Trainer:
         """Whether the likelihoods of validation batches can be computed by different processes."""
         self._release: Releaser | None = None
         self._can_roll_back = False
+        self._most_threads = min(torch.get_num_threads(), num_cores())
         self._ahead = BatchPrefetcher(self.batches, is_threaded=hardware.device.type == "cuda")
 
     def fit(
@@ -593,7 +594,7 @@ class Trainer:
         is_fixed = self.config.minutes is None or self.config.threads is not None
         if self.hardware.device.type != "cpu" or is_fixed or self.processes.size > 1:
             return None
-        return ThreadChooser(min(torch.get_num_threads(), num_cores()))
+        return ThreadChooser(self._most_threads)
 
     def _learning_rate(self, step: int) -> float:
         return self.config.learning_rate * self._lr_multiplier(step) * RATE_FACTOR**self.progress.num_rollbacks

@@ -83,11 +83,16 @@ class Hardware:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
+    def free_threads(self) -> AbstractContextManager:
+        """Use the threads that are set; unset, on a CPU, one for each core that other programs leave free now."""
+        is_measured = self.threads is None and self.device.type == "cpu"
+        return threads(choose_threads()[0] if is_measured else self.threads or torch.get_num_threads())
+
     def __str__(self) -> str:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
         number = self.threads or torch.get_num_threads()
-        threads = f", {number} thread{'' if number == 1 else 's'}" if self.device.type == "cpu" else ""
-        return f"{name}{threads}, {self.precision} ({self.reason})"
+        shared = f", {number} thread{'' if number == 1 else 's'}" if self.device.type == "cpu" else ""
+        return f"{name}{shared}, {self.precision} ({self.reason})"
 
 
 def choose_hardware(device: str, precision: PrecisionName, model_dim: int, *, threads: int | None = None) -> Hardware:
