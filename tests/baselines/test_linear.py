@@ -5,6 +5,7 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.svm import LinearSVC
 
 from regard.baselines import fit_classifier, fit_multi_label, fit_number, fit_pixels
 from regard.baselines import linear as module
@@ -42,6 +43,19 @@ def test_labels_are_those_of_a_scikit_learn_pipeline():
     assert predictions.probabilities is not None
     given = [[table["blame"], table["praise"]] for table in predictions.probabilities]
     np.testing.assert_allclose(given, expected.predict_proba(inputs), rtol=1e-6)
+
+
+def test_many_labels_are_those_of_a_linear_svm():
+    names = [f"kind {number}" for number in range(12)]
+    texts = [f"{name} {word}" for name in names for word in ("film", "song", "cast", "plot")]
+    labels = [name for name in names for _ in range(4)]
+    expected = make_pipeline(reference(), LinearSVC(random_state=0)).fit(texts, labels)
+    found = fit_classifier(texts, labels)
+    predictions = found.predict(["a kind 7 film", "song of kind 11"])
+    assert found.name == "TF-IDF + linear SVM"
+    assert list(predictions.outputs) == list(expected.predict(["a kind 7 film", "song of kind 11"]))
+    assert predictions.probabilities is not None
+    assert [sum(table.values()) for table in predictions.probabilities] == pytest.approx([1, 1])
 
 
 def test_numbers_are_those_of_a_scikit_learn_pipeline():

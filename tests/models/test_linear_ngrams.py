@@ -10,18 +10,19 @@ import torch
 from numpy.typing import NDArray
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.svm import LinearSVC
 from torch import Tensor
 
-from regard.models.linear_ngrams import LinearNgrams, Outputs, TokenRows
+from regard.models.linear_ngrams import MANY_CLASSES, LinearNgrams, Outputs, TokenRows, _fit
 from regard.nn.losses import IGNORED
 
 VOCAB, CLASSES = 40, 3
 
 
-def make_rows(count: int, seed: int = 0) -> tuple[list[list[int]], list[int]]:
+def make_rows(count: int, seed: int = 0, *, num_classes: int = CLASSES) -> tuple[list[list[int]], list[int]]:
     """Texts whose class some of their words tell."""
     rng = random.Random(seed)
-    labels = [number % CLASSES for number in range(count)]
+    labels = [number % num_classes for number in range(count)]
     texts = [[10 * label + rng.randrange(20) for _ in range(rng.randint(1, 9))] for label in labels]
     return texts, labels
 
@@ -65,6 +66,26 @@ def test_classes_are_those_of_logistic_regression_on_binary_tfidf(longest: int):
     vectors = tfidf(longest)
     expected = mean_of_two(vectors.fit_transform(words(texts)), labels, vectors.transform(words(others)))
     torch.testing.assert_close(term(*padded(others)).softmax(1), torch.tensor(expected).softmax(1), atol=2e-3, rtol=0)
+
+
+def test_many_classes_have_the_margins_of_linear_svms_as_logits():
+    num_classes, vocab_size = MANY_CLASSES + 1, 10 * MANY_CLASSES + 20
+    (texts, labels), (others, _) = make_rows(55, num_classes=num_classes), make_rows(50, 1, num_classes=num_classes)
+    term = LinearNgrams(2, vocab_size, num_classes).double()
+    assert term.solve(stored(texts), np.array(labels), [""] * vocab_size, "classes")
+    vectors = tfidf(2)
+    model = LinearSVC(random_state=0).fit(vectors.fit_transform(words(texts)), labels)
+    expected = 4 * torch.tensor(model.decision_function(vectors.transform(words(others))))
+    torch.testing.assert_close(term(*padded(others)).softmax(1), expected.softmax(1), atol=2e-3, rtol=0)
+
+
+def test_without_time_for_logistic_regression_there_are_some_passes_of_an_svm():
+    """A few iterations of logistic regression are far from its solution; a few passes of an SVM are close to its."""
+    texts, labels = make_rows(300)
+    features = tfidf(2).fit_transform(words(texts))
+    weights, bias = _fit(features, np.array(labels), CLASSES, "classes", 1e-9)
+    expected = LinearSVC(random_state=0).fit(features, labels).decision_function(features)
+    assert np.mean((features @ weights + bias).argmax(1) == expected.argmax(1)) > 0.97
 
 
 def test_two_classes_and_several_labels_and_numbers():

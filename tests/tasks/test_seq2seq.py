@@ -33,6 +33,14 @@ def test_each_of_two_tokenizers_is_fitted_on_its_own_side():
     assert reader.count_unknown(reader.encode(["abc"])) == writer.count_unknown(writer.encode(["A B C"])) == 3
 
 
+def test_characters_beside_pieces_of_words_are_not_limited_by_the_number_of_pieces():
+    rows = [(chr(0x4E00 + number), f"syllable {number % 7} of many") for number in range(400)]
+    made = tiny("seq2seq", rows, tokenizer="characters", target_tokenizer="bpe", vocab_size=280)
+    reader, writer = made.task.tokenizer, made.task.target_tokenizer
+    assert reader.count_unknown(reader.encode([row[0] for row in made.data.train_rows()])) == 0
+    assert writer.vocab_size <= 280 < reader.vocab_size
+
+
 def test_a_padded_batch_has_the_same_gradients():
     made = tiny("seq2seq", ROWS, tokenizer="characters")
     (batch,) = made.task.row_batches([("abc", "0h"), ("d", "1")])

@@ -1,4 +1,4 @@
-"""Linear models of TF-IDF vectors: logistic regression for labels, ridge regression for numbers.
+"""Linear models of TF-IDF vectors: logistic regression or an SVM for labels, ridge regression for numbers.
 
 Joachims, "Text Categorization with Support Vector Machines: Learning with Many Relevant Features" (1998), for linear
 models of many features; Wang & Manning, "Baselines and Bigrams: Simple, Good Sentiment and Topic Classification"
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from regard.baselines.baseline import Baseline, BaselinePredictions, limit_rows
 from regard.errors import DataError
+from regard.models.linear_ngrams import MANY_CLASSES, LinearSVM
 
 _MOST_ROWS = 50_000
 _MOST_CHARACTERS, _MOST_CHARACTERS_OF_WORDS = 3_000_000, 15_000_000
@@ -43,15 +44,16 @@ _COLORFUL = 8.0
 
 
 def fit_classifier(texts: Sequence[str], labels: Sequence[str]) -> Baseline:
-    """TF-IDF and logistic regression, for texts with one label each.
+    """TF-IDF and logistic regression, or for many labels a linear SVM, for texts with one label each.
 
     Raises:
         DataError: If all labels are equal.
     """
-    texts, labels, name = _limited(texts, labels, "logistic regression")
+    is_svm = len(require_two(labels)) > MANY_CLASSES
+    texts, labels, name = _limited(texts, labels, "linear SVM" if is_svm else "logistic regression")
     features = make_features(texts, num_outputs=len(require_two(labels)))
     with quiet():
-        model = logistic_regression().fit(features.fit_transform(texts), labels)
+        model = (LinearSVM() if is_svm else logistic_regression()).fit(features.fit_transform(texts), labels)
 
     def predict(inputs: Sequence[str]) -> BaselinePredictions:
         return most_probable_labels(

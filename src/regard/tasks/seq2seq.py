@@ -57,6 +57,8 @@ from regard.text.statistics import TextStatistics, characters_per_token, choose_
 from regard.text.tokenizer import Tokenizer
 
 _ROLES = ("source", "target")
+_PIECES = {"bpe", "unigram"}
+"""Tokenizers into pieces of words, beside which a vocabulary of whole characters or words is not limited."""
 _PAIR_NAMES = ("source", "src", "input", "question", "prompt", "target", "tgt", "output", "answer")
 _SEARCHED_TOKENS = {"cpu": 8_192, "cuda": 32_768}
 """Source tokens that are searched together, each counted once for every hypothesis."""
@@ -173,11 +175,11 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
         (source, why), (target, target_why) = map(choose_tokenizer, sides)
         if target == "characters" and source != target and sides[0].mean_characters <= _SPELLED_CHARACTERS:
             source, why = "characters", "short texts, and targets that are spelled"
-        if {source, target} == {"bpe", "unigram"}:
+        if {source, target} == _PIECES:
             (source, why) = (source, why) if source == "unigram" else (target, target_why)
             target = source
         size = self.vocabulary("bpe" if "bpe" in (source, target) else source, context)
-        preset, reasons, is_spelled = None, {}, not {"bpe", "unigram"} & {source, target}
+        preset, reasons, is_spelled = None, {}, not _PIECES & {source, target}
         if source == target == "characters":
             length = characters_per_token([row[0] for row in context.rows], _FEW_PIECES)
             if length >= _LONG_PIECES:
@@ -199,9 +201,15 @@ class Seq2Seq(TextTask[Seq2SeqSettings]):
         kind = self.settings.target_tokenizer
         if kind is None:
             return {"text": fit_tokenizer((text for row in data.sample() for text in row), self.settings, data)}
+        kinds, settings = {"source": self.settings.tokenizer, "target": kind}, self.settings
+        if _PIECES & set(kinds.values()):
+            whole = settings.model_copy(update={"vocab_size": None})
+            sizes = {role: settings if each in _PIECES else whole for role, each in kinds.items()}
+        else:
+            sizes = dict.fromkeys(kinds, settings)
         return {
-            "source": fit_tokenizer((row[0] for row in data.sample()), self.settings, data),
-            "target": fit_tokenizer((row[1] for row in data.sample()), self.settings, data, kind=kind),
+            role: fit_tokenizer((row[place] for row in data.sample()), sizes[role], data, kind=kinds[role])
+            for place, role in enumerate(kinds)
         }
 
     def notes(self) -> list[str]:

@@ -65,8 +65,9 @@ class TextSettings(TaskSettings):
     between words characters; molecules and biological sequences are recognized."""
     vocab_size: int | None = Field(default=None, ge=5)
     """The largest vocabulary of a tokenizer that is trained. Unset: one token for each 400 characters of data, within
-    512 to 32,000 (1,600 characters in runs of up to 15 minutes on a CPU, and at most 1,000 tokens for each minute); for
-    running text all characters, or the 50,000 most frequent words."""
+    512 to 32,000 (1,600 characters in runs of up to 15 minutes on a CPU, and at most 1,000 tokens for each minute), but
+    at least 8,192 characters; for running text all characters, or the 50,000 most frequent words. Where a source and a
+    target have tokenizers of different kinds, of the one into pieces of words, if there is one."""
     lowercase: bool = False
     """Lower-case texts before they are tokenized: a smaller vocabulary where rows are few."""
     max_length: int = Field(default=512, ge=1)

@@ -71,15 +71,18 @@ def test_a_constant_number_is_an_error():
 
 
 def test_the_vocabulary_grows_with_the_text_within_limits():
-    sizes = []
-    for num_characters in (0, 4_000, 400_000):
-        codec = TextCodec.fit([chr(0x4E00 + n) for n in range(1_500)], kind="characters", num_characters=num_characters)
-        sizes.append(codec.tokenizer.vocab_size)
-    assert sizes == [512, 512, 1_000]
-    texts = [chr(0x4E00 + number) for number in range(1_500)]
-    complete = TextCodec.fit(texts, kind="characters", num_characters=0, complete={"characters": 2_000})
-    assert complete.tokenizer.vocab_size == 1_504
-    assert TextCodec.fit(texts, kind="characters", num_characters=0, vocab_size=60).tokenizer.vocab_size == 60
+    words = [f"w{number}" for number in range(2_500)]
+    codecs = [TextCodec.fit(words, kind="words", num_characters=number) for number in (0, 4_000, 480_000)]
+    assert [codec.tokenizer.vocab_size for codec in codecs] == [1_024, 1_024, 1_200]
+    complete = TextCodec.fit(words, kind="words", num_characters=0, complete={"words": 3_000})
+    assert complete.tokenizer.vocab_size == 2_504
+    assert TextCodec.fit(words, kind="words", num_characters=0, vocab_size=60).tokenizer.vocab_size == 60
+
+
+def test_a_few_texts_of_many_characters_have_all_of_them():
+    """As names in Chinese, of which each character occurs once or twice."""
+    codec = TextCodec.fit([chr(0x4E00 + number) for number in range(5_000)], kind="characters", num_characters=0)
+    assert codec.tokenizer.vocab_size == 5_004
 
 
 def test_a_tokenizer_is_lower_cased_or_loaded_from_a_file(tmp_path):

@@ -10,6 +10,8 @@ from regard.text.tokenizer import Tokenizer, TokenizerKind, load_tokenizer, trai
 
 CHARACTERS_PER_TOKEN, FEWEST_TOKENS, MOST_TOKENS = 400, 512, 32_000
 """The default vocabulary has one token for each 400 characters of data, within these limits."""
+_FEWEST_OF_KIND = {"characters": 8_192, "words": 1_024}
+"""A script such as Chinese has thousands of characters, and each that is left out cannot be read."""
 
 
 class TextCodec(Codec):
@@ -47,7 +49,8 @@ class TextCodec(Codec):
         if num_characters is None:
             texts = list(texts)
             num_characters = sum(map(len, texts))
-        by_amount = min(MOST_TOKENS, max(FEWEST_TOKENS, num_characters // CHARACTERS_PER_TOKEN))
+        fewest = _FEWEST_OF_KIND.get(kind, FEWEST_TOKENS)
+        by_amount = min(MOST_TOKENS, max(fewest, num_characters // CHARACTERS_PER_TOKEN))
         size = vocab_size or (complete or {}).get(kind, by_amount)
         known_kind: Any = kind  # validated by train_tokenizer
         # Read back from JSON, which has one digit less of the log-probabilities of unigram.
