@@ -174,6 +174,19 @@ def _squad() -> str:
     return json.dumps({"version": "1.1", "data": [{"title": "Weser", "paragraphs": paragraphs}]})
 
 
+def _imdb() -> dict[str, str]:
+    found = {"aclImdb/README": "Large Movie Review Dataset", "aclImdb/imdb.vocab": "the\nand\n"}
+    for split, label, some in (("train", "neg", T[:20]), ("train", "pos", T[20:40]), ("test", "neg", T[40:50]), ("test", "pos", T[50:])):
+        found |= {f"aclImdb/{split}/{label}/{n}_{n % 10}.txt": text for n, text in enumerate(some)}
+        found[f"aclImdb/{split}/urls_{label}.txt"] = "http://www.imdb.com/title/tt0453418/usercomments\n"
+    return found | {f"aclImdb/train/unsup/{n}_0.txt": text for n, text in enumerate(U[:20])}
+
+
+def _newsgroups(root: str) -> dict[str, bytes]:
+    groups = ("sci.space", "rec.autos", "alt.atheism")
+    return {f"{root}/{groups[n % 3]}/{54_000 + n}": f"From: ann@x.edu\n\n{text} caf\u00e9\n".encode("latin-1") for n, text in enumerate(T)}
+
+
 def _image(path: Path) -> None:
     import numpy as np
     from PIL import Image
@@ -263,6 +276,11 @@ LAYOUTS = [
            "text-classification", (U[0], T[0], cycle("12345")[0])),
     Layout("yelp", {"review.json": lines_of(YELP)}, "text-classification", (T[0], str(STARS[0]))),
     Layout("parquet of labels", {"train.parquet": _parquet(records_of(text=T, label=[int(b) for b in BIT]))}, "text-classification", (T[0], BIT[0])),
+    Layout("imdb", _imdb(), "text-classification", (T[0], "neg"), says=("labels: neg, pos", "unsup of train is not used")),
+    Layout("20 newsgroups", {**_newsgroups("20news")}, "text-classification", (f"From: ann@x.edu\n\n{T[2]} caf\u00e9", "alt.atheism")),
+    Layout("20 newsgroups by date", {**_newsgroups("20news/20news-bydate-train"), **_newsgroups("20news/20news-bydate-test")}, "text-classification", (f"From: ann@x.edu\n\n{T[2]} caf\u00e9", "alt.atheism")),
+    Layout("texts by split only", {f"corpus/{split}/{n}.txt": text for split in ("train", "test") for n, text in enumerate(T)}, None, says=("nothing to train on",)),
+    Layout("programs and notes", {"tool/src/main.py": "print(1)\n", "tool/src/notes.txt": T[0], "tool/docs/index.md": U[0], "tool/docs/more.txt": U[1]}, None, says=("nothing to train on",)),
     # Numbers
     Layout("sts benchmark", {"train.tsv": tsv_of(["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2", "score"],
            [range(NUM_ROWS), ["main-captions"] * NUM_ROWS, ["MSRvid"] * NUM_ROWS, ["2012test"] * NUM_ROWS, range(1, NUM_ROWS + 1), ["none"] * NUM_ROWS, ["none"] * NUM_ROWS, T, U, [f"{n % 26 / 5:.3f}" for n in range(NUM_ROWS)]])},

@@ -19,6 +19,7 @@ from regard.data.formats.coco import is_coco
 from regard.data.formats.columns import find_column
 from regard.data.formats.conll import is_tagged_file
 from regard.data.formats.files import format_suffix, uncompressed_name
+from regard.data.formats.folders import label_folders_by_split
 from regard.data.formats.images import has_labeled_images, is_image
 from regard.data.formats.layouts import FORMAT_OF_SUFFIX, FORMATS_OF_CELLS
 from regard.data.formats.messages import format_column, format_names
@@ -66,6 +67,8 @@ class DetectionSummary:
     is_builtin: bool = False
     is_plain_text: bool = False
     is_image_folder: bool = False
+    is_text_folder: bool = False
+    """Whether it is a folder with a folder of texts for each label."""
     is_coco: bool = False
     """Whether a JSON file has COCO's annotations."""
     has_trees: bool = False
@@ -223,6 +226,8 @@ def _describe_file(config: DataConfig, name: str, suffix: str) -> DetectionSumma
     named = partial(describe_as, tuple(_plain(column) for column in config.columns), columns_given=len(config.columns))
     if has_labeled_images(path):
         return DetectionSummary(name, is_image_folder=True)
+    if label_folders_by_split(path):
+        return DetectionSummary(name, is_text_folder=True)
     if suffix == ".json" and is_coco(path):
         return describe_as(is_coco=True)
     if FORMAT_OF_SUFFIX.get(suffix) == "fasta":

@@ -248,6 +248,8 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     @classmethod
     def _detect(cls, summary: DetectionSummary) -> Detection | None:
+        if summary.is_text_folder:
+            return Detection("a folder of texts for each label", confidence=0.95)
         if not summary.columns_given and not set(summary.lists) & _LISTS_OF_LABELS and not summary.has_images:
             if summary.names and (lists := find_label_lists(summary.columns)) is not None:
                 columns, separator = lists

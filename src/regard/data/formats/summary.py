@@ -15,7 +15,7 @@ from regard.data.builtin import builtin_names, find_builtin
 from regard.data.formats.cells import as_text, decimal_mark, decimal_marks, is_date, is_number, with_decimal_point
 from regard.data.formats.conll import TAG_FORMATS, TAG_ROLES, open_tagged
 from regard.data.formats.files import AnyPath, as_paths, check_file, format_suffix, iter_lines
-from regard.data.formats.folders import TABLE_SUFFIXES, files_by_split, text_files_by_split
+from regard.data.formats.folders import TABLE_SUFFIXES, files_by_split, label_folders_by_split, text_files_by_split
 from regard.data.formats.images import (
     IMAGE_ROLES,
     has_labeled_images,
@@ -28,10 +28,11 @@ from regard.data.formats.layouts import BLANK, Layout, ReadOptions, positions
 from regard.data.formats.parquet import parquet_objects
 from regard.data.formats.squad import question_format
 from regard.data.formats.tables import aligned_layout, file_layout
+from regard.data.formats.text_folders import sample_texts, text_folder_layout
 from regard.errors import DataError
 
 _Row = TypeVar("_Row")
-SourceKind = Literal["file", "files", "folder", "image-folder", "builtin", "rows"]
+SourceKind = Literal["file", "files", "folder", "image-folder", "text-folder", "builtin", "rows"]
 
 _TAGGED_SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio")
 _NEARLY_ALL = 0.95
@@ -145,15 +146,15 @@ class SourceSummary:
     """A description of a source of data, by which tasks recognize it."""
 
     kind: SourceKind
-    """One file, several files, a folder (described by its training files), a folder with one folder of images for each
-    label, a built-in data set, or rows in memory."""
+    """One file, several files, a folder (described by its training files), a folder with one folder of images or of
+    texts for each label, a built-in data set, or rows in memory."""
     paths: tuple[Path, ...] = ()
-    """The files; for a folder its training files, or the folder itself if it has images."""
+    """The files; for a folder its training files, or the folder itself if it has images or texts by label."""
     suffix: str = ""
     """The suffix of the first file without that of a compression, such as `.tsv`."""
     format: str
     """`tsv csv jsonl parquet xlsx lines aligned semeval`, `columns` or `conllu` (tagged sentences), `squad`, `images`,
-    or `rows` for a built-in data set and rows in memory. Plain text is `lines`."""
+    `folders` (texts by label), or `rows` for a built-in data set and rows in memory. Plain text is `lines`."""
     has_names: bool = True
     """Whether columns have names, rather than positions."""
     columns: tuple[ColumnSummary, ...] = ()
@@ -215,6 +216,8 @@ def describe(
         return _describe_file(path, options, "file")
     if has_labeled_images(path):
         return _describe_image_folder(path)
+    if labeled := label_folders_by_split(path):
+        return _describe_text_folder(labeled["train"], options)
     try:
         found = files_by_split(path, options.columns)["train"]
     except DataError as error:
@@ -380,6 +383,12 @@ def _describe_image_folder(folder: Path) -> SourceSummary:
         num_rows=len(sample),
         is_complete=len(sample) == len(rows),
     )
+
+
+def _describe_text_folder(folder: Path, options: ReadOptions) -> SourceSummary:
+    rows, is_complete = sample_texts(folder, _MAX_ROWS, options.encoding)
+    layout = text_folder_layout(folder, options)
+    return _describe_table((folder,), layout, rows, "text-folder", is_complete=is_complete)
 
 
 def _describe_builtin(name: str) -> SourceSummary:
