@@ -5,16 +5,16 @@ is asked what it makes of the description.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 from regard.data.builtin import find_builtin
 from regard.data.formats import fasttext
-from regard.data.formats.cells import decimal_marks, parse_timestamp
+from regard.data.formats.cells import decimal_marks, is_missing, parse_timestamp
 from regard.data.formats.coco import is_coco
 from regard.data.formats.columns import find_column
 from regard.data.formats.conll import is_tagged_file
@@ -31,6 +31,7 @@ from regard.data.sources import NamedRows, Rows, is_builtin, open_source, requir
 from regard.data.splits.plan import key_column
 from regard.data.text_sources import open_texts
 from regard.errors import ConfigError, DataError
+from regard.tasks.feature_tables import is_feature_table
 from regard.tasks.labeled_columns import FEWEST_LABELED, LEAST_REPEATED, LONGEST_LABEL
 
 DOCUMENT_COLUMNS = ("text", "content", "document")
@@ -117,16 +118,26 @@ class DetectionSummary:
         return bool(self.sample) and all(is_image(str(row[column])) for row in self.sample)
 
     def is_numeric(self, column: int) -> bool:
-        """Whether all values of a column are numbers."""
-        return bool(self.sample) and all(_is_number(row[column]) for row in self.sample)
+        """Whether all known values of a column are numbers."""
+        return self._are_all(_is_number, column)
 
     def has_decimals(self, column: int) -> bool:
         """Whether a column has numbers with decimals."""
         return self.is_numeric(column) and any(set(str(row[column])) & set(".,") for row in self.sample)
 
     def are_dates(self, column: int) -> bool:
-        """Whether all values of a column are dates such as 2024-05-31."""
-        return bool(self.sample) and all(_is_date(row[column]) for row in self.sample)
+        """Whether all known values of a column are dates such as 2024-05-31."""
+        return self._are_all(_is_date, column)
+
+    def _are_all(self, is_typed: Callable[[Any], bool], column: int) -> bool:
+        """Whether all known values of a column have a type."""
+        known = [row[column] for row in self.sample if not is_missing(str(row[column]))]
+        return bool(known) and all(map(is_typed, known))
+
+    @property
+    def source(self) -> ColumnSummary:
+        """The first column of the sample."""
+        return ColumnSummary("source", tuple(str(row[0]) for row in self.sample))
 
     @property
     def target(self) -> ColumnSummary:
@@ -138,6 +149,11 @@ class DetectionSummary:
         """Whether a table of several columns has numbers and no text, so that rows are measurements."""
         kinds = [column.kind for column in self.columns]
         return kinds.count("numbers") > 1 and "text" not in kinds
+
+    @cached_property
+    def is_table_of_features(self) -> bool:
+        """Whether a table has numbers and categories and no free text, and the user has named no columns of it."""
+        return not self.columns_given and is_feature_table(self.columns, has_names=bool(self.names))
 
     def describe_columns(self) -> str:
         """What the columns hold, for messages: `numbers (height, weight) and text (comment)`."""

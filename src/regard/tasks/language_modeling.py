@@ -398,6 +398,8 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
             return Detection("running text", confidence=0.9)
         if summary.has_column(*DOCUMENT_COLUMNS) and not summary.columns_given and not summary.has_images:
             name = summary.named_column(*DOCUMENT_COLUMNS)
+            if any(column.plain_name == name and column.kind not in ("text", "labels") for column in summary.columns):
+                return None
             if has_pair_names([column for column in summary.columns if column.kind == "text"]):
                 return None
             others = [column.name for column in summary.columns if column.plain_name != name]

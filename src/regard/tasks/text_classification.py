@@ -261,6 +261,8 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
                 return Detection(str(found), 0.6 if found.is_named else 0.5, columns=found.columns, settings=settings)
         if summary.num_columns not in (2, 3) or summary.has_images or summary.is_series or summary.is_table_of_numbers:
             return None
+        if summary.is_table_of_features and not summary.has_label_separator:
+            return None
         if summary.sample and summary.has_decimals(0):
             return None
         if summary.has_label_separator or summary.columns_given == 3:

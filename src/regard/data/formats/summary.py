@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from regard.data.builtin import builtin_names, find_builtin
-from regard.data.formats.cells import as_text, decimal_mark, decimal_marks, is_date, is_number, with_decimal_point
+from regard.data.formats.cells import (
+    as_text,
+    decimal_mark,
+    decimal_marks,
+    is_date,
+    is_missing,
+    is_number,
+    with_decimal_point,
+)
 from regard.data.formats.conll import TAG_FORMATS, TAG_ROLES, open_tagged
 from regard.data.formats.files import AnyPath, as_paths, check_file, format_suffix, iter_lines
 from regard.data.formats.folders import TABLE_SUFFIXES, files_by_split, label_folders_by_split, text_files_by_split
@@ -64,9 +72,14 @@ class ColumnSummary:
         return self._share(is_number(cell) for cell in self.cells)
 
     @cached_property
+    def known(self) -> tuple[str, ...]:
+        """The cells that are neither empty nor a word for a missing value, such as NA."""
+        return tuple(cell for cell in self.cells if not is_missing(cell))
+
+    @cached_property
     def is_numeric(self) -> bool:
-        """Whether nearly all cells are numbers, with a decimal point or a decimal comma."""
-        return bool(self.cells) and self._share(map(bool, map(decimal_marks, self.cells))) >= _NEARLY_ALL
+        """Whether nearly all cells that are known are numbers, with a decimal point or a decimal comma."""
+        return bool(self.known) and sum(map(bool, map(decimal_marks, self.known))) >= _NEARLY_ALL * len(self.known)
 
     @cached_property
     def numbers(self) -> list[float]:
@@ -106,8 +119,8 @@ class ColumnSummary:
 
     @cached_property
     def share_dates(self) -> float:
-        """The share of cells that are dates, with or without a time."""
-        return self._share(is_date(cell) for cell in self.cells)
+        """The share of known cells that are dates, with or without a time."""
+        return sum(is_date(cell) for cell in self.known) / max(1, len(self.known))
 
     @cached_property
     def share_image_names(self) -> float:
