@@ -212,6 +212,10 @@ YELP = [
 ]  # fmt: skip
 CHATS = [{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}, {"role": "assistant", "content": f"Yes, {number}."}]}
          for number, text in enumerate(T)]  # fmt: skip
+SHAREGPT = [
+    {"id": f"x{place}_0", "conversations": [*([{"from": "system", "value": "Be brief."}] if place % 2 else []), {"from": "human", "value": text}, {"from": "gpt", "value": f"Yes, {place}."}]}
+    for place, text in enumerate(T)
+]  # fmt: skip
 SNLI = [
     {"annotator_labels": [label], "captionID": f"{place}.jpg#0", "gold_label": label, "pairID": f"{place}.jpg#0r1n", "sentence1": T[place],
      "sentence1_binary_parse": f"( {T[place]} )", "sentence1_parse": f"(ROOT (S {T[place]}))", "sentence2": U[place],
@@ -324,6 +328,8 @@ LAYOUTS = [
     # Questions, chats and preferences
     Layout("squad", {"train-v1.1.json": _squad()}, "question-answering", ("In the year 1900 the river Weser froze near Bremen.", "When did it freeze (0)?")),
     Layout("chats", {"chats.jsonl": lines_of(CHATS)}, "instruction-tuning"),
+    Layout("sharegpt", {"sharegpt.json": json.dumps(SHAREGPT, indent=2)}, "instruction-tuning", (T[0], "Yes, 0.")),
+    Layout("sharegpt as json lines", {"train.jsonl": lines_of(SHAREGPT[1::2])}, "instruction-tuning", (json.dumps([{"role": "system", "content": "Be brief."}, {"role": "user", "content": T[1]}]), "Yes, 1.")),
     Layout("alpaca", {"alpaca_data.json": json.dumps(records_of(instruction=T, input=cycle(["", "a b"]), output=U), indent=2)}, "instruction-tuning"),
     Layout("dolly", {"dolly.jsonl": lines_of(records_of(instruction=T, context=cycle(["", "a b"]), response=U, category=cycle(["open_qa", "brainstorming"])))}, "instruction-tuning"),
     Layout("preferences", {"prefs.jsonl": lines_of(records_of(prompt=T, chosen=U, rejected=titles(seed=7)))}, "reward-modeling"),
