@@ -176,7 +176,12 @@ def _squad() -> str:
 
 def _imdb() -> dict[str, str]:
     found = {"aclImdb/README": "Large Movie Review Dataset", "aclImdb/imdb.vocab": "the\nand\n"}
-    for split, label, some in (("train", "neg", T[:20]), ("train", "pos", T[20:40]), ("test", "neg", T[40:50]), ("test", "pos", T[50:])):
+    for split, label, some in (
+        ("train", "neg", T[:20]),
+        ("train", "pos", T[20:40]),
+        ("test", "neg", T[40:50]),
+        ("test", "pos", T[50:]),
+    ):
         found |= {f"aclImdb/{split}/{label}/{n}_{n % 10}.txt": text for n, text in enumerate(some)}
         found[f"aclImdb/{split}/urls_{label}.txt"] = "http://www.imdb.com/title/tt0453418/usercomments\n"
     return found | {f"aclImdb/train/unsup/{n}_0.txt": text for n, text in enumerate(U[:20])}
@@ -184,7 +189,24 @@ def _imdb() -> dict[str, str]:
 
 def _newsgroups(root: str) -> dict[str, bytes]:
     groups = ("sci.space", "rec.autos", "alt.atheism")
-    return {f"{root}/{groups[n % 3]}/{54_000 + n}": f"From: ann@x.edu\n\n{text} caf\u00e9\n".encode("latin-1") for n, text in enumerate(T)}
+    return {
+        f"{root}/{groups[n % 3]}/{54_000 + n}": f"From: ann@x.edu\n\n{text} caf\u00e9\n".encode("latin-1")
+        for n, text in enumerate(T)
+    }
+
+
+def _dortmund(**more: Sequence[Any]) -> dict[str, str]:
+    """Forty graphs: paths and rings of three nodes, in turn."""
+    edges = [[(1, 2), (2, 3)], [(1, 2), (2, 3), (1, 3)]]
+    ends = [
+        (3 * n + one, 3 * n + other) for n in range(40) for pair in edges[n % 2] for one, other in (pair, pair[::-1])
+    ]
+    files = {
+        "A": [f"{one}, {other}" for one, other in ends],
+        "graph_indicator": [n // 3 + 1 for n in range(120)],
+        **more,
+    }
+    return {f"RINGS/RINGS_{part}.txt": "".join(f"{value}\n" for value in some) for part, some in files.items()}
 
 
 def _image(path: Path) -> None:
@@ -341,6 +363,12 @@ LAYOUTS = [
     Layout("stock prices", {"AAPL.csv": csv_of(["Date", "Open", "High", "Low", "Close", "Volume"], [DAYS, *(PRICES,) * 4, IDS])}, "forecasting"),
     Layout("several stores", {"sales.csv": csv_of(["date", "store", "sales"], [DAYS[:30] * 2, ["A"] * 30 + ["B"] * 30, PRICES])}, "forecasting"),
     # Molecules and graphs
+    Layout("tu dortmund", _dortmund(graph_labels=[(-1) ** n for n in range(40)], node_labels=[0, 1, 0] * 40, edge_labels=[1, 1, 1, 1, 2, 2, 1, 1, 1, 1] * 20), "graph-classification",
+           ('{"nodes":["0","1","0"],"edges":[[0,1,"1"],[1,0,"1"],[1,2,"1"],[2,1,"1"]]}', "1"), says=("the graphs in RINGS",)),
+    Layout("tu dortmund with attributes", _dortmund(graph_labels=[n % 2 for n in range(40)], graph_attributes=[n / 3 for n in range(40)], node_labels=[0, 1, 0] * 40, node_attributes=["0.5, -1"] * 120), "graph-classification",
+           ('{"nodes":[[0.5,-1.0,1.0,0.0],[0.5,-1.0,0.0,1.0],[0.5,-1.0,1.0,0.0]],"edges":[[0,1],[1,0],[1,2],[2,1]]}', "0"), says=("not used: RINGS_graph_attributes.txt",)),
+    Layout("tu dortmund with a number", _dortmund(graph_attributes=[n / 3 for n in range(40)]), "graph-regression", ('{"nodes":["node","node","node"],"edges":[[0,1],[1,0],[1,2],[2,1]]}', "0.0")),
+    Layout("tu dortmund with numbers", _dortmund(graph_attributes=[f"{n / 3:.3f}, {n * n}" for n in range(40)]), "graph-properties", ('{"nodes":["node","node","node"],"edges":[[0,1],[1,0],[1,2],[2,1]]}',)),
     Layout("esol", {"delaney.csv": csv_of(["Compound ID", "ESOL predicted log solubility in mols per litre", "measured log solubility in mols per litre", "smiles"],
            [[f"compound {n}" for n in range(20)], [-n / 7 for n in range(20)], [-n / 6.5 for n in range(20)], SMILES])}, "molecule-properties"),
     Layout("tox21", {"tox21.csv": csv_of(["NR-AR", "NR-ER", "SR-p53", "mol_id", "smiles"], [cycle(["0", "1", ""], 20), cycle(["0", "0", "1"], 20), cycle(["", "0", "1"], 20, seed=6), [f"TOX{n}" for n in range(20)], SMILES])}, "molecule-properties"),

@@ -20,6 +20,8 @@ from regard.data.formats.columns import find_column
 from regard.data.formats.conll import is_tagged_file
 from regard.data.formats.files import format_suffix, uncompressed_name
 from regard.data.formats.folders import label_folders_by_split
+from regard.data.formats.graph_folders import is_graph_folder
+from regard.data.formats.graphs import DIRECTED
 from regard.data.formats.images import has_labeled_images, is_image
 from regard.data.formats.layouts import FORMAT_OF_SUFFIX, FORMATS_OF_CELLS
 from regard.data.formats.messages import format_column, format_names
@@ -194,8 +196,7 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         described = describe(config.train[0], format=config.format, encoding=config.encoding)
         lists = described.lists
         if lists and (len(described.columns) < len(_PAIR) or (len(lists) > 1 and not _has_text(described))):
-            names = tuple(map(_plain, lists))
-            return DetectionSummary(name, suffix, names, columns=described.columns, lists=lists)
+            return _describe_lists(name, suffix, described)
     if num_given > len(_PAIR):
         return DetectionSummary(
             name, suffix, named, columns=_columns(config), columns_given=num_given, has_label_separator=has_separator
@@ -242,6 +243,8 @@ def _describe_file(config: DataConfig, name: str, suffix: str) -> DetectionSumma
     named = partial(describe_as, tuple(_plain(column) for column in config.columns), columns_given=len(config.columns))
     if has_labeled_images(path):
         return DetectionSummary(name, is_image_folder=True)
+    if is_graph_folder(path):
+        return _describe_lists(name, "", describe(path, encoding=config.encoding))
     if label_folders_by_split(path):
         return DetectionSummary(name, is_text_folder=True)
     if suffix == ".json" and is_coco(path):
@@ -257,6 +260,13 @@ def _describe_file(config: DataConfig, name: str, suffix: str) -> DetectionSumma
     if config.format is None and _is_file_of_tags(config, suffix):
         return describe_as(is_tagged=True)
     return None
+
+
+def _describe_lists(name: str, suffix: str, described: SourceSummary) -> DetectionSummary:
+    """Objects whose values are lists, and few others."""
+    names = tuple(map(_plain, described.lists))
+    columns = tuple(column for column in described.columns if column.name != DIRECTED or described.format != "graphs")
+    return DetectionSummary(name, suffix, names, columns=columns, lists=described.lists)
 
 
 def _is_tree_row(row: Any) -> bool:

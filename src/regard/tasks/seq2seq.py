@@ -444,8 +444,10 @@ def _has_other_columns(summary: DetectionSummary) -> bool:
     if summary.is_table_of_features or (summary.names and len(summary.columns) < len(_ROLES)):
         return True
     is_wide = len(summary.columns) > len(_ROLES)
-    if is_wide and not has_pair_names(summary.columns) and not (
-        is_free_text(summary.source) and is_free_text(summary.target)
+    if (
+        is_wide
+        and not has_pair_names(summary.columns)
+        and not (is_free_text(summary.source) and is_free_text(summary.target))
     ):
         return True
     if summary.names and summary.has_decimals(-1) and not any(map(_has_letters, (row[0] for row in summary.sample))):

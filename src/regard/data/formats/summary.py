@@ -24,6 +24,7 @@ from regard.data.formats.cells import (
 from regard.data.formats.conll import TAG_FORMATS, TAG_ROLES, open_tagged
 from regard.data.formats.files import AnyPath, as_paths, check_file, format_suffix, iter_lines
 from regard.data.formats.folders import TABLE_SUFFIXES, files_by_split, label_folders_by_split, text_files_by_split
+from regard.data.formats.graph_folders import is_graph_folder, read_graph_folder
 from regard.data.formats.images import (
     IMAGE_ROLES,
     has_labeled_images,
@@ -167,7 +168,7 @@ class SourceSummary:
     """The suffix of the first file without that of a compression, such as `.tsv`."""
     format: str
     """`tsv csv jsonl parquet xlsx lines aligned semeval`, `columns` or `conllu` (tagged sentences), `squad`, `images`,
-    `folders` (texts by label), or `rows` for a built-in data set and rows in memory. Plain text is `lines`."""
+    `folders` (texts by label), `graphs` (a folder in TU Dortmund's format), or `rows` for a built-in data set and rows in memory. Plain text is `lines`."""
     has_names: bool = True
     """Whether columns have names, rather than positions."""
     columns: tuple[ColumnSummary, ...] = ()
@@ -229,6 +230,9 @@ def describe(
         return _describe_file(path, options, "file")
     if has_labeled_images(path):
         return _describe_image_folder(path)
+    if is_graph_folder(path):
+        graphs, is_complete = _take(record for _, record in read_graph_folder(path, options.encoding))
+        return _describe_objects(graphs, kind="folder", format="graphs", paths=(path,), is_complete=is_complete)
     if labeled := label_folders_by_split(path):
         return _describe_text_folder(labeled["train"], options)
     try:
