@@ -227,6 +227,16 @@ def _coco() -> dict[str, Any]:
 
 STARS = cycle([1.0, 2.0, 3.0, 4.0, 5.0])
 PRICES = [round(99.5 + 13.25 * place + place % 7, 2) for place in range(NUM_ROWS)]
+NAMES = [
+    f"{one.title()}son, Mr. {other.title()} {chr(65 + n % 26)}."
+    for n, (one, other) in enumerate(zip(cycle(_SEEN), cycle(_SEEN, seed=9), strict=True))
+]
+RATINGS = [
+    [1 + n * n % 19 for n in range(NUM_ROWS)],
+    [7 * n * n % 47 for n in range(NUM_ROWS)],
+    STARS,
+    [964_982_703 + 7_919 * (n * n % 53) for n in range(NUM_ROWS)],
+]
 YELP = [
     {"review_id": f"r{place:04}x", "user_id": f"u{place % 13:03}y", "business_id": f"b{place % 9}z", "stars": STARS[place], "useful": place % 3,
      "funny": place % 2, "cool": 0, "text": T[place], "date": f"2018-07-{place % 28 + 1:02} 22:09:11"}
@@ -316,10 +326,22 @@ LAYOUTS = [
            None, says=("houses.csv has numbers", "no sequence to model")),
     Layout("features of people", {"adult.csv": csv_of(["age", "workclass", "education", "sex", "income"], [[n * 7 % 50 for n in range(NUM_ROWS)], cycle(["Private", "State-gov"]), cycle(["HS-grad", "Bachelors"]), cycle(["Male", "Female"]), cycle(["<=50K", ">50K"])])},
            None, says=("adult.csv has numbers (age) and labels (workclass, education, sex, income)",)),
+    Layout("titanic", {"titanic.csv": csv_of(["PassengerId", "Survived", "Pclass", "Name", "Sex", "Age", "SibSp", "Parch", "Ticket", "Fare", "Cabin", "Embarked"],
+           [range(1, NUM_ROWS + 1), BIT, cycle("123"), NAMES, cycle(["male", "female"]), ["" if n % 5 == 0 else n * 7 % 60 for n in range(NUM_ROWS)], cycle("012"), cycle("01"), [f"A/5 {i}" for i in IDS], PRICES, ["" if n % 4 else f"C{n}" for n in range(NUM_ROWS)], cycle("SCQ")])},
+           None, says=("titanic.csv has", "text (Name", "name the columns of an input and a target", "no sequence to model")),
+    Layout("cars with missing values", {"cars.csv": csv_of(["name", "mpg", "cylinders", "horsepower", "origin"], [[f"ford {u.lower()}" for u in U], ["NA" if n % 6 == 0 else f"{15 + n % 17}.5" for n in range(NUM_ROWS)], cycle("468"), IDS, cycle(["USA", "Japan"])])},
+           None, says=("numbers (mpg, cylinders, horsepower)", "no sequence to model")),
+    Layout("groups and numbers", {"growth.csv": csv_of(["", "weight", "group"], [range(1, 31), PRICES[:30], cycle(["ctrl", "trt1", "trt2"], 30)])}, None, says=("numbers (weight) and labels (group)",)),
+    Layout("names of rows", {"states.csv": csv_of(["", "population", "income", "illiteracy"], [U, IDS, IDS[::-1], PRICES])}, None, says=("numbers (population, income, illiteracy)",)),
     Layout("several scores of a text", {"train.csv": csv_of(["text_id", "full_text", "cohesion", "syntax"], [[f"{i:X}" for i in IDS], T, cycle(["2.5", "3.0", "3.5"]), cycle(["2.5", "3.0", "3.5"], seed=7)])}, None, says=("numbers (cohesion, syntax)",)),
     Layout("months that are no dates", {"shampoo.csv": csv_of(["Month", "Sales"], [[f"{n // 12 + 1}-{n % 12 + 1:02}" for n in range(NUM_ROWS)], PRICES])}, None, says=("numbers (Sales)",)),
     Layout("readability", {"train.csv": csv_of(["id", "url_legal", "license", "excerpt", "target", "standard_error"], [[f"{i:x}" for i in IDS], [""] * NUM_ROWS, [""] * NUM_ROWS, T, PRICES, PRICES])}, "regression", (T[0], "99.5")),
     Layout("described houses", {"houses.csv": csv_of(["Id", "Description", "Price"], [range(1, NUM_ROWS + 1), T, PRICES])}, "regression", (T[0], "99.5")),
+    # JSON that has no rows
+    Layout("a dictionary", {"countries.json": json.dumps({u: t for u, t in zip(U, T, strict=True)})}, None, says=("countries.json is one JSON object", U[0])),
+    Layout("an indented dictionary", {"countries.json": json.dumps({u: t for u, t in zip(U, T, strict=True)}, indent=2)}, None, says=("countries.json is one JSON object", U[0])),
+    Layout("a list of words", {"words.json": json.dumps(T)}, None, says=("words.json has texts", "an object for each row")),
+    Layout("names of emoji", {"compact.json": json.dumps(records_of(hexcode=[f"1F{n:03X}" for n in range(NUM_ROWS)], label=[u.lower() for u in U], unicode=[chr(0x1F600 + n) for n in range(NUM_ROWS)]))}, None, says=("compact.json has",)),
     # Tags
     Layout("ner as parquet", {"train.parquet": _parquet(records_of(id=[str(n) for n in range(NUM_ROWS)], tokens=SENTENCES, pos_tags=[[1] * 6] * NUM_ROWS, chunk_tags=[[0] * 6] * NUM_ROWS, ner_tags=[[0, 1, 2, 0, 5, 0]] * NUM_ROWS))},
            "token-classification", (" ".join(SENTENCES[0]), "0 1 2 0 5 0")),
@@ -358,7 +380,19 @@ LAYOUTS = [
     # Images
     Layout("coco", _coco(), "captioning", given=("annotations.json",)),
     Layout("images as folders", {f"{split}/{label}/{'x' * n}.png": _image for split in ("pets",) for label in ("cat", "dog") for n in range(1, 13)}, "image-classification"),
+    # Ratings
+    Layout("ratings", {"ratings.csv": csv_of(["userId", "movieId", "rating", "timestamp"], RATINGS)}, None, says=("ratings.csv has numbers (userId, movieId, rating, timestamp)", "rows of userId and movieId over timestamp are events", "event-prediction")),
+    Layout("ratings without a header", {"u.data": tsv_of(None, RATINGS)}, None, says=("u.data has numbers",)),
+    Layout("ratings between double colons", {"ratings.dat": "".join("::".join(map(str, row)) + "\n" for row in zip(*RATINGS, strict=True))}, None, says=("ratings.dat has numbers",)),
+    Layout("ratings of products", {"ratings_Beauty.csv": csv_of(None, [[f"A{7919 * n % 104729}XQ" for n in range(NUM_ROWS)], [f"B00{n % 23:03}K" for n in range(NUM_ROWS)], STARS, RATINGS[3]])}, None, says=("ratings_Beauty.csv has text",)),
+    Layout("genres of films between double colons", {"movies.dat": "".join(f"{n}::{u} (1995)::{genre}\n" for n, (u, genre) in enumerate(zip(U, cycle(["Comedy", "Drama"]), strict=True), 1)).encode("latin-1")},
+           "text-classification", (f"{U[0]} (1995)", cycle(["Comedy", "Drama"])[0])),
     # Series
+    Layout("a weather station", {"seattle-weather.csv": csv_of(["date", "precipitation", "temp_max", "weather"], [[f"{d:%Y/%m/%d}" for d in DAYS], PRICES, ["NA", *PRICES[1:]], cycle(["sun", "rain"])])}, "forecasting"),
+    Layout("a number a year", {"huron.csv": csv_of(["year", "level"], [range(1875, 1875 + NUM_ROWS), PRICES])}, "forecasting", settings=(("time_column", "year"),)),
+    Layout("years of several firms", {"grunfeld.csv": csv_of(["invest", "value", "firm", "year"], [PRICES, IDS, [f"firm {n // 15}" for n in range(NUM_ROWS)], [1935 + n % 15 for n in range(NUM_ROWS)]])}, "forecasting", settings=(("time_column", "year"),)),
+    Layout("prices with written dates", {"stocks.csv": csv_of(["symbol", "date", "price"], [cycle(["MSFT", "IBM"]), [f"{d:%b} {d.day} {d.year}" for d in DAYS], PRICES])}, None, says=("numbers (price)",)),
+    Layout("measurements for classification", {"GunPoint_TRAIN.ts": "#Outlines of a hand.\n@problemName GunPoint\n@data\n" + "".join(",".join(f"{(7 * n + k) % 13 / 7:.3f}" for k in range(30)) + f":{n % 2}\n" for n in range(20))}, None, says=("has lines of numbers",)),
     Layout("air passengers", {"AirPassengers.csv": csv_of(["Month", "#Passengers"], [[f"{1949 + n // 12}-{n % 12 + 1:02}" for n in range(NUM_ROWS)], [112 + n * 3 % 47 for n in range(NUM_ROWS)]])}, "forecasting"),
     Layout("stock prices", {"AAPL.csv": csv_of(["Date", "Open", "High", "Low", "Close", "Volume"], [DAYS, *(PRICES,) * 4, IDS])}, "forecasting"),
     Layout("several stores", {"sales.csv": csv_of(["date", "store", "sales"], [DAYS[:30] * 2, ["A"] * 30 + ["B"] * 30, PRICES])}, "forecasting"),

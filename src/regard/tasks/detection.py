@@ -21,10 +21,12 @@ from regard.data.formats.conll import is_tagged_file
 from regard.data.formats.files import format_suffix, uncompressed_name
 from regard.data.formats.folders import label_folders_by_split
 from regard.data.formats.graph_folders import is_graph_folder
-from regard.data.formats.graphs import DIRECTED
+from regard.data.formats.graphs import DIRECTED, FIELDS
 from regard.data.formats.images import has_labeled_images, is_image
+from regard.data.formats.json_lines import single_object
 from regard.data.formats.layouts import FORMAT_OF_SUFFIX, FORMATS_OF_CELLS
 from regard.data.formats.messages import format_column, format_names
+from regard.data.formats.plain_text import has_mostly_numbers
 from regard.data.formats.squad import question_format
 from regard.data.formats.summary import ColumnSummary, SourceSummary, describe, describe_rows
 from regard.data.formats.trees import TREE_SUFFIXES, is_tree, is_tree_file
@@ -69,6 +71,8 @@ class DetectionSummary:
     """Whether each line of a file is a word with its tags, and blank lines separate sentences."""
     is_builtin: bool = False
     is_plain_text: bool = False
+    is_measured: bool = False
+    """Whether a file that is no table has lines of numbers."""
     is_image_folder: bool = False
     is_text_folder: bool = False
     """Whether it is a folder with a folder of texts for each label."""
@@ -214,7 +218,8 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
             open_texts(config)
         except (DataError, ConfigError):
             raise error from None
-        return DetectionSummary(name, suffix, is_plain_text=True)
+        is_measured = config.format is None and len(config.train) == 1 and _has_mostly_numbers(config)
+        return DetectionSummary(name, suffix, is_plain_text=not is_measured, is_measured=is_measured)
     names = named or tuple(map(_plain, table.names))
     columns = _columns(config)
     try:
@@ -251,8 +256,11 @@ def _describe_file(config: DataConfig, name: str, suffix: str) -> DetectionSumma
         return describe_as(is_coco=True)
     if FORMAT_OF_SUFFIX.get(suffix) == "fasta":
         return describe_as(is_plain_text=True)
-    if suffix == ".json" and config.format is None and question_format(path, config.encoding) == "squad":
+    if suffix == ".json" and config.format is None and question_format(path, config.encoding) != "jsonl":
+        _require_questions(path, config.encoding)
         return named(is_squad=True)
+    if suffix == ".json" and config.format is None:
+        _require_rows(path, config.encoding)
     if suffix in (".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
         return named()
     if _is_file_of_trees(config, suffix):
@@ -260,6 +268,30 @@ def _describe_file(config: DataConfig, name: str, suffix: str) -> DetectionSumma
     if config.format is None and _is_file_of_tags(config, suffix):
         return describe_as(is_tagged=True)
     return None
+
+
+def _require_rows(path: Path, encoding: str | None) -> None:
+    """Raise if a JSON file is one object, such as a dictionary of words, and not a graph."""
+    whole = single_object(path, encoding)
+    if whole is not None and not set(FIELDS) <= whole.keys():
+        raise DataError(
+            f"{path.name} is one JSON object, with {format_names(list(whole)) or 'nothing in it'}: rows are objects in an "
+            "array, or one on each line"
+        )
+
+
+def _require_questions(path: Path, encoding: str | None) -> None:
+    """Raise if a JSON file is one object without SQuAD's list of articles; what is no JSON is reported later."""
+    whole = single_object(path, encoding)
+    articles = None if whole is None else whole.get("data")
+    is_squad = isinstance(articles, list) and all(isinstance(each, dict) and "paragraphs" in each for each in articles)
+    if not is_squad:
+        _require_rows(path, encoding)
+
+
+def _has_mostly_numbers(config: DataConfig) -> bool:
+    path = Path(config.train[0])
+    return path.is_file() and format_suffix(path) not in FORMAT_OF_SUFFIX and has_mostly_numbers(path, config.encoding)
 
 
 def _describe_lists(name: str, suffix: str, described: SourceSummary) -> DetectionSummary:

@@ -14,14 +14,17 @@ from regard.data.formats.summary import ColumnSummary
 
 _TEXT_WORDS = ("text", "sentence", "sentences", "review", "comment", "tweet", "message", "question", "description",
                "sequence", "smiles", "lyrics", "quote")  # fmt: skip
+_TIME_WORDS = ("date", "time", "datetime", "timestamp", "day", "week", "month", "quarter", "year")
 _NAME_WORDS = ("name", "names", "surname", "firstname", "lastname", "fullname", "address", "street", "city", "town",
-               "county", "country", "state", "url", "link", "email", "phone", "ticket", "date", "time")  # fmt: skip
+               "county", "country", "state", "url", "link", "email", "phone", "ticket", *_TIME_WORDS)  # fmt: skip
 """Words of the names of columns whose cells identify something, however many words they have."""
 _FREE_WORDS, _LONG_CHARACTERS = 3.0, 30.0
 """Words of a cell of running text on average, and characters of a string without spaces."""
 _FEWEST_ROWS, _FACTOR_REPEATED, _LONGEST_FACTOR = 10, 2, 40
 _PAIR, _FEWEST_FEATURES = 2, 3
 """So many columns of features, one of which may be the target, make the other columns names of the rows."""
+_SPARSE = 5
+"""Fewer rows than this for each value of an identifier are too few for a series."""
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 """Characters of languages that write no spaces: Thai, Lao, Khmer, Japanese and Chinese."""
 _UNSPACED_PER_WORD = 2
@@ -38,8 +41,29 @@ def is_feature_table(columns: Sequence[ColumnSummary], *, has_names: bool) -> bo
     num_languages = sum(is_language(column.plain_name) for column in used if column.kind == "text")
     if any(map(is_free_text, used)) or num_languages > 1 or (len(used) <= _PAIR and not has_names):
         return False
-    num_features = sum(map(is_feature, used))
+    # The dates of numbers may be in any form; a column of dates alone may be one to be translated.
+    is_measured = any(column.kind == "numbers" for column in used)
+    num_features = sum(is_feature(column) or (is_measured and is_named_time(column)) for column in used)
     return num_features >= (_FEWEST_FEATURES if num_features < len(used) else _PAIR)
+
+
+def find_interactions(columns: Sequence[ColumnSummary]) -> tuple[str, str, str] | None:
+    """The subject, the item and the time of a table such as one of ratings; None for another table.
+
+    Two columns are called identifiers, and one has seconds since 1970 or another time. A table of series also has
+    identifiers, but far more rows than of them: here, many values of an identifier occur a few times only.
+    """
+    times = [column for column in columns if column.kind == "dates" or _is_time(column)]
+    ids = [column for column in columns if is_identifier(column.name) and column not in times]
+    repeated = [column for column in ids if column.num_distinct < len(column.cells)]
+    is_sparse = any(_SPARSE * column.num_distinct > len(column.cells) for column in repeated)
+    if not times or len(ids) < _PAIR or not repeated or not is_sparse:
+        return None
+    return ids[0].name, ids[1].name, times[0].name
+
+
+def _is_time(column: ColumnSummary) -> bool:
+    return column.kind == "numbers" and column.plain_name in EVENT_TIME_COLUMNS
 
 
 def is_feature(column: ColumnSummary) -> bool:
@@ -59,15 +83,24 @@ def is_factor(column: ColumnSummary) -> bool:
 
 def is_free_text(column: ColumnSummary) -> bool:
     """Whether cells are texts of several words, or long strings, rather than names, codes or categories."""
-    words = {word.lower() for word in _WORD.findall(column.name.rpartition(".")[2])}
+    words = _words(column)
     if column.kind not in ("text", "labels") or column.num_distinct < 2:
         return False
     if words & set(_TEXT_WORDS):
         return True
-    if words & set(_NAME_WORDS) or column.plain_name in EVENT_TIME_COLUMNS or is_factor(column):
+    if words & set(_NAME_WORDS) or is_factor(column):
         return False
     is_long = column.mean_characters >= _LONG_CHARACTERS and not any("://" in cell for cell in column.cells)
     return is_long or num_words(column) >= _FREE_WORDS
+
+
+def is_named_time(column: ColumnSummary) -> bool:
+    """Whether a column is called a date or a time, in whatever form its cells are."""
+    return bool(_words(column) & set(_TIME_WORDS))
+
+
+def _words(column: ColumnSummary) -> set[str]:
+    return {word.lower() for word in _WORD.findall(column.name)}
 
 
 def num_words(column: ColumnSummary) -> float:

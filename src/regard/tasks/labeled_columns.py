@@ -15,7 +15,7 @@ from typing import NamedTuple
 from regard.data.formats.columns import is_identifier, is_language, text_names
 from regard.data.formats.messages import format_column, format_names
 from regard.data.formats.summary import ColumnSummary
-from regard.tasks.feature_tables import is_feature, is_feature_table, is_free_text
+from regard.tasks.feature_tables import is_feature, is_feature_table, is_free_text, is_named_time
 
 LABEL_COLUMNS = ("label", "labels", "class", "category", "sentiment", "intent", "topic", "gold_label", "polarity",
                  "is_duplicate")  # fmt: skip
@@ -41,10 +41,12 @@ _MOST_LABELS = 100
 """More distinct values in a sample of a thousand rows are names or words."""
 _PROSE_WORDS = 3.0
 """Words of a cell of running text, on average."""
+_TIME_WORDS = 4.0
+"""Words of a date on average: `Jan 1 2000`."""
 _FEWEST_FLAGS = 3
 """So many columns of 0 and 1 are labels; a single one may be something else about the text."""
-_MOST_FEATURES = 3
-"""Of more columns of numbers and categories, the label is one with the name of a label, or unknown."""
+_MOST_FEATURES, _MOST_UNNAMED = 3, 5
+"""Of more columns of numbers and categories, with and without names, the label is unknown unless it is called one."""
 _MOSTLY = 0.9
 _LIST_SEPARATORS = (",", ";", "|")
 _FEWEST_LISTS, _ALONE = 0.05, 0.5
@@ -110,7 +112,8 @@ def _are_features(
     is_wide = len(used) > len(texts) + len(labels)
     if (is_wide or not is_named) and all(map(is_class, inputs)):
         return True
-    return has_names and not is_named and len(labels) == 1 and sum(map(is_feature, used)) > _MOST_FEATURES
+    most = _MOST_FEATURES if has_names else _MOST_UNNAMED
+    return not is_named and len(labels) == 1 and sum(map(is_feature, used)) > most
 
 
 def find_label_lists(columns: Sequence[ColumnSummary]) -> tuple[LabeledColumns, str] | None:
@@ -217,6 +220,8 @@ def _is_flag(column: ColumnSummary) -> bool:
 def _is_text(column: ColumnSummary) -> bool:
     """Whether cells are texts: not numbers, dates, images, or codes of which most occur once."""
     if column.kind not in ("text", "labels") or column.num_distinct < 2:
+        return False
+    if is_named_time(column) and not is_free_text(column) and column.mean_words <= _TIME_WORDS:
         return False
     is_code = 2 * column.num_distinct > len(column.cells) and column.mean_words <= 1.0
     return not (is_code and all(any(map(str.isdigit, cell)) for cell in column.cells))

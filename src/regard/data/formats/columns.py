@@ -33,7 +33,7 @@ _SYNONYMS = {
     "words": "words tokens",
     "tags": "tags ner_tags labels pos_tags chunk_tags upos",
 }
-_IDENTIFIERS = "id idx index key guid uid number unnamed:0 __index_level_0__"
+_IDENTIFIERS = "id identifier idx index key guid uid number unnamed:0 __index_level_0__"
 # One of these names makes a first row a header; of the other names, which are common words, it takes two.
 _HEADER_NAMES = """source src target tgt trg text texts label labels input inputs output outputs question answer
     answers prompt completion sentence sentences sentence1 sentence2 premise hypothesis question1 question2 gold_label
@@ -208,9 +208,9 @@ def _has_other_type(column: Sequence[str]) -> bool:
 
 
 def _has_other_form(column: Sequence[str]) -> bool:
-    """Whether all cells have digits, several words or capitals only, and the first one, the title, has not."""
+    """Whether all cells have digits, several words, capitals only or a symbol first, and the title has not."""
     title, *cells = (cell.strip() for cell in column)
-    forms: list[Callable[[str], bool]] = [_has_digit, _has_space, str.isupper]
+    forms: list[Callable[[str], bool]] = [_has_digit, _has_space, str.isupper, _begins_with_symbol]
     return len(cells) >= _MIN_ALIKE and any(not form(title) and all(map(form, cells)) for form in forms)
 
 
@@ -235,6 +235,11 @@ def _is_above_texts(column: Sequence[str]) -> bool:
 
 def _has_digit(text: str) -> bool:
     return any(map(str.isdigit, text))
+
+
+def _begins_with_symbol(text: str) -> bool:
+    """As the codes of colors: #ffffff."""
+    return text[:1] in ("#", "@", "$", "/")
 
 
 def _has_space(text: str) -> bool:

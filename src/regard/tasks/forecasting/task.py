@@ -33,7 +33,8 @@ from regard.data.codecs.codec import Codec
 from regard.data.codecs.series import SeriesCodec, format_values
 from regard.data.formats.layouts import ReadOptions
 from regard.data.formats.messages import format_column, format_count
-from regard.data.formats.series import Series, fill_forward, read_series, require_columns
+from regard.data.formats.series import TIME_NAMES, Series, fill_forward, read_series, require_columns
+from regard.data.formats.summary import ColumnSummary
 from regard.data.prepare import Prepared
 from regard.data.series_sources import SeriesSource, open_series, plan_series, prepare_series
 from regard.data.settings import DataConfig
@@ -49,6 +50,7 @@ from regard.tasks.capabilities import ExportGraph, SeriesForecast, forecast_plot
 from regard.tasks.choices import Defaults, DefaultsContext
 from regard.tasks.content import Prediction, ReportContent, Section, ServerSchema
 from regard.tasks.detection import DetectionSummary
+from regard.tasks.feature_tables import find_interactions
 from regard.tasks.forecasting.linear import LinearForecast
 from regard.tasks.forecasting.model import (
     ExportedForecaster,
@@ -69,6 +71,8 @@ SALES = ("date", "store", "sales")
 """The columns of the built-in data set."""
 _TIME_NAMES = ("time", "timestamp", "ds")
 """A column of numbers with such a name is one of time."""
+_FEWEST_YEARS, _MOSTLY_YEARS = 10, 0.9
+"""The rows of a series of years, and the share of them that follow the year before."""
 _DIGITS = 5
 """Significant digits of a forecast as text."""
 _BATCH_WINDOWS, _BATCH_SEQUENCES = 128, 2_048
@@ -172,7 +176,10 @@ class Forecasting(Task[ForecastingSettings]):
         dates = [column for column in columns if column.kind == "dates"]
         times = dates or [column for column in columns if column.kind == "numbers" and column.plain_name in _TIME_NAMES]
         kinds = [column.kind for column in columns]
-        if len(times) != 1 or "text" in kinds or "images" in kinds:
+        settings: dict[str, Any] = {}
+        if not times and (year := _find_years(columns)) is not None:
+            times, settings = [year], {"time_column": year.name}
+        if find_interactions(columns) is not None or len(times) != 1 or "text" in kinds or "images" in kinds:
             return None
         numbers = [column for column in columns if column.kind == "numbers" and column is not times[0]]
         if not numbers or summary.columns_given == 1:
@@ -181,7 +188,7 @@ class Forecasting(Task[ForecastingSettings]):
         many = "" if "labels" not in kinds else ", for each of several series"
         reason = f"{format_count(len(numbers), 'column')} of numbers over time ({time}){many}"
         # Of several columns of labels, all but one are covariates, or the table is another one.
-        return Detection(reason, confidence=0.8 if kinds.count("labels") <= 1 else 0.6)
+        return Detection(reason, confidence=0.8 if kinds.count("labels") <= 1 else 0.6, settings=settings)
 
     @property
     def codec(self) -> SeriesCodec:
@@ -754,6 +761,25 @@ class ForecastPredictor:
                 "@2024-05-31T12:00"
             )
         return values[end - codec.input_length : end], features
+
+
+def _find_years(columns: Sequence[ColumnSummary]) -> ColumnSummary | None:
+    """A column of whole numbers with the name of a time, such as `year`, that ascend by one in each series."""
+    labels = [column for column in columns if column.kind == "labels"]
+    for column in columns:
+        if column.kind != "numbers" or column.plain_name not in TIME_NAMES or len(labels) > 1:
+            continue
+        rows = len(column.cells)
+        names = labels[0].cells if labels else ("",) * rows
+        if rows < _FEWEST_YEARS or len(names) != rows or len(column.numbers) != rows:
+            continue
+        of_series: dict[str, list[float]] = {}
+        for name, number in zip(names, column.numbers, strict=True):
+            of_series.setdefault(name, []).append(number)
+        steps = np.concatenate([np.diff(numbers) for numbers in of_series.values()])
+        if len(steps) and (steps > 0).all() and (steps == 1).mean() >= _MOSTLY_YEARS:
+            return column
+    return None
 
 
 def _named(series: Series) -> str:
