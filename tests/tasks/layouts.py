@@ -34,9 +34,9 @@ def texts(number: int = NUM_ROWS, *, seed: int = 0, words: tuple[int, int] = (5,
     return list(found)
 
 
-def titles(number: int = NUM_ROWS, *, seed: int = 1) -> list[str]:
+def titles(number: int = NUM_ROWS, *, seed: int = 1, words: tuple[int, int] = (3, 6)) -> list[str]:
     """Distinct headlines."""
-    return [text.rstrip(".!,").title() for text in texts(number, seed=seed, words=(3, 6))]
+    return [text.rstrip(".!,").title() for text in texts(number, seed=seed, words=words)]
 
 
 def cycle(values: Sequence[Any], number: int = NUM_ROWS, *, seed: int = 2) -> list[Any]:
@@ -317,6 +317,9 @@ LAYOUTS = [
     Layout("20 newsgroups by date", {**_newsgroups("20news/20news-bydate-train"), **_newsgroups("20news/20news-bydate-test")}, "text-classification", (f"From: ann@x.edu\n\n{T[2]} caf\u00e9", "alt.atheism")),
     Layout("texts by split only", {f"corpus/{split}/{n}.txt": text for split in ("train", "test") for n, text in enumerate(T)}, None, says=("nothing to train on",)),
     Layout("programs and notes", {"tool/src/main.py": "print(1)\n", "tool/src/notes.txt": T[0], "tool/docs/index.md": U[0], "tool/docs/more.txt": U[1]}, None, says=("nothing to train on",)),
+    Layout("names of products", {"products.csv": csv_of(["product_name", "brand", "price", "rating", "category"], [[f"{u} {n}" for n, u in enumerate(titles(words=(5, 9)))], cycle(["Acme", "Zeta"]), PRICES, STARS, cycle(["toys", "garden"])])},
+           "text-classification", (f"{titles(words=(5, 9))[0]} 0", cycle(["toys", "garden"])[0])),
+    Layout("surnames", {"names.csv": csv_of(["name", "language"], [[n.split(",")[0] + str(k) for k, n in enumerate(NAMES)], cycle(["Russian", "Czech"])])}, "text-classification", (NAMES[0].split(",")[0] + "0", cycle(["Russian", "Czech"])[0])),
     # Numbers
     Layout("sts benchmark", {"train.tsv": tsv_of(["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2", "score"],
            [range(NUM_ROWS), ["main-captions"] * NUM_ROWS, ["MSRvid"] * NUM_ROWS, ["2012test"] * NUM_ROWS, range(1, NUM_ROWS + 1), ["none"] * NUM_ROWS, ["none"] * NUM_ROWS, T, U, [f"{n % 26 / 5:.3f}" for n in range(NUM_ROWS)]])},
@@ -329,7 +332,7 @@ LAYOUTS = [
     Layout("titanic", {"titanic.csv": csv_of(["PassengerId", "Survived", "Pclass", "Name", "Sex", "Age", "SibSp", "Parch", "Ticket", "Fare", "Cabin", "Embarked"],
            [range(1, NUM_ROWS + 1), BIT, cycle("123"), NAMES, cycle(["male", "female"]), ["" if n % 5 == 0 else n * 7 % 60 for n in range(NUM_ROWS)], cycle("012"), cycle("01"), [f"A/5 {i}" for i in IDS], PRICES, ["" if n % 4 else f"C{n}" for n in range(NUM_ROWS)], cycle("SCQ")])},
            None, says=("titanic.csv has", "text (Name", "name the columns of an input and a target", "no sequence to model")),
-    Layout("cars with missing values", {"cars.csv": csv_of(["name", "mpg", "cylinders", "horsepower", "origin"], [[f"ford {u.lower()}" for u in U], ["NA" if n % 6 == 0 else f"{15 + n % 17}.5" for n in range(NUM_ROWS)], cycle("468"), IDS, cycle(["USA", "Japan"])])},
+    Layout("cars with missing values", {"cars.csv": csv_of(["name", "mpg", "cylinders", "horsepower", "origin"], [[f"ford {u.lower()}" for u in titles(words=(1, 3))], ["NA" if n % 6 == 0 else f"{15 + n % 17}.5" for n in range(NUM_ROWS)], cycle("468"), IDS, cycle(["USA", "Japan"])])},
            None, says=("numbers (mpg, cylinders, horsepower)", "no sequence to model")),
     Layout("groups and numbers", {"growth.csv": csv_of(["", "weight", "group"], [range(1, 31), PRICES[:30], cycle(["ctrl", "trt1", "trt2"], 30)])}, None, says=("numbers (weight) and labels (group)",)),
     Layout("names of rows", {"states.csv": csv_of(["", "population", "income", "illiteracy"], [U, IDS, IDS[::-1], PRICES])}, None, says=("numbers (population, income, illiteracy)",)),
@@ -338,10 +341,10 @@ LAYOUTS = [
     Layout("readability", {"train.csv": csv_of(["id", "url_legal", "license", "excerpt", "target", "standard_error"], [[f"{i:x}" for i in IDS], [""] * NUM_ROWS, [""] * NUM_ROWS, T, PRICES, PRICES])}, "regression", (T[0], "99.5")),
     Layout("described houses", {"houses.csv": csv_of(["Id", "Description", "Price"], [range(1, NUM_ROWS + 1), T, PRICES])}, "regression", (T[0], "99.5")),
     # JSON that has no rows
-    Layout("a dictionary", {"countries.json": json.dumps({u: t for u, t in zip(U, T, strict=True)})}, None, says=("countries.json is one JSON object", U[0])),
-    Layout("an indented dictionary", {"countries.json": json.dumps({u: t for u, t in zip(U, T, strict=True)}, indent=2)}, None, says=("countries.json is one JSON object", U[0])),
+    Layout("a dictionary", {"countries.json": json.dumps(dict(zip(U, T, strict=True)))}, None, says=("countries.json is one JSON object", U[0])),
+    Layout("an indented dictionary", {"countries.json": json.dumps(dict(zip(U, T, strict=True)), indent=2)}, None, says=("countries.json is one JSON object", U[0])),
     Layout("a list of words", {"words.json": json.dumps(T)}, None, says=("words.json has texts", "an object for each row")),
-    Layout("names of emoji", {"compact.json": json.dumps(records_of(hexcode=[f"1F{n:03X}" for n in range(NUM_ROWS)], label=[u.lower() for u in U], unicode=[chr(0x1F600 + n) for n in range(NUM_ROWS)]))}, None, says=("compact.json has",)),
+    Layout("names of emoji", {"compact.json": json.dumps(records_of(hexcode=[f"1F{n:03X}" for n in range(NUM_ROWS)], label=[u.lower() for u in U], group=cycle([0, 1, 2]), order=list(range(100, 100 + NUM_ROWS)), unicode=[chr(0x1F600 + n) for n in range(NUM_ROWS)]))}, None, says=("compact.json has",)),
     # Tags
     Layout("ner as parquet", {"train.parquet": _parquet(records_of(id=[str(n) for n in range(NUM_ROWS)], tokens=SENTENCES, pos_tags=[[1] * 6] * NUM_ROWS, chunk_tags=[[0] * 6] * NUM_ROWS, ner_tags=[[0, 1, 2, 0, 5, 0]] * NUM_ROWS))},
            "token-classification", (" ".join(SENTENCES[0]), "0 1 2 0 5 0")),
@@ -365,6 +368,7 @@ LAYOUTS = [
     Layout("translations", {"train.jsonl": lines_of({"id": str(n), "translation": {"de": u, "en": t}} for n, (u, t) in enumerate(zip(U, T, strict=True)))}, "seq2seq", (U[0], T[0])),
     Layout("summaries", {"train.csv": csv_of(["id", "article", "highlights"], [[f"{i:040x}" for i in IDS], [" ".join(T[n : n + 3]) for n in range(NUM_ROWS)], U])}, "seq2seq", (" ".join(T[:3]), U[0])),
     Layout("dates as targets", {"dates.csv": csv_of(["written", "iso"], [[f"on {d.day} {d:%B %Y}" for d in DAYS], DAYS])}, "seq2seq", ("on 1 January 2023", "2023-01-01"), says=("the targets are dates",)),
+    Layout("corrected words", {"words.csv": csv_of(["wrong", "right", "count"], [[u.split()[0].lower() + str(n) for n, u in enumerate(U)], [u.split()[1].lower() + str(n) for n, u in enumerate(U)], IDS])}, "seq2seq", (U[0].split()[0].lower() + "0", U[0].split()[1].lower() + "0")),
     # Text
     Layout("one document", {"book.txt": "\n".join([" ".join(T[n : n + 4]) for n in range(0, 56, 2)]) + "\n"}, "language-modeling"),
     Layout("a folder of texts", {f"essays/{n}.txt": f"{t}\n{T[-n]}\n" for n, t in enumerate(T[:20])}, "language-modeling"),

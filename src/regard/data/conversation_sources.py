@@ -1,4 +1,4 @@
-"""Conversations: messages in OpenAI's or ShareGPT's form, pairs of a prompt and an answer, or a table with templates for both.
+"""Conversations: messages in OpenAI's or ShareGPT's form, pairs of a prompt and an answer, or a table with templates.
 
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]}
     {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]}     ShareGPT's form

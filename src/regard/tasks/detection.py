@@ -16,7 +16,7 @@ from regard.data.builtin import find_builtin
 from regard.data.formats import fasttext
 from regard.data.formats.cells import decimal_marks, is_missing, parse_timestamp
 from regard.data.formats.coco import is_coco
-from regard.data.formats.columns import find_column
+from regard.data.formats.columns import find_column, is_identifier
 from regard.data.formats.conll import is_tagged_file
 from regard.data.formats.files import format_suffix, uncompressed_name
 from regard.data.formats.folders import label_folders_by_split
@@ -158,8 +158,13 @@ class DetectionSummary:
 
     @cached_property
     def is_table_of_features(self) -> bool:
-        """Whether a table has numbers and categories and no free text, and the user has named no columns of it."""
-        return not self.columns_given and is_feature_table(self.columns, has_names=bool(self.names))
+        """Whether a table has numbers, categories and identifiers only, and the user has named no columns of it."""
+        if self.columns_given:
+            return False
+        num_identifiers = sum(is_identifier(column.name) for column in self.columns)
+        if num_identifiers and len(self.columns) - num_identifiers < len(_PAIR) and not self.lists:
+            return True
+        return is_feature_table(self.columns, has_names=bool(self.names))
 
     def describe_columns(self) -> str:
         """What the columns hold, for messages: `numbers (height, weight) and text (comment)`."""
@@ -275,8 +280,8 @@ def _require_rows(path: Path, encoding: str | None) -> None:
     whole = single_object(path, encoding)
     if whole is not None and not set(FIELDS) <= whole.keys():
         raise DataError(
-            f"{path.name} is one JSON object, with {format_names(list(whole)) or 'nothing in it'}: rows are objects in an "
-            "array, or one on each line"
+            f"{path.name} is one JSON object, with {format_names(list(whole)) or 'nothing in it'}: rows are objects in "
+            "an array, or one on each line"
         )
 
 

@@ -13,14 +13,16 @@ from regard.data.formats.events import EVENT_TIME_COLUMNS
 from regard.data.formats.summary import ColumnSummary
 
 _TEXT_WORDS = ("text", "sentence", "sentences", "review", "comment", "tweet", "message", "question", "description",
-               "sequence", "smiles", "lyrics", "quote")  # fmt: skip
+               "title", "headline", "sequence", "smiles", "lyrics", "quote")  # fmt: skip
 _TIME_WORDS = ("date", "time", "datetime", "timestamp", "day", "week", "month", "quarter", "year")
 _NAME_WORDS = ("name", "names", "surname", "firstname", "lastname", "fullname", "address", "street", "city", "town",
                "county", "country", "state", "url", "link", "email", "phone", "ticket", *_TIME_WORDS)  # fmt: skip
-"""Words of the names of columns whose cells identify something, however many words they have."""
-_FREE_WORDS, _LONG_CHARACTERS = 3.0, 30.0
-"""Words of a cell of running text on average, and characters of a string without spaces."""
+"""Words of the names of columns whose cells identify something, unless they have many words."""
+_FREE_WORDS, _LONG_NAME, _LONG_CHARACTERS = 3.0, 5.0, 30.0
+"""Words of a cell of running text on average, words of the names of products, which are descriptions, and characters of
+a string without spaces."""
 _FEWEST_ROWS, _FACTOR_REPEATED, _LONGEST_FACTOR = 10, 2, 40
+"""The fewest rows with groups, the rows of a group on average, and the most characters of its name."""
 _PAIR, _FEWEST_FEATURES = 2, 3
 """So many columns of features, one of which may be the target, make the other columns names of the rows."""
 _SPARSE = 5
@@ -50,10 +52,11 @@ def is_feature_table(columns: Sequence[ColumnSummary], *, has_names: bool) -> bo
 def find_interactions(columns: Sequence[ColumnSummary]) -> tuple[str, str, str] | None:
     """The subject, the item and the time of a table such as one of ratings; None for another table.
 
-    Two columns are called identifiers, and one has seconds since 1970 or another time. A table of series also has
-    identifiers, but far more rows than of them: here, many values of an identifier occur a few times only.
+    Two columns are called identifiers, and one is a time. A table of series has identifiers, too, but many rows of each
+    or many rows at each time: here, most values of an identifier and most times occur a few times only.
     """
     times = [column for column in columns if column.kind == "dates" or _is_time(column)]
+    times = [column for column in times if _SPARSE * column.num_distinct > len(column.cells)]
     ids = [column for column in columns if is_identifier(column.name) and column not in times]
     repeated = [column for column in ids if column.num_distinct < len(column.cells)]
     is_sparse = any(_SPARSE * column.num_distinct > len(column.cells) for column in repeated)
@@ -88,8 +91,10 @@ def is_free_text(column: ColumnSummary) -> bool:
         return False
     if words & set(_TEXT_WORDS):
         return True
-    if words & set(_NAME_WORDS) or is_factor(column):
+    if is_factor(column):
         return False
+    if words & set(_NAME_WORDS):
+        return num_words(column) >= _LONG_NAME
     is_long = column.mean_characters >= _LONG_CHARACTERS and not any("://" in cell for cell in column.cells)
     return is_long or num_words(column) >= _FREE_WORDS
 

@@ -101,8 +101,7 @@ def _tasks_of_tables() -> list[str]:
 
 
 def _describe_features(summary: DetectionSummary) -> str:
-    """What is missing in a table of numbers and labels that has neither a text nor a time, or rows of several things
-    at each time."""
+    """What is missing in a table of features, or in one of events whose columns have other names."""
     if times := find_interactions(summary.columns):
         subject, item, time = map(format_column, times)
         return (

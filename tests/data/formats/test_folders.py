@@ -84,7 +84,8 @@ def test_a_file_is_taken_before_its_compressed_copy(tmp_path: Path):
         ("train.de train.en", ("de", "es"), "has no train.es; it has train.de, train.en"),
         ("train.tsv train.csv", None, "has more than one table to train on: train.csv, train.tsv"),
         ("test.de test.en", ("de", "en"), "has nothing to train on: it needs train.tsv, .csv, .jsonl, .parquet or "
-         ".txt, one file for each column, such as train.de and train.en, or a folder of images or of texts for each label"),
+         ".txt, one file for each column, such as train.de and train.en, or a folder of images or of texts for "
+         "each label"),
     ],
 )  # fmt: skip
 def test_a_folder_that_can_be_seen_in_no_way_or_in_several_is_refused(
@@ -193,7 +194,8 @@ def test_an_unreadable_text_is_a_bad_row_with_its_path(tmp_path: Path):
     (folder / "spam" / "3.txt").write_bytes(b"\0\1")
     (folder / "spam" / "4.txt").write_bytes(b"")
     assert refusal(folder, roles=("text", "label")) == (
-        "2 of 12 rows of mail are bad: 1 has a file that is not text (spam/3.txt) (row 10); 1 has an empty text (row 11)"
+        "2 of 12 rows of mail are bad: 1 has a file that is not text (spam/3.txt) (row 10); "
+        "1 has an empty text (row 11)"
     )
 
 

@@ -54,7 +54,8 @@ def describe_graph_folder(folder: Path) -> str:
     parts = _files(folder)
     unused = [parts[name].name for name in _TARGETS[1:] if name in parts and _TARGETS[0] in parts]
     left_out = f"; not used: {unused[0]}, since graphs have labels" if unused else ""
-    return f"read the graphs in {folder.name}: {format_names([path.name for path in graph_folder_paths(folder)])}{left_out}"
+    names = format_names([path.name for path in graph_folder_paths(folder)])
+    return f"read the graphs in {folder.name}: {names}{left_out}"
 
 
 def read_graph_folder(folder: Path, encoding: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -70,8 +71,8 @@ def read_graph_folder(folder: Path, encoding: str | None = None) -> Iterator[tup
     num_graphs = len(lines[target])
     if graph_of and not 1 <= min(graph_of) <= max(graph_of) <= num_graphs:
         raise DataError(
-            f"{files[_INDICATOR].name} has graphs from {min(graph_of)} to {max(graph_of)}, and {files[target].name} has "
-            f"{format_count(num_graphs, 'line')}"
+            f"{files[_INDICATOR].name} has graphs from {min(graph_of)} to {max(graph_of)}, and {files[target].name} "
+            f"has {format_count(num_graphs, 'line')}"
         )
     nodes = _features(files, lines, "node", len(graph_of)) or [_PLAIN_NODE] * len(graph_of)
     ends = [_ends(cells, files[_EDGES], place, graph_of) for place, cells in enumerate(lines[_EDGES], 1)]

@@ -168,7 +168,8 @@ class SourceSummary:
     """The suffix of the first file without that of a compression, such as `.tsv`."""
     format: str
     """`tsv csv jsonl parquet xlsx lines aligned semeval`, `columns` or `conllu` (tagged sentences), `squad`, `images`,
-    `folders` (texts by label), `graphs` (a folder in TU Dortmund's format), or `rows` for a built-in data set and rows in memory. Plain text is `lines`."""
+    `folders` (texts by label), `graphs` (a folder in TU Dortmund's format), or `rows` for a built-in data set and rows
+    in memory. Plain text is `lines`."""
     has_names: bool = True
     """Whether columns have names, rather than positions."""
     columns: tuple[ColumnSummary, ...] = ()

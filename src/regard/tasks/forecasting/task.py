@@ -31,6 +31,7 @@ from regard.baselines.sequences import (
 )
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.series import SeriesCodec, format_values
+from regard.data.formats.columns import is_identifier
 from regard.data.formats.layouts import ReadOptions
 from regard.data.formats.messages import format_column, format_count
 from regard.data.formats.series import TIME_NAMES, Series, fill_forward, read_series, require_columns
@@ -71,8 +72,8 @@ SALES = ("date", "store", "sales")
 """The columns of the built-in data set."""
 _TIME_NAMES = ("time", "timestamp", "ds")
 """A column of numbers with such a name is one of time."""
-_FEWEST_YEARS, _MOSTLY_YEARS = 10, 0.9
-"""The rows of a series of years, and the share of them that follow the year before."""
+_FEWEST_YEARS, _MOSTLY = 10, 0.9
+"""The fewest rows of a series of years, and the share of rows after the year before, or with a time of their own."""
 _DIGITS = 5
 """Significant digits of a forecast as text."""
 _BATCH_WINDOWS, _BATCH_SEQUENCES = 128, 2_048
@@ -174,7 +175,7 @@ class Forecasting(Task[ForecastingSettings]):
             return Detection("daily sales of several stores", confidence=0.9)
         columns = summary.columns
         dates = [column for column in columns if column.kind == "dates"]
-        times = dates or [column for column in columns if column.kind == "numbers" and column.plain_name in _TIME_NAMES]
+        times = dates or [column for column in columns if column.kind == "numbers" and _is_clock(column, columns)]
         kinds = [column.kind for column in columns]
         settings: dict[str, Any] = {}
         if not times and (year := _find_years(columns)) is not None:
@@ -763,11 +764,24 @@ class ForecastPredictor:
         return values[end - codec.input_length : end], features
 
 
+def _is_clock(time: ColumnSummary, columns: Sequence[ColumnSummary]) -> bool:
+    """Whether a column of numbers has the name of one of time, and a series has one row at each.
+
+    The rows of one time are distinguished by labels and identifiers; without them they are cases, as of survival data.
+    """
+    if time.name.strip().lower() not in _TIME_NAMES:
+        return False
+    keys = [time, *(column for column in columns if column.kind == "labels" or is_identifier(column.name))]
+    keys = [column for column in keys if len(column.cells) == len(time.cells)]
+    rows = set(zip(*(column.cells for column in keys), strict=True))
+    return len(rows) >= _MOSTLY * len(time.cells)
+
+
 def _find_years(columns: Sequence[ColumnSummary]) -> ColumnSummary | None:
     """A column of whole numbers with the name of a time, such as `year`, that ascend by one in each series."""
     labels = [column for column in columns if column.kind == "labels"]
     for column in columns:
-        if column.kind != "numbers" or column.plain_name not in TIME_NAMES or len(labels) > 1:
+        if column.kind != "numbers" or column.name.strip().lower() not in TIME_NAMES or len(labels) > 1:
             continue
         rows = len(column.cells)
         names = labels[0].cells if labels else ("",) * rows
@@ -777,7 +791,7 @@ def _find_years(columns: Sequence[ColumnSummary]) -> ColumnSummary | None:
         for name, number in zip(names, column.numbers, strict=True):
             of_series.setdefault(name, []).append(number)
         steps = np.concatenate([np.diff(numbers) for numbers in of_series.values()])
-        if len(steps) and (steps > 0).all() and (steps == 1).mean() >= _MOSTLY_YEARS:
+        if len(steps) and (steps > 0).all() and (steps == 1).mean() >= _MOSTLY:
             return column
     return None
 

@@ -1,8 +1,8 @@
 """What tasks on graphs have in common: how graphs are recognized, read, encoded, batched and drawn.
 
-Files are JSON lines of nodes and edges, folders in TU Dortmund's format, or tables with a column of SMILES or of graphs as JSON. A row is a graph as
-text, SMILES or JSON, and a target. A node is to a graph what a token is to a text: batch sizes and
-speed are counted in nodes.
+Files are JSON lines of nodes and edges, folders in TU Dortmund's format, or tables with a column of SMILES or of graphs
+as JSON. A row is a graph as text, SMILES or JSON, and a target. A node is to a graph what a token is to a text: batch
+sizes and speed are counted in nodes.
 
 Dimensions: `batch` graphs.
 """
