@@ -33,7 +33,7 @@ from regard.data.codecs.codec import Codec
 from regard.data.codecs.series import SeriesCodec, format_values
 from regard.data.formats.columns import is_identifier
 from regard.data.formats.layouts import ReadOptions
-from regard.data.formats.messages import format_column, format_count
+from regard.data.formats.messages import format_column, format_count, format_names
 from regard.data.formats.series import TIME_NAMES, Series, fill_forward, read_series, require_columns
 from regard.data.formats.summary import ColumnSummary
 from regard.data.prepare import Prepared
@@ -186,7 +186,8 @@ class Forecasting(Task[ForecastingSettings]):
         if not numbers or summary.columns_given == 1:
             return None
         time = times[0].name
-        many = "" if "labels" not in kinds else ", for each of several series"
+        labels = [format_column(column.name) for column in columns if column.kind == "labels"]
+        many = f", and labels ({format_names(labels)})" if labels else ""
         reason = f"{format_count(len(numbers), 'column')} of numbers over time ({time}){many}"
         # Of several columns of labels, all but one are covariates, or the table is another one.
         return Detection(reason, confidence=0.8 if kinds.count("labels") <= 1 else 0.6, settings=settings)
