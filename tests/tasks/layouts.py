@@ -393,6 +393,7 @@ LAYOUTS = [
            "text-classification", (f"{U[0]} (1995)", cycle(["Comedy", "Drama"])[0])),
     # Series
     Layout("a weather station", {"seattle-weather.csv": csv_of(["date", "precipitation", "temp_max", "weather"], [[f"{d:%Y/%m/%d}" for d in DAYS], PRICES, ["NA", *PRICES[1:]], cycle(["sun", "rain"])])}, "forecasting", says=("labels (weather)",)),
+    Layout("dates without a title", {"seatbelts.csv": csv_of(["", "KSI", "law"], [[d.isoformat() for d in DAYS], PRICES, BIT])}, "forecasting"),
     Layout("a number a year", {"huron.csv": csv_of(["year", "level"], [range(1875, 1875 + NUM_ROWS), PRICES])}, "forecasting", settings=(("time_column", "year"),)),
     Layout("years of several firms", {"grunfeld.csv": csv_of(["invest", "value", "firm", "year"], [PRICES, IDS, [f"firm {n // 15}" for n in range(NUM_ROWS)], [1935 + n % 15 for n in range(NUM_ROWS)]])}, "forecasting", settings=(("time_column", "year"),)),
     Layout("prices with written dates", {"stocks.csv": csv_of(["symbol", "date", "price"], [cycle(["MSFT", "IBM"]), [f"{d:%b} {d.day} {d.year}" for d in DAYS], PRICES])}, None, says=("numbers (price)",)),

@@ -137,9 +137,10 @@ def _is_index(cells: Sequence[str], *, is_untitled: bool) -> bool:
 
 
 def _are_row_names(cells: Sequence[str]) -> bool:
-    """Whether cells are distinct names of few words."""
+    """Whether cells are distinct names of few words: no dates and numbers, which may be those of a series."""
     is_distinct = len(cells) >= _MIN_NUMBERS and len(set(cells)) == len(cells)
-    return is_distinct and sum(len(cell.split()) for cell in cells) <= _MAX_WORDS_OF_NAME * len(cells)
+    is_typed = any(is_date(cell) or decimal_marks(cell) for cell in cells)
+    return is_distinct and not is_typed and sum(len(cell.split()) for cell in cells) <= _MAX_WORDS_OF_NAME * len(cells)
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:
