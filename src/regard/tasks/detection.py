@@ -213,18 +213,7 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
     try:
         table = open_source(config, _PAIR).train
     except (DataError, ConfigError) as error:
-        if any(FORMAT_OF_SUFFIX.get(format_suffix(path)) in FORMATS_OF_CELLS for path in config.train):
-            is_single = isinstance(error, DataError) and not named and len(config.train) == 1
-            columns = _columns(config) if is_single else ()
-            if [column.plain_name for column in columns] in ([each] for each in DOCUMENT_COLUMNS):
-                return DetectionSummary(name, suffix, tuple(column.plain_name for column in columns), columns=columns)
-            raise
-        try:
-            open_texts(config)
-        except (DataError, ConfigError):
-            raise error from None
-        is_measured = config.format is None and len(config.train) == 1 and _has_mostly_numbers(config)
-        return DetectionSummary(name, suffix, is_plain_text=not is_measured, is_measured=is_measured)
+        return _describe_single(config, name, suffix, error)
     names = named or tuple(map(_plain, table.names))
     columns = _columns(config)
     try:
@@ -245,6 +234,22 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         has_label_separator=has_separator,
         label_separator=fasttext.LABEL_SEPARATOR if has_several else None,
     )
+
+
+def _describe_single(config: DataConfig, name: str, suffix: str, error: DataError | ConfigError) -> DetectionSummary:
+    """A source without two columns: a column of documents, running text, or lines of numbers; `error` for others."""
+    if any(FORMAT_OF_SUFFIX.get(format_suffix(path)) in FORMATS_OF_CELLS for path in config.train):
+        is_single = isinstance(error, DataError) and not config.columns and len(config.train) == 1
+        columns = _columns(config) if is_single else ()
+        if [column.plain_name for column in columns] in ([each] for each in DOCUMENT_COLUMNS):
+            return DetectionSummary(name, suffix, tuple(column.plain_name for column in columns), columns=columns)
+        raise error
+    try:
+        open_texts(config)
+    except (DataError, ConfigError):
+        raise error from None
+    is_measured = config.format is None and len(config.train) == 1 and _has_mostly_numbers(config)
+    return DetectionSummary(name, suffix, is_plain_text=not is_measured, is_measured=is_measured)
 
 
 def _describe_file(config: DataConfig, name: str, suffix: str) -> DetectionSummary | None:
