@@ -34,9 +34,9 @@ def texts(number: int = NUM_ROWS, *, seed: int = 0, words: tuple[int, int] = (5,
     return list(found)
 
 
-def titles(number: int = NUM_ROWS, *, seed: int = 1) -> list[str]:
+def titles(number: int = NUM_ROWS, *, seed: int = 1, words: tuple[int, int] = (3, 6)) -> list[str]:
     """Distinct headlines."""
-    return [text.rstrip(".!,").title() for text in texts(number, seed=seed, words=(3, 6))]
+    return [text.rstrip(".!,").title() for text in texts(number, seed=seed, words=words)]
 
 
 def cycle(values: Sequence[Any], number: int = NUM_ROWS, *, seed: int = 2) -> list[Any]:
@@ -174,6 +174,41 @@ def _squad() -> str:
     return json.dumps({"version": "1.1", "data": [{"title": "Weser", "paragraphs": paragraphs}]})
 
 
+def _imdb() -> dict[str, str]:
+    found = {"aclImdb/README": "Large Movie Review Dataset", "aclImdb/imdb.vocab": "the\nand\n"}
+    for split, label, some in (
+        ("train", "neg", T[:20]),
+        ("train", "pos", T[20:40]),
+        ("test", "neg", T[40:50]),
+        ("test", "pos", T[50:]),
+    ):
+        found |= {f"aclImdb/{split}/{label}/{n}_{n % 10}.txt": text for n, text in enumerate(some)}
+        found[f"aclImdb/{split}/urls_{label}.txt"] = "http://www.imdb.com/title/tt0453418/usercomments\n"
+    return found | {f"aclImdb/train/unsup/{n}_0.txt": text for n, text in enumerate(U[:20])}
+
+
+def _newsgroups(root: str) -> dict[str, bytes]:
+    groups = ("sci.space", "rec.autos", "alt.atheism")
+    return {
+        f"{root}/{groups[n % 3]}/{54_000 + n}": f"From: ann@x.edu\n\n{text} caf\u00e9\n".encode("latin-1")
+        for n, text in enumerate(T)
+    }
+
+
+def _dortmund(**more: Sequence[Any]) -> dict[str, str]:
+    """Forty graphs: paths and rings of three nodes, in turn."""
+    edges = [[(1, 2), (2, 3)], [(1, 2), (2, 3), (1, 3)]]
+    ends = [
+        (3 * n + one, 3 * n + other) for n in range(40) for pair in edges[n % 2] for one, other in (pair, pair[::-1])
+    ]
+    files = {
+        "A": [f"{one}, {other}" for one, other in ends],
+        "graph_indicator": [n // 3 + 1 for n in range(120)],
+        **more,
+    }
+    return {f"RINGS/RINGS_{part}.txt": "".join(f"{value}\n" for value in some) for part, some in files.items()}
+
+
 def _image(path: Path) -> None:
     import numpy as np
     from PIL import Image
@@ -192,6 +227,16 @@ def _coco() -> dict[str, Any]:
 
 STARS = cycle([1.0, 2.0, 3.0, 4.0, 5.0])
 PRICES = [round(99.5 + 13.25 * place + place % 7, 2) for place in range(NUM_ROWS)]
+NAMES = [
+    f"{one.title()}son, Mr. {other.title()} {chr(65 + n % 26)}."
+    for n, (one, other) in enumerate(zip(cycle(_SEEN), cycle(_SEEN, seed=9), strict=True))
+]
+RATINGS = [
+    [1 + n * n % 19 for n in range(NUM_ROWS)],
+    [7 * n * n % 47 for n in range(NUM_ROWS)],
+    STARS,
+    [964_982_703 + 7_919 * (n * n % 53) for n in range(NUM_ROWS)],
+]
 YELP = [
     {"review_id": f"r{place:04}x", "user_id": f"u{place % 13:03}y", "business_id": f"b{place % 9}z", "stars": STARS[place], "useful": place % 3,
      "funny": place % 2, "cool": 0, "text": T[place], "date": f"2018-07-{place % 28 + 1:02} 22:09:11"}
@@ -199,6 +244,10 @@ YELP = [
 ]  # fmt: skip
 CHATS = [{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}, {"role": "assistant", "content": f"Yes, {number}."}]}
          for number, text in enumerate(T)]  # fmt: skip
+SHAREGPT = [
+    {"id": f"x{place}_0", "conversations": [*([{"from": "system", "value": "Be brief."}] if place % 2 else []), {"from": "human", "value": text}, {"from": "gpt", "value": f"Yes, {place}."}]}
+    for place, text in enumerate(T)
+]  # fmt: skip
 SNLI = [
     {"annotator_labels": [label], "captionID": f"{place}.jpg#0", "gold_label": label, "pairID": f"{place}.jpg#0r1n", "sentence1": T[place],
      "sentence1_binary_parse": f"( {T[place]} )", "sentence1_parse": f"(ROOT (S {T[place]}))", "sentence2": U[place],
@@ -263,6 +312,14 @@ LAYOUTS = [
            "text-classification", (U[0], T[0], cycle("12345")[0])),
     Layout("yelp", {"review.json": lines_of(YELP)}, "text-classification", (T[0], str(STARS[0]))),
     Layout("parquet of labels", {"train.parquet": _parquet(records_of(text=T, label=[int(b) for b in BIT]))}, "text-classification", (T[0], BIT[0])),
+    Layout("imdb", _imdb(), "text-classification", (T[0], "neg"), says=("labels: neg, pos", "unsup of train is not used")),
+    Layout("20 newsgroups", {**_newsgroups("20news")}, "text-classification", (f"From: ann@x.edu\n\n{T[2]} caf\u00e9", "alt.atheism")),
+    Layout("20 newsgroups by date", {**_newsgroups("20news/20news-bydate-train"), **_newsgroups("20news/20news-bydate-test")}, "text-classification", (f"From: ann@x.edu\n\n{T[2]} caf\u00e9", "alt.atheism")),
+    Layout("texts by split only", {f"corpus/{split}/{n}.txt": text for split in ("train", "test") for n, text in enumerate(T)}, None, says=("nothing to train on",)),
+    Layout("programs and notes", {"tool/src/main.py": "print(1)\n", "tool/src/notes.txt": T[0], "tool/docs/index.md": U[0], "tool/docs/more.txt": U[1]}, None, says=("nothing to train on",)),
+    Layout("names of products", {"products.csv": csv_of(["product_name", "brand", "price", "rating", "category"], [[f"{u} {n}" for n, u in enumerate(titles(words=(5, 9)))], cycle(["Acme", "Zeta"]), PRICES, STARS, cycle(["toys", "garden"])])},
+           "text-classification", (f"{titles(words=(5, 9))[0]} 0", cycle(["toys", "garden"])[0])),
+    Layout("surnames", {"names.csv": csv_of(["name", "language"], [[n.split(",")[0] + str(k) for k, n in enumerate(NAMES)], cycle(["Russian", "Czech"])])}, "text-classification", (NAMES[0].split(",")[0] + "0", cycle(["Russian", "Czech"])[0])),
     # Numbers
     Layout("sts benchmark", {"train.tsv": tsv_of(["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2", "score"],
            [range(NUM_ROWS), ["main-captions"] * NUM_ROWS, ["MSRvid"] * NUM_ROWS, ["2012test"] * NUM_ROWS, range(1, NUM_ROWS + 1), ["none"] * NUM_ROWS, ["none"] * NUM_ROWS, T, U, [f"{n % 26 / 5:.3f}" for n in range(NUM_ROWS)]])},
@@ -272,10 +329,22 @@ LAYOUTS = [
            None, says=("houses.csv has numbers", "no sequence to model")),
     Layout("features of people", {"adult.csv": csv_of(["age", "workclass", "education", "sex", "income"], [[n * 7 % 50 for n in range(NUM_ROWS)], cycle(["Private", "State-gov"]), cycle(["HS-grad", "Bachelors"]), cycle(["Male", "Female"]), cycle(["<=50K", ">50K"])])},
            None, says=("adult.csv has numbers (age) and labels (workclass, education, sex, income)",)),
+    Layout("titanic", {"titanic.csv": csv_of(["PassengerId", "Survived", "Pclass", "Name", "Sex", "Age", "SibSp", "Parch", "Ticket", "Fare", "Cabin", "Embarked"],
+           [range(1, NUM_ROWS + 1), BIT, cycle("123"), NAMES, cycle(["male", "female"]), ["" if n % 5 == 0 else n * 7 % 60 for n in range(NUM_ROWS)], cycle("012"), cycle("01"), [f"A/5 {i}" for i in IDS], PRICES, ["" if n % 4 else f"C{n}" for n in range(NUM_ROWS)], cycle("SCQ")])},
+           None, says=("titanic.csv has", "text (Name", "name the columns of an input and a target", "no sequence to model")),
+    Layout("cars with missing values", {"cars.csv": csv_of(["name", "mpg", "cylinders", "horsepower", "origin"], [[f"ford {u.lower()}" for u in titles(words=(1, 3))], ["NA" if n % 6 == 0 else f"{15 + n % 17}.5" for n in range(NUM_ROWS)], cycle("468"), IDS, cycle(["USA", "Japan"])])},
+           None, says=("numbers (mpg, cylinders, horsepower)", "no sequence to model")),
+    Layout("groups and numbers", {"growth.csv": csv_of(["", "weight", "group"], [range(1, 31), PRICES[:30], cycle(["ctrl", "trt1", "trt2"], 30)])}, None, says=("numbers (weight) and labels (group)",)),
+    Layout("names of rows", {"states.csv": csv_of(["", "population", "income", "illiteracy"], [U, IDS, IDS[::-1], PRICES])}, None, says=("numbers (population, income, illiteracy)",)),
     Layout("several scores of a text", {"train.csv": csv_of(["text_id", "full_text", "cohesion", "syntax"], [[f"{i:X}" for i in IDS], T, cycle(["2.5", "3.0", "3.5"]), cycle(["2.5", "3.0", "3.5"], seed=7)])}, None, says=("numbers (cohesion, syntax)",)),
     Layout("months that are no dates", {"shampoo.csv": csv_of(["Month", "Sales"], [[f"{n // 12 + 1}-{n % 12 + 1:02}" for n in range(NUM_ROWS)], PRICES])}, None, says=("numbers (Sales)",)),
     Layout("readability", {"train.csv": csv_of(["id", "url_legal", "license", "excerpt", "target", "standard_error"], [[f"{i:x}" for i in IDS], [""] * NUM_ROWS, [""] * NUM_ROWS, T, PRICES, PRICES])}, "regression", (T[0], "99.5")),
     Layout("described houses", {"houses.csv": csv_of(["Id", "Description", "Price"], [range(1, NUM_ROWS + 1), T, PRICES])}, "regression", (T[0], "99.5")),
+    # JSON that has no rows
+    Layout("a dictionary", {"countries.json": json.dumps(dict(zip(U, T, strict=True)))}, None, says=("countries.json is one JSON object", U[0])),
+    Layout("an indented dictionary", {"countries.json": json.dumps(dict(zip(U, T, strict=True)), indent=2)}, None, says=("countries.json is one JSON object", U[0])),
+    Layout("a list of words", {"words.json": json.dumps(T)}, None, says=("words.json has texts", "an object for each row")),
+    Layout("names of emoji", {"compact.json": json.dumps(records_of(hexcode=[f"1F{n:03X}" for n in range(NUM_ROWS)], label=[u.lower() for u in U], group=cycle([0, 1, 2]), order=list(range(100, 100 + NUM_ROWS)), unicode=[chr(0x1F600 + n) for n in range(NUM_ROWS)]))}, None, says=("compact.json has",)),
     # Tags
     Layout("ner as parquet", {"train.parquet": _parquet(records_of(id=[str(n) for n in range(NUM_ROWS)], tokens=SENTENCES, pos_tags=[[1] * 6] * NUM_ROWS, chunk_tags=[[0] * 6] * NUM_ROWS, ner_tags=[[0, 1, 2, 0, 5, 0]] * NUM_ROWS))},
            "token-classification", (" ".join(SENTENCES[0]), "0 1 2 0 5 0")),
@@ -299,6 +368,7 @@ LAYOUTS = [
     Layout("translations", {"train.jsonl": lines_of({"id": str(n), "translation": {"de": u, "en": t}} for n, (u, t) in enumerate(zip(U, T, strict=True)))}, "seq2seq", (U[0], T[0])),
     Layout("summaries", {"train.csv": csv_of(["id", "article", "highlights"], [[f"{i:040x}" for i in IDS], [" ".join(T[n : n + 3]) for n in range(NUM_ROWS)], U])}, "seq2seq", (" ".join(T[:3]), U[0])),
     Layout("dates as targets", {"dates.csv": csv_of(["written", "iso"], [[f"on {d.day} {d:%B %Y}" for d in DAYS], DAYS])}, "seq2seq", ("on 1 January 2023", "2023-01-01"), says=("the targets are dates",)),
+    Layout("corrected words", {"words.csv": csv_of(["wrong", "right", "count"], [[u.split()[0].lower() + str(n) for n, u in enumerate(U)], [u.split()[1].lower() + str(n) for n, u in enumerate(U)], IDS])}, "seq2seq", (U[0].split()[0].lower() + "0", U[0].split()[1].lower() + "0")),
     # Text
     Layout("one document", {"book.txt": "\n".join([" ".join(T[n : n + 4]) for n in range(0, 56, 2)]) + "\n"}, "language-modeling"),
     Layout("a folder of texts", {f"essays/{n}.txt": f"{t}\n{T[-n]}\n" for n, t in enumerate(T[:20])}, "language-modeling"),
@@ -306,17 +376,38 @@ LAYOUTS = [
     # Questions, chats and preferences
     Layout("squad", {"train-v1.1.json": _squad()}, "question-answering", ("In the year 1900 the river Weser froze near Bremen.", "When did it freeze (0)?")),
     Layout("chats", {"chats.jsonl": lines_of(CHATS)}, "instruction-tuning"),
+    Layout("sharegpt", {"sharegpt.json": json.dumps(SHAREGPT, indent=2)}, "instruction-tuning", (T[0], "Yes, 0.")),
+    Layout("sharegpt as json lines", {"train.jsonl": lines_of(SHAREGPT[1::2])}, "instruction-tuning", (json.dumps([{"role": "system", "content": "Be brief."}, {"role": "user", "content": T[1]}]), "Yes, 1.")),
     Layout("alpaca", {"alpaca_data.json": json.dumps(records_of(instruction=T, input=cycle(["", "a b"]), output=U), indent=2)}, "instruction-tuning"),
     Layout("dolly", {"dolly.jsonl": lines_of(records_of(instruction=T, context=cycle(["", "a b"]), response=U, category=cycle(["open_qa", "brainstorming"])))}, "instruction-tuning"),
     Layout("preferences", {"prefs.jsonl": lines_of(records_of(prompt=T, chosen=U, rejected=titles(seed=7)))}, "reward-modeling"),
     # Images
     Layout("coco", _coco(), "captioning", given=("annotations.json",)),
     Layout("images as folders", {f"{split}/{label}/{'x' * n}.png": _image for split in ("pets",) for label in ("cat", "dog") for n in range(1, 13)}, "image-classification"),
+    # Ratings
+    Layout("ratings", {"ratings.csv": csv_of(["userId", "movieId", "rating", "timestamp"], RATINGS)}, None, says=("ratings.csv has numbers (userId, movieId, rating, timestamp)", "rows of userId and movieId over timestamp are events", "event-prediction")),
+    Layout("ratings without a header", {"u.data": tsv_of(None, RATINGS)}, None, says=("u.data has numbers",)),
+    Layout("ratings between double colons", {"ratings.dat": "".join("::".join(map(str, row)) + "\n" for row in zip(*RATINGS, strict=True))}, None, says=("ratings.dat has numbers",)),
+    Layout("ratings of products", {"ratings_Beauty.csv": csv_of(None, [[f"A{7919 * n % 104729}XQ" for n in range(NUM_ROWS)], [f"B00{n % 23:03}K" for n in range(NUM_ROWS)], STARS, RATINGS[3]])}, None, says=("ratings_Beauty.csv has text",)),
+    Layout("genres of films between double colons", {"movies.dat": "".join(f"{n}::{u} (1995)::{genre}\n" for n, (u, genre) in enumerate(zip(U, cycle(["Comedy", "Drama"]), strict=True), 1)).encode("latin-1")},
+           "text-classification", (f"{U[0]} (1995)", cycle(["Comedy", "Drama"])[0])),
     # Series
+    Layout("a weather station", {"seattle-weather.csv": csv_of(["date", "precipitation", "temp_max", "weather"], [[f"{d:%Y/%m/%d}" for d in DAYS], PRICES, ["NA", *PRICES[1:]], cycle(["sun", "rain"])])}, "forecasting", says=("labels (weather)",)),
+    Layout("dates without a title", {"seatbelts.csv": csv_of(["", "KSI", "law"], [[d.isoformat() for d in DAYS], PRICES, BIT])}, "forecasting"),
+    Layout("a number a year", {"huron.csv": csv_of(["year", "level"], [range(1875, 1875 + NUM_ROWS), PRICES])}, "forecasting", settings=(("time_column", "year"),)),
+    Layout("years of several firms", {"grunfeld.csv": csv_of(["invest", "value", "firm", "year"], [PRICES, IDS, [f"firm {n // 15}" for n in range(NUM_ROWS)], [1935 + n % 15 for n in range(NUM_ROWS)]])}, "forecasting", settings=(("time_column", "year"),)),
+    Layout("prices with written dates", {"stocks.csv": csv_of(["symbol", "date", "price"], [cycle(["MSFT", "IBM"]), [f"{d:%b} {d.day} {d.year}" for d in DAYS], PRICES])}, None, says=("numbers (price)",)),
+    Layout("measurements for classification", {"GunPoint_TRAIN.ts": "#Outlines of a hand.\n@problemName GunPoint\n@data\n" + "".join(",".join(f"{(7 * n + k) % 13 / 7:.3f}" for k in range(30)) + f":{n % 2}\n" for n in range(20))}, None, says=("has lines of numbers",)),
     Layout("air passengers", {"AirPassengers.csv": csv_of(["Month", "#Passengers"], [[f"{1949 + n // 12}-{n % 12 + 1:02}" for n in range(NUM_ROWS)], [112 + n * 3 % 47 for n in range(NUM_ROWS)]])}, "forecasting"),
     Layout("stock prices", {"AAPL.csv": csv_of(["Date", "Open", "High", "Low", "Close", "Volume"], [DAYS, *(PRICES,) * 4, IDS])}, "forecasting"),
     Layout("several stores", {"sales.csv": csv_of(["date", "store", "sales"], [DAYS[:30] * 2, ["A"] * 30 + ["B"] * 30, PRICES])}, "forecasting"),
     # Molecules and graphs
+    Layout("tu dortmund", _dortmund(graph_labels=[(-1) ** n for n in range(40)], node_labels=[0, 1, 0] * 40, edge_labels=[1, 1, 1, 1, 2, 2, 1, 1, 1, 1] * 20), "graph-classification",
+           ('{"nodes":["0","1","0"],"edges":[[0,1,"1"],[1,0,"1"],[1,2,"1"],[2,1,"1"]]}', "1"), says=("the graphs in RINGS",)),
+    Layout("tu dortmund with attributes", _dortmund(graph_labels=[n % 2 for n in range(40)], graph_attributes=[n / 3 for n in range(40)], node_labels=[0, 1, 0] * 40, node_attributes=["0.5, -1"] * 120), "graph-classification",
+           ('{"nodes":[[0.5,-1.0,1.0,0.0],[0.5,-1.0,0.0,1.0],[0.5,-1.0,1.0,0.0]],"edges":[[0,1],[1,0],[1,2],[2,1]]}', "0"), says=("not used: RINGS_graph_attributes.txt",)),
+    Layout("tu dortmund with a number", _dortmund(graph_attributes=[n / 3 for n in range(40)]), "graph-regression", ('{"nodes":["node","node","node"],"edges":[[0,1],[1,0],[1,2],[2,1]]}', "0.0")),
+    Layout("tu dortmund with numbers", _dortmund(graph_attributes=[f"{n / 3:.3f}, {n * n}" for n in range(40)]), "graph-properties", ('{"nodes":["node","node","node"],"edges":[[0,1],[1,0],[1,2],[2,1]]}',)),
     Layout("esol", {"delaney.csv": csv_of(["Compound ID", "ESOL predicted log solubility in mols per litre", "measured log solubility in mols per litre", "smiles"],
            [[f"compound {n}" for n in range(20)], [-n / 7 for n in range(20)], [-n / 6.5 for n in range(20)], SMILES])}, "molecule-properties"),
     Layout("tox21", {"tox21.csv": csv_of(["NR-AR", "NR-ER", "SR-p53", "mol_id", "smiles"], [cycle(["0", "1", ""], 20), cycle(["0", "0", "1"], 20), cycle(["", "0", "1"], 20, seed=6), [f"TOX{n}" for n in range(20)], SMILES])}, "molecule-properties"),

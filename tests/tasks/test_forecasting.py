@@ -337,3 +337,12 @@ def test_the_noise_of_the_built_in_series_is_known():
 
     errors = [float(row[2]) - mean for row, (_, _, mean) in zip(rows, _means(4_000, 0), strict=True)]
     assert np.std(errors) == pytest.approx(NOISE, rel=0.03)
+
+
+def test_a_text_that_varies_in_one_series_is_no_name_of_series(tmp_path: Path):
+    rows = [{"date": f"2024/1/{day}", "rain": day % 7, "weather": "wet" if day % 7 else "dry"} for day in range(1, 29)]
+    table = read_series(rows)
+    assert [series.name for series in table.series] == [""]
+    assert (table.columns, table.inferred[1]) == (("rain",), "not used: weather, a text that varies in one series")
+    stores = [{**row, "weather": name} for name in ("A", "B") for row in rows]
+    assert [series.name for series in read_series(stores).series] == ["A", "B"]

@@ -1,6 +1,7 @@
-"""Conversations: messages in OpenAI's form, pairs of a prompt and an answer, or a table with templates for both.
+"""Conversations: messages in OpenAI's or ShareGPT's form, pairs of a prompt and an answer, or a table with templates.
 
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]}
+    {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]}     ShareGPT's form
     {"prompt": "Hi", "completion": "Hello."}          the values may be lists of messages, too
     {"instruction": "Greet", "input": "Ann", "output": "Hello, Ann."}
     any other table with `task.prompt` and `task.answer`, Jinja templates of its columns
@@ -44,6 +45,8 @@ from regard.text.chat import ASSISTANT, TemplateLimitError, render_template, tem
 CONVERSATION_ROLES = ("prompt", "answer")
 MESSAGES = "messages"
 """The field of a list of messages."""
+MESSAGE_FIELDS = (MESSAGES, "conversations", "conversation")
+"""What the field of a list of messages is called, likeliest first."""
 SYSTEM, USER = "system", "user"
 PAIR_FORMS = (
     ("prompt", "completion"), ("prompt", "response"), ("instruction", "input", "output"), ("instruction", "output"),
@@ -51,6 +54,8 @@ PAIR_FORMS = (
 )  # fmt: skip
 """The columns of prompts and answers, by their names; the text of `input` follows that of `instruction`."""
 _OPENING_ROLES = (SYSTEM, "developer")
+_ROLES_OF_SENDERS = {"human": USER, "gpt": ASSISTANT, "chatgpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT}
+"""The roles of the senders of ShareGPT's messages; other senders, such as system, are roles."""
 _SAMPLE_ROWS = 100
 
 ChatMessage = dict[str, Any]
@@ -78,6 +83,8 @@ def read_messages(value: Any, *, role: str = USER) -> list[ChatMessage]:
         [{'role': 'user', 'content': 'Hi'}]
         >>> read_messages([{"role": "user", "content": [{"type": "text", "text": "Hi"}]}])
         [{'role': 'user', 'content': 'Hi'}]
+        >>> read_messages([{"from": "gpt", "value": "Hello."}])
+        [{'role': 'assistant', 'content': 'Hello.'}]
     """
     if not isinstance(value, list | tuple):
         text = as_text(value)
@@ -194,7 +201,7 @@ def conversation_columns(names: Sequence[str]) -> tuple[str, ...] | None:
         ('instruction', 'output')
     """
     known = {name.strip().lower(): name for name in reversed(names)}
-    for form in ((MESSAGES,), *PAIR_FORMS):
+    for form in (*((name,) for name in MESSAGE_FIELDS), *PAIR_FORMS):
         if all(name in known for name in form):
             return tuple(known[name] for name in form)
     return None
@@ -354,6 +361,8 @@ def _read_message(message: Any, number: int) -> ChatMessage:
     if not isinstance(message, Mapping):
         raise DataError(f"{value_kind(message)} instead of message {number}")
     role, content = message.get("role"), message.get("content")
+    if "role" not in message and isinstance(sender := message.get("from"), str):
+        role, content = _ROLES_OF_SENDERS.get(sender.lower(), sender), message.get("value")
     if not isinstance(role, str) or not role:
         raise DataError(f"a message without a role: message {number}")
     if isinstance(content, list | tuple):

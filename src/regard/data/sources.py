@@ -82,7 +82,7 @@ def open_source(config: DataConfig, roles: Sequence[str], rows: Rows | None = No
         if len(config.train) == 1 and not os.path.exists(config.train[0]):
             raise DataError(f"{error}; built-in data sets: {', '.join(builtin_names())}") from None
         raise
-    return with_held_out(config, table, open_file, lambda: content_hash(table.paths))
+    return with_held_out(config, table, open_file, table.content_hash)
 
 
 def rows_in_memory(config: DataConfig, roles: Sequence[str], rows: Rows) -> Table:
@@ -135,14 +135,22 @@ def with_held_out(
 ) -> Source:
     """A source of the training table and of the validation and test files that the settings name."""
     valid, test = (open_file(paths) if paths else None for paths in (config.valid, config.test))
-    held_out = {split: table.paths for split, table in (("valid", valid), ("test", test)) if table is not None}
-    return Source(train, valid, test, lambda: hash_with_held_out(hash_of_train(), held_out))
+    held_out = {split: table for split, table in (("valid", valid), ("test", test)) if table is not None}
+
+    def hash_all() -> str:
+        return _join_hashes(hash_of_train(), {split: table.content_hash() for split, table in held_out.items()})
+
+    return Source(train, valid, test, hash_all)
 
 
 def hash_with_held_out(hash_of_train: str, held_out: Mapping[str, Sequence[Path]]) -> str:
     """The hash of the training data, joined with those of the validation and test files."""
+    return _join_hashes(hash_of_train, {split: content_hash(paths) for split, paths in held_out.items()})
+
+
+def _join_hashes(hash_of_train: str, held_out: Mapping[str, str]) -> str:
     # With the name of the split: a file is different data as validation rows and as test rows.
-    return "+".join([hash_of_train, *(f"{split}:{content_hash(paths)}" for split, paths in held_out.items())])
+    return "+".join([hash_of_train, *(f"{split}:{found}" for split, found in held_out.items())])
 
 
 def hash_of_table(table: Table) -> str:

@@ -5,23 +5,28 @@ is asked what it makes of the description.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 from regard.data.builtin import find_builtin
 from regard.data.formats import fasttext
-from regard.data.formats.cells import decimal_marks, parse_timestamp
+from regard.data.formats.cells import decimal_marks, is_missing, parse_timestamp
 from regard.data.formats.coco import is_coco
-from regard.data.formats.columns import find_column
+from regard.data.formats.columns import find_column, is_identifier
 from regard.data.formats.conll import is_tagged_file
 from regard.data.formats.files import format_suffix, uncompressed_name
+from regard.data.formats.folders import label_folders_by_split
+from regard.data.formats.graph_folders import is_graph_folder
+from regard.data.formats.graphs import DIRECTED, FIELDS
 from regard.data.formats.images import has_labeled_images, is_image
+from regard.data.formats.json_lines import single_object
 from regard.data.formats.layouts import FORMAT_OF_SUFFIX, FORMATS_OF_CELLS
 from regard.data.formats.messages import format_column, format_names
+from regard.data.formats.plain_text import has_mostly_numbers
 from regard.data.formats.squad import question_format
 from regard.data.formats.summary import ColumnSummary, SourceSummary, describe, describe_rows
 from regard.data.formats.trees import TREE_SUFFIXES, is_tree, is_tree_file
@@ -30,6 +35,7 @@ from regard.data.sources import NamedRows, Rows, is_builtin, open_source, requir
 from regard.data.splits.plan import key_column
 from regard.data.text_sources import open_texts
 from regard.errors import ConfigError, DataError
+from regard.tasks.feature_tables import is_feature_table
 from regard.tasks.labeled_columns import FEWEST_LABELED, LEAST_REPEATED, LONGEST_LABEL
 
 DOCUMENT_COLUMNS = ("text", "content", "document")
@@ -65,7 +71,11 @@ class DetectionSummary:
     """Whether each line of a file is a word with its tags, and blank lines separate sentences."""
     is_builtin: bool = False
     is_plain_text: bool = False
+    is_measured: bool = False
+    """Whether a file that is no table has lines of numbers."""
     is_image_folder: bool = False
+    is_text_folder: bool = False
+    """Whether it is a folder with a folder of texts for each label."""
     is_coco: bool = False
     """Whether a JSON file has COCO's annotations."""
     has_trees: bool = False
@@ -114,16 +124,26 @@ class DetectionSummary:
         return bool(self.sample) and all(is_image(str(row[column])) for row in self.sample)
 
     def is_numeric(self, column: int) -> bool:
-        """Whether all values of a column are numbers."""
-        return bool(self.sample) and all(_is_number(row[column]) for row in self.sample)
+        """Whether all known values of a column are numbers."""
+        return self._are_all(_is_number, column)
 
     def has_decimals(self, column: int) -> bool:
         """Whether a column has numbers with decimals."""
         return self.is_numeric(column) and any(set(str(row[column])) & set(".,") for row in self.sample)
 
     def are_dates(self, column: int) -> bool:
-        """Whether all values of a column are dates such as 2024-05-31."""
-        return bool(self.sample) and all(_is_date(row[column]) for row in self.sample)
+        """Whether all known values of a column are dates such as 2024-05-31."""
+        return self._are_all(_is_date, column)
+
+    def _are_all(self, is_typed: Callable[[Any], bool], column: int) -> bool:
+        """Whether all known values of a column have a type."""
+        known = [row[column] for row in self.sample if not is_missing(str(row[column]))]
+        return bool(known) and all(map(is_typed, known))
+
+    @property
+    def source(self) -> ColumnSummary:
+        """The first column of the sample."""
+        return ColumnSummary("source", tuple(str(row[0]) for row in self.sample))
 
     @property
     def target(self) -> ColumnSummary:
@@ -135,6 +155,16 @@ class DetectionSummary:
         """Whether a table of several columns has numbers and no text, so that rows are measurements."""
         kinds = [column.kind for column in self.columns]
         return kinds.count("numbers") > 1 and "text" not in kinds
+
+    @cached_property
+    def is_table_of_features(self) -> bool:
+        """Whether a table has numbers, categories and identifiers only, and the user has named no columns of it."""
+        if self.columns_given:
+            return False
+        num_identifiers = sum(is_identifier(column.name) for column in self.columns)
+        if num_identifiers and len(self.columns) - num_identifiers < len(_PAIR) and not self.lists:
+            return True
+        return is_feature_table(self.columns, has_names=bool(self.names))
 
     def describe_columns(self) -> str:
         """What the columns hold, for messages: `numbers (height, weight) and text (comment)`."""
@@ -175,8 +205,7 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
         described = describe(config.train[0], format=config.format, encoding=config.encoding)
         lists = described.lists
         if lists and (len(described.columns) < len(_PAIR) or (len(lists) > 1 and not _has_text(described))):
-            names = tuple(map(_plain, lists))
-            return DetectionSummary(name, suffix, names, columns=described.columns, lists=lists)
+            return _describe_lists(name, suffix, described)
     if num_given > len(_PAIR):
         return DetectionSummary(
             name, suffix, named, columns=_columns(config), columns_given=num_given, has_label_separator=has_separator
@@ -184,17 +213,7 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
     try:
         table = open_source(config, _PAIR).train
     except (DataError, ConfigError) as error:
-        if any(FORMAT_OF_SUFFIX.get(format_suffix(path)) in FORMATS_OF_CELLS for path in config.train):
-            is_single = isinstance(error, DataError) and not named and len(config.train) == 1
-            columns = _columns(config) if is_single else ()
-            if [column.plain_name for column in columns] in ([each] for each in DOCUMENT_COLUMNS):
-                return DetectionSummary(name, suffix, tuple(column.plain_name for column in columns), columns=columns)
-            raise
-        try:
-            open_texts(config)
-        except (DataError, ConfigError):
-            raise error from None
-        return DetectionSummary(name, suffix, is_plain_text=True)
+        return _describe_single(config, name, suffix, error)
     names = named or tuple(map(_plain, table.names))
     columns = _columns(config)
     try:
@@ -217,18 +236,41 @@ def describe_source(config: DataConfig, rows: Rows | None, given: dict[str, Any]
     )
 
 
+def _describe_single(config: DataConfig, name: str, suffix: str, error: DataError | ConfigError) -> DetectionSummary:
+    """A source without two columns: a column of documents, running text, or lines of numbers; `error` for others."""
+    if any(FORMAT_OF_SUFFIX.get(format_suffix(path)) in FORMATS_OF_CELLS for path in config.train):
+        is_single = isinstance(error, DataError) and not config.columns and len(config.train) == 1
+        columns = _columns(config) if is_single else ()
+        if [column.plain_name for column in columns] in ([each] for each in DOCUMENT_COLUMNS):
+            return DetectionSummary(name, suffix, tuple(column.plain_name for column in columns), columns=columns)
+        raise error
+    try:
+        open_texts(config)
+    except (DataError, ConfigError):
+        raise error from None
+    is_measured = config.format is None and len(config.train) == 1 and _has_mostly_numbers(config)
+    return DetectionSummary(name, suffix, is_plain_text=not is_measured, is_measured=is_measured)
+
+
 def _describe_file(config: DataConfig, name: str, suffix: str) -> DetectionSummary | None:
     """A file or a folder that is no table, by its suffix and its content; None for a table or text."""
     path, describe_as = Path(config.train[0]), partial(DetectionSummary, name, suffix)
     named = partial(describe_as, tuple(_plain(column) for column in config.columns), columns_given=len(config.columns))
     if has_labeled_images(path):
         return DetectionSummary(name, is_image_folder=True)
+    if is_graph_folder(path):
+        return _describe_lists(name, "", describe(path, encoding=config.encoding))
+    if label_folders_by_split(path):
+        return DetectionSummary(name, is_text_folder=True)
     if suffix == ".json" and is_coco(path):
         return describe_as(is_coco=True)
     if FORMAT_OF_SUFFIX.get(suffix) == "fasta":
         return describe_as(is_plain_text=True)
-    if suffix == ".json" and config.format is None and question_format(path, config.encoding) == "squad":
+    if suffix == ".json" and config.format is None and question_format(path, config.encoding) != "jsonl":
+        _require_questions(path, config.encoding)
         return named(is_squad=True)
+    if suffix == ".json" and config.format is None:
+        _require_rows(path, config.encoding)
     if suffix in (".npz", ".xml", ".conll", ".conllu", ".iob", ".iob2", ".bio"):
         return named()
     if _is_file_of_trees(config, suffix):
@@ -236,6 +278,37 @@ def _describe_file(config: DataConfig, name: str, suffix: str) -> DetectionSumma
     if config.format is None and _is_file_of_tags(config, suffix):
         return describe_as(is_tagged=True)
     return None
+
+
+def _require_rows(path: Path, encoding: str | None) -> None:
+    """Raise if a JSON file is one object, such as a dictionary of words, and not a graph."""
+    whole = single_object(path, encoding)
+    if whole is not None and not set(FIELDS) <= whole.keys():
+        raise DataError(
+            f"{path.name} is one JSON object, with {format_names(list(whole)) or 'nothing in it'}: rows are objects in "
+            "an array, or one on each line"
+        )
+
+
+def _require_questions(path: Path, encoding: str | None) -> None:
+    """Raise if a JSON file is one object without SQuAD's list of articles; what is no JSON is reported later."""
+    whole = single_object(path, encoding)
+    articles = None if whole is None else whole.get("data")
+    is_squad = isinstance(articles, list) and all(isinstance(each, dict) and "paragraphs" in each for each in articles)
+    if not is_squad:
+        _require_rows(path, encoding)
+
+
+def _has_mostly_numbers(config: DataConfig) -> bool:
+    path = Path(config.train[0])
+    return path.is_file() and format_suffix(path) not in FORMAT_OF_SUFFIX and has_mostly_numbers(path, config.encoding)
+
+
+def _describe_lists(name: str, suffix: str, described: SourceSummary) -> DetectionSummary:
+    """Objects whose values are lists, and few others."""
+    names = tuple(map(_plain, described.lists))
+    columns = tuple(column for column in described.columns if column.name != DIRECTED or described.format != "graphs")
+    return DetectionSummary(name, suffix, names, columns=columns, lists=described.lists)
 
 
 def _is_tree_row(row: Any) -> bool:

@@ -36,6 +36,7 @@ from regard.baselines.pairs import NearestTarget
 from regard.data.codecs.codec import Codec
 from regard.data.conversation_sources import (
     CONVERSATION_ROLES,
+    MESSAGE_FIELDS,
     MESSAGES,
     ChatMessage,
     RowTemplates,
@@ -177,10 +178,13 @@ class InstructionTuning(TextTask[InstructionTuningSettings]):
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
-        if MESSAGES in summary.lists or (summary.columns_given and summary.names == (MESSAGES,)):
-            return Detection("conversations (messages)", confidence=0.95)
+        fields = [name for name in MESSAGE_FIELDS if name in summary.lists]
+        if not fields and summary.columns_given and len(summary.names) == 1:
+            fields = [name for name in MESSAGE_FIELDS if name == summary.names[0]]
+        if fields:
+            return Detection(f"conversations ({fields[0]})", confidence=0.95)
         form = conversation_columns(summary.names)
-        if form is None or form == (MESSAGES,) or summary.has_column("chosen", "rejected") or summary.has_images:
+        if form is None or len(form) == 1 or summary.has_column("chosen", "rejected") or summary.has_images:
             return None
         return Detection(f"prompts ({', '.join(form[:-1])}) and answers ({form[-1]})", confidence=0.7)
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from regard.data.formats.columns import is_identifier, is_language, text_names
 from regard.data.formats.messages import format_column, format_names
 from regard.data.formats.summary import ColumnSummary
+from regard.tasks.feature_tables import is_feature, is_feature_table, is_free_text, is_named_time
 
 LABEL_COLUMNS = ("label", "labels", "class", "category", "sentiment", "intent", "topic", "gold_label", "polarity",
                  "is_duplicate")  # fmt: skip
@@ -40,8 +41,12 @@ _MOST_LABELS = 100
 """More distinct values in a sample of a thousand rows are names or words."""
 _PROSE_WORDS = 3.0
 """Words of a cell of running text, on average."""
+_TIME_WORDS = 4.0
+"""Words of a date on average: `Jan 1 2000`."""
 _FEWEST_FLAGS = 3
 """So many columns of 0 and 1 are labels; a single one may be something else about the text."""
+_MOST_FEATURES, _MOST_UNNAMED = 3, 5
+"""Of more columns of numbers and categories, with and without names, the label is unknown unless it is called one."""
 _MOSTLY = 0.9
 _LIST_SEPARATORS = (",", ";", "|")
 _FEWEST_LISTS, _ALONE = 0.05, 0.5
@@ -86,13 +91,29 @@ def find_labeled_columns(columns: Sequence[ColumnSummary], *, has_names: bool) -
         not labels
         or not texts
         or (not is_named and has_pair_names([column for column in used if column not in labels]))
+        or _are_features(used, labels, texts, is_named=is_named, has_names=has_names)
     ):
         return None
-    # A table of features, of which none is a text, has no sequences.
-    is_wide = len(used) > len(texts) + len(labels)
-    if (is_wide or not is_named) and all(is_class(column) for column in used if column.name in texts):
-        return None
     return LabeledColumns(texts, tuple(column.name for column in labels), is_named)
+
+
+def _are_features(
+    used: Sequence[ColumnSummary],
+    labels: Sequence[ColumnSummary],
+    texts: Collection[str],
+    *,
+    is_named: bool,
+    has_names: bool,
+) -> bool:
+    """Whether a table has features rather than a text: none is free text, or any of many may be the label."""
+    inputs = [column for column in used if column.name in texts]
+    if is_feature_table(used, has_names=has_names) or (len(labels) > 1 and not any(map(is_free_text, inputs))):
+        return True
+    is_wide = len(used) > len(texts) + len(labels)
+    if (is_wide or not is_named) and all(map(is_class, inputs)):
+        return True
+    most = _MOST_FEATURES if has_names else _MOST_UNNAMED
+    return not is_named and len(labels) == 1 and sum(map(is_feature, used)) > most
 
 
 def find_label_lists(columns: Sequence[ColumnSummary]) -> tuple[LabeledColumns, str] | None:
@@ -197,15 +218,17 @@ def _is_flag(column: ColumnSummary) -> bool:
 
 
 def _is_text(column: ColumnSummary) -> bool:
-    """Whether cells are texts: not numbers, dates, images, or one code for each row."""
+    """Whether cells are texts: not numbers, dates, images, or codes of which most occur once."""
     if column.kind not in ("text", "labels") or column.num_distinct < 2:
         return False
-    is_code = column.num_distinct == len(column.cells) and column.mean_words <= 1.0
+    if is_named_time(column) and not is_free_text(column) and column.mean_words <= _TIME_WORDS:
+        return False
+    is_code = 2 * column.num_distinct > len(column.cells) and column.mean_words <= 1.0
     return not (is_code and all(any(map(str.isdigit, cell)) for cell in column.cells))
 
 
 def has_pair_names(columns: Sequence[ColumnSummary]) -> bool:
     """Whether columns are called source and target, as `article` and `highlights`."""
-    names = [column.plain_name for column in columns]
+    names = [column.plain_name for column in columns if column.kind not in ("numbers", "dates")]
     has_source, has_target = (any(name in known for name in names) for known in (_SOURCE_NAMES, _TARGET_NAMES))
     return (has_source and has_target) or sum(map(is_language, names)) > 1

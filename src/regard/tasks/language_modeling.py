@@ -34,6 +34,7 @@ from regard.baselines.baseline import Baseline, BaselinePredictions
 from regard.baselines.ngrams import KneserNey
 from regard.data.conversation_sources import parse_prompt
 from regard.data.formats.messages import format_column, format_count, format_names
+from regard.data.formats.summary import ColumnSummary
 from regard.data.permutation import mix
 from regard.data.prepare import Prepared
 from regard.data.settings import DataConfig
@@ -294,6 +295,11 @@ class RunningTextTask(TextTask[RunningTextSettingsT]):
         return np.array(ids)
 
 
+def _are_documents(column: ColumnSummary) -> bool:
+    """Whether cells are texts, most of which are not empty."""
+    return column.kind in ("text", "labels") and 2 * sum(map(bool, column.cells)) > len(column.cells)
+
+
 def _is_very_short(context: DefaultsContext) -> bool:
     """Whether a small Transformer is trained on a CPU for half a minute at most."""
     is_short = context.minutes is not None and context.minutes <= _VERY_SHORT_MINUTES
@@ -398,6 +404,8 @@ class LanguageModeling(RunningTextTask[LanguageModelingSettings]):
             return Detection("running text", confidence=0.9)
         if summary.has_column(*DOCUMENT_COLUMNS) and not summary.columns_given and not summary.has_images:
             name = summary.named_column(*DOCUMENT_COLUMNS)
+            if any(column.plain_name == name and not _are_documents(column) for column in summary.columns):
+                return None
             if has_pair_names([column for column in summary.columns if column.kind == "text"]):
                 return None
             others = [column.name for column in summary.columns if column.plain_name != name]

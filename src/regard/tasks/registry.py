@@ -2,12 +2,14 @@
 
 from typing import Any
 
+from regard.data.formats.messages import format_column
 from regard.data.settings import DataConfig
 from regard.data.sources import Rows
 from regard.errors import ConfigError, UnknownTaskError
 from regard.models.family import InputKind, ModelConfig
 from regard.registry import Registry
 from regard.tasks.detection import DetectionSummary, describe_source
+from regard.tasks.feature_tables import find_interactions
 from regard.tasks.task import Detection, Task, TaskSettings
 
 TASKS: Registry[type[Task[Any]]] = Registry(
@@ -81,15 +83,16 @@ def detect_task(
     if not found:
         raise UnknownTaskError(
             f"{_describe(summary)}; no task recognizes this: name the columns of an input and a target, and one of "
-            f"{', '.join(_tasks_of_tables())}{_describe_numbers(summary)}"
+            f"{', '.join(_tasks_of_tables())}{_describe_features(summary)}"
         )
     *_, name, detection = max(found, key=lambda each: each[:3])
     return name, detection
 
 
 def _describe(summary: DetectionSummary) -> str:
-    columns = summary.describe_columns()
-    return f"{summary.name} has {columns}" if columns else f"{summary.name} is neither a table, text nor images"
+    if columns := summary.describe_columns():
+        return f"{summary.name} has {columns}"
+    return f"{summary.name} {'has lines of numbers' if summary.is_measured else 'is neither a table, text nor images'}"
 
 
 def _tasks_of_tables() -> list[str]:
@@ -97,9 +100,16 @@ def _tasks_of_tables() -> list[str]:
     return [task.name for task in TASKS if task.input_kind == "tokens" and task.receives_imports]
 
 
-def _describe_numbers(summary: DetectionSummary) -> str:
-    """What is missing in a table of numbers, with or without a label, that has neither a text nor a time."""
-    kinds = {column.kind for column in summary.columns}
-    if "numbers" not in kinds or kinds - {"numbers", "labels"}:
+def _describe_features(summary: DetectionSummary) -> str:
+    """What is missing in a table of features, or in one of events whose columns have other names."""
+    if times := find_interactions(summary.columns):
+        subject, item, time = map(format_column, times)
+        return (
+            f"; rows of {subject} and {item} over {time} are events, which event-prediction reads if "
+            "task.subject_column, task.time_column and task.event_column are named"
+        )
+    if not any(column.kind == "numbers" for column in summary.columns) or not (
+        summary.is_table_of_features or {column.kind for column in summary.columns} <= {"numbers", "labels"}
+    ):
         return ""
     return "; numbers are read as a series, which has a column of time: a table of features has no sequence to model"

@@ -69,7 +69,7 @@ class Regression(LabeledTextTask[RegressionSettings]):
 
     @classmethod
     def detect(cls, summary: DetectionSummary) -> Detection | None:
-        if summary.has_lists or summary.has_images or summary.is_series:
+        if summary.has_lists or summary.has_images or summary.is_series or summary.is_table_of_features:
             return None
         target = _target_of(summary)
         kinds = ("text",) if summary.is_table_of_numbers else ("text", "labels")

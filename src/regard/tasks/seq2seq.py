@@ -27,6 +27,7 @@ from regard.data.batches import TensorBatch, pad
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.text import TextCodec
 from regard.data.formats.messages import format_names
+from regard.data.formats.summary import ColumnSummary
 from regard.data.permutation import mix
 from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
@@ -51,6 +52,8 @@ from regard.tasks.choices import (
 )
 from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
+from regard.tasks.feature_tables import is_factor, is_free_text
+from regard.tasks.labeled_columns import has_pair_names
 from regard.tasks.task import PLAIN, Detection, EvaluationData, Likelihoods, Objective, repeat_batch, to_device
 from regard.tasks.text import TextSettings, TextTask, fit_tokenizer, next_token_loss, pad_rows, pad_time, row_losses
 from regard.text.statistics import TextStatistics, characters_per_token, choose_tokenizer
@@ -444,14 +447,24 @@ class Seq2SeqPredictor:
 
 
 def _has_other_columns(summary: DetectionSummary) -> bool:
-    """Whether a table has measurements among its columns, so that the first two of them need not be a pair."""
-    if summary.columns_given or summary.has_column(*_PAIR_NAMES):
+    """Whether a table has features among its columns, so that the first two of them need not be a pair."""
+    if summary.columns_given or (summary.has_column(*_PAIR_NAMES) and not summary.is_table_of_features):
         return False
-    is_wide = len(summary.columns) > len(_ROLES)
-    is_measured = summary.is_numeric(0) or summary.is_numeric(-1) or (summary.are_labels(0) and summary.are_labels(-1))
+    if summary.is_table_of_features or (summary.names and len(summary.columns) < len(_ROLES)):
+        return True
+    num_others = len(summary.columns) - len(_ROLES)
+    if num_others > 0 and not has_pair_names(summary.columns):
+        # A single other column, such as a count, does not make words features.
+        is_text = _is_varied if num_others == 1 else is_free_text
+        if not (is_text(summary.source) and is_text(summary.target)):
+            return True
     if summary.names and summary.has_decimals(-1) and not any(map(_has_letters, (row[0] for row in summary.sample))):
         return True
-    return (is_wide and is_measured) or (summary.is_table_of_numbers and (is_wide or bool(summary.names)))
+    return summary.is_table_of_numbers and (num_others > 0 or bool(summary.names))
+
+
+def _is_varied(column: ColumnSummary) -> bool:
+    return column.kind == "text" and not is_factor(column)
 
 
 def _has_letters(text: object) -> bool:

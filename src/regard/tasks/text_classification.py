@@ -28,6 +28,7 @@ from regard.data.codecs.labels import LabelCodec, split_labels
 from regard.data.codecs.text import FEWEST_TOKENS, MOST_TOKENS, TextCodec
 from regard.data.formats.flags import join_flags
 from regard.data.formats.messages import format_column, format_count, format_names
+from regard.data.formats.summary import ColumnSummary
 from regard.data.prepare import FitData, Prepared
 from regard.data.settings import DataConfig
 from regard.data.sources import NamedRows, Rows, Source, open_source
@@ -42,7 +43,13 @@ from regard.tasks.capabilities import LabeledVectors
 from regard.tasks.choices import ChoiceContext, Choices, Defaults, DefaultsContext
 from regard.tasks.content import ExportSpec, Prediction, ReportContent, ServerSchema
 from regard.tasks.detection import DetectionSummary
-from regard.tasks.labeled_columns import LABEL_COLUMNS, PAIR_COLUMNS, find_label_lists, find_labeled_columns
+from regard.tasks.labeled_columns import (
+    FEWEST_LABELED,
+    LABEL_COLUMNS,
+    PAIR_COLUMNS,
+    find_label_lists,
+    find_labeled_columns,
+)
 from regard.tasks.task import (
     PLAIN,
     Detection,
@@ -87,6 +94,7 @@ _TUNED_RDROP, _TUNED_LAYER_DECAY = 4.0, 0.85
 """SST-2, fine-tuned on a GPU: accuracy 0.904 with both and an average of the weights, 0.894 without (docs/log.md)."""
 
 
+_NEARLY_ALL = 0.95
 _TEXT_ROLES = ("text", "other")
 
 
@@ -248,6 +256,8 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
 
     @classmethod
     def _detect(cls, summary: DetectionSummary) -> Detection | None:
+        if summary.is_text_folder:
+            return Detection("a folder of texts for each label", confidence=0.95)
         if not summary.columns_given and not set(summary.lists) & _LISTS_OF_LABELS and not summary.has_images:
             if summary.names and (lists := find_label_lists(summary.columns)) is not None:
                 columns, separator = lists
@@ -259,11 +269,13 @@ class TextClassification(LabeledTextTask[TextClassificationSettings]):
                 return Detection(str(found), 0.6 if found.is_named else 0.5, columns=found.columns, settings=settings)
         if summary.num_columns not in (2, 3) or summary.has_images or summary.is_series or summary.is_table_of_numbers:
             return None
+        if summary.is_table_of_features and not summary.has_label_separator:
+            return None
         if summary.sample and summary.has_decimals(0):
             return None
         if summary.has_label_separator or summary.columns_given == 3:
             return Detection("one text or two and a label", confidence=0.6)
-        if summary.has_column(*LABEL_COLUMNS):
+        if summary.has_column(*LABEL_COLUMNS) and not _are_distinct(summary.target):
             return Detection(f"a column of labels ({summary.named_column(*LABEL_COLUMNS)})", confidence=0.6)
         is_wide = not summary.columns_given and len(summary.columns) > _MOST_COLUMNS
         if summary.are_labels(-1) and not summary.target.is_measurement and not is_wide:
@@ -508,6 +520,11 @@ def spellings_of(tokenizer: Tokenizer, *, are_words: bool) -> list[str]:
     ids = range(tokenizer.vocab_size)
     pieces = zip(ids, tokenizer.pieces(ids), strict=True)
     return ["" if number in tokenizer.specials else spelled(piece) for number, piece in pieces]
+
+
+def _are_distinct(labels: ColumnSummary) -> bool:
+    """Whether nearly all values of many rows occur once: texts in a column called `label`, as those of pictures."""
+    return len(labels.cells) >= FEWEST_LABELED and labels.num_distinct >= _NEARLY_ALL * len(labels.cells)
 
 
 def _is_label_first(summary: DetectionSummary) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.formats.folders import files_by_split
+from regard.data.formats.folders import files_by_split, label_folders_by_split
 from regard.data.formats.tables import TableRow, open_table
 from regard.errors import RegardError
 
@@ -84,7 +84,8 @@ def test_a_file_is_taken_before_its_compressed_copy(tmp_path: Path):
         ("train.de train.en", ("de", "es"), "has no train.es; it has train.de, train.en"),
         ("train.tsv train.csv", None, "has more than one table to train on: train.csv, train.tsv"),
         ("test.de test.en", ("de", "en"), "has nothing to train on: it needs train.tsv, .csv, .jsonl, .parquet or "
-         ".txt, one file for each column, such as train.de and train.en, or a folder of images for each label"),
+         ".txt, one file for each column, such as train.de and train.en, or a folder of images or of texts for "
+         "each label"),
     ],
 )  # fmt: skip
 def test_a_folder_that_can_be_seen_in_no_way_or_in_several_is_refused(
@@ -150,3 +151,71 @@ def test_files_that_do_not_fit_the_roles_are_refused(
 def test_a_missing_aligned_file_is_named_at_once(tmp_path: Path):
     make(tmp_path, "a.de")
     assert refusal([tmp_path / "a.de", tmp_path / "a.en"]) == f"there is no file {tmp_path / 'a.en'}"
+
+
+def write_texts(folder: Path, *names: str, number: int = 6) -> Path:
+    """Folders of texts, each of which is its place in the folder."""
+    for name in names:
+        for place in range(number):
+            path = folder / name / f"{place}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{name} {place}\n")
+    return folder
+
+
+def test_a_folder_of_texts_for_each_label_is_a_table(tmp_path: Path):
+    folder = write_texts(tmp_path / "mail", "ham", "spam")
+    (folder / "spam" / "5.txt").write_bytes(b"caf\xe9")
+    (folder / "README").write_text("about")
+    table = open_table(folder, roles=("text", "label"))
+    assert list(table)[::6] == [TableRow(1, ("ham 0", "ham")), TableRow(7, ("spam 0", "spam"))]
+    assert [row.values for row in table][-1] == ("caf\u00e9", "spam")
+    assert (table.name, table.format, len(table.paths)) == ("mail", "folders", 12)
+    assert table.inferred == ["read the texts in the folders of mail, which are labels: ham, spam"]
+
+
+def test_the_label_of_a_text_is_part_of_the_hash(tmp_path: Path):
+    folder = write_texts(tmp_path / "mail", "ham", "spam")
+    before = open_table(folder, roles=("text", "label")).content_hash()
+    (folder / "spam" / "0.txt").rename(folder / "ham" / "6.txt")  # in the same place among all texts
+    assert open_table(folder, roles=("text", "label")).content_hash() != before
+
+
+def test_texts_without_a_label_are_left_out(tmp_path: Path):
+    folder = write_texts(tmp_path, "train/pos", "train/neg", "train/unsup", "test/pos", "test/neg")
+    table = open_table(folder, roles=("text", "label"))
+    assert {row.values[1] for row in table} == {"pos", "neg"}
+    assert table.inferred[1:] == ["unsup of train is not used: its texts have no label"]
+    assert files_by_split(folder) == {"train": (folder / "train",), "test": (folder / "test",)}
+
+
+def test_an_unreadable_text_is_a_bad_row_with_its_path(tmp_path: Path):
+    folder = write_texts(tmp_path / "mail", "ham", "spam")
+    (folder / "spam" / "3.txt").write_bytes(b"\0\1")
+    (folder / "spam" / "4.txt").write_bytes(b"")
+    assert refusal(folder, roles=("text", "label")) == (
+        "2 of 12 rows of mail are bad: 1 has a file that is not text (spam/3.txt) (row 10); "
+        "1 has an empty text (row 11)"
+    )
+
+
+@pytest.mark.parametrize(
+    "names", [("one",), ("train", "test"), ("train/a", "test/a", "test/b")], ids=["one label", "splits", "one of train"]
+)
+def test_other_folders_of_texts_have_no_labels(tmp_path: Path, names: tuple[str, ...]):
+    assert label_folders_by_split(write_texts(tmp_path, *names)) == {}
+
+
+def test_few_texts_beside_other_files_are_no_data_set(tmp_path: Path):
+    folder = write_texts(tmp_path, "src", "docs")
+    assert label_folders_by_split(folder) == {"train": folder}
+    for place in range(2):
+        (folder / "src" / f"{place}.py").write_text("pass")
+    assert label_folders_by_split(folder) == {}
+
+
+def test_a_link_out_of_a_folder_of_texts_is_refused(tmp_path: Path):
+    folder = write_texts(tmp_path / "mail", "ham", "spam")
+    (tmp_path / "secret.txt").write_text("secret")
+    (folder / "ham" / "9.txt").symlink_to(tmp_path / "secret.txt")
+    assert "leads out of" in refusal(folder, roles=("text", "label"))

@@ -270,7 +270,7 @@ def test_columns_that_are_not_there_are_refused(
         ({"roles": "text"}, "roles must be a list of names, got the string 'text'"),
         ({"roles": []}, "roles must be distinct and at least one, got ()"),
         ({"format": "xls"},
-         "format must be one of tsv, csv, jsonl, parquet, xlsx, fasta, fasttext, aligned, lines, semeval, "
+         "format must be one of tsv, csv, jsonl, parquet, xlsx, fasta, fasttext, aligned, lines, folders, semeval, "
          "semeval-terms, got 'xls'"),
         ({"format": "lines", "roles": ["text"], "header": True},
          "only TSV, CSV and Excel may have a header, got header=True for lines"),

@@ -11,12 +11,15 @@ TimestampKind = Literal["number", "date"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MONTH = re.compile(r"\d{4}-\d{2}")
+_DAY = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})((?:[ T].*)?)")
+"""A date that begins with its year: the order of the others is ambiguous."""
 _POINT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
 _COMMA = re.compile(r"[-+]?(\d+(,\d*)?|,\d+)([eE][-+]?\d+)?|[-+]?\d{1,3}(\.\d{3})+(,\d+)?")
 """Numbers with a decimal point or comma, and the other mark between thousands. No two repetitions of digits follow each
 other: the time for a long cell would grow with the square of its length."""
 _DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3(\d{4}|\d{2}))([ T]\d{1,2}:\d{2}.*)?")
 
+_MISSING = ("", "-", "?", "na", "n/a", "nan", "none", "null")
 _MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 _CLOCK = re.compile(
     rf"([A-Z][a-z]{{2}},? )?((\d{{1,2}} )?({_MONTHS})[a-z]*( \d{{1,2}})?,? (\d{{4}} )?)\d{{1,2}}:\d{{2}}\b.*"
@@ -49,6 +52,15 @@ def value_kind(value: object) -> str:
         return "null"
     names = {dict: "an object", list: "a list", float: "NaN"}
     return names.get(type(value), f"a {type(value).__name__}")
+
+
+def is_missing(text: str) -> bool:
+    """Whether a cell of a column of numbers or dates is missing, or has a word for that.
+
+    >>> is_missing(" NA "), is_missing("0")
+    (True, False)
+    """
+    return text.strip().lower() in _MISSING
 
 
 def is_number(text: str) -> bool:
@@ -125,12 +137,18 @@ class Timestamp(NamedTuple):
 def parse_timestamp(text: str) -> Timestamp | None:
     """Parse a number, or a date with or without a time in ISO 8601 (UTC if no time zone is given); None otherwise.
 
+    Year, month and day may also be separated by slashes or points, and have one digit.
+
     >>> [str(parse_timestamp(text)) for text in ("-2.5", "1970-01-02", "2024-05-31T12:00+02:00", "soon")]
     ['-2.5', '1970-01-02', '2024-05-31 10:00:00', 'None']
+    >>> str(parse_timestamp("2024/5/31 12:00"))
+    '2024-05-31 12:00:00'
     """
     text = text.strip()
     if is_number(text):
         return Timestamp("number", float(text))
+    if day := _DAY.fullmatch(text):
+        text = f"{day[1]}-{day[3]:0>2}-{day[4]:0>2}{day[5]}"
     try:
         date = datetime.fromisoformat(f"{text}-01" if _MONTH.fullmatch(text) else text)
     except ValueError:

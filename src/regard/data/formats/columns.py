@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from regard.data.formats.cells import decimal_marks, is_date
+from regard.data.formats.cells import decimal_marks, is_date, is_missing
 from regard.data.formats.layouts import ReadOptions, positions
 from regard.data.formats.messages import format_count, format_names
 from regard.errors import DataError
@@ -33,7 +33,7 @@ _SYNONYMS = {
     "words": "words tokens",
     "tags": "tags ner_tags labels pos_tags chunk_tags upos",
 }
-_IDENTIFIERS = "id idx index key guid uid number unnamed:0 __index_level_0__"
+_IDENTIFIERS = "id identifier idx index key guid uid number unnamed:0 __index_level_0__"
 # One of these names makes a first row a header; of the other names, which are common words, it takes two.
 _HEADER_NAMES = """source src target tgt trg text texts label labels input inputs output outputs question answer
     answers prompt completion sentence sentences sentence1 sentence2 premise hypothesis question1 question2 gold_label
@@ -55,10 +55,11 @@ _LANGUAGES = frozenset(_ISO_639_1.split())
 _COMMON_NAMES = frozenset(" ".join([*_SYNONYMS.values(), _IDENTIFIERS, _OTHER_NAMES, _LANGUAGE_NAMES]).split())
 _IDENTIFIER_SUFFIX = re.compile(r"(?i:.*[\W_](id|guid|uuid))|.*[a-z0-9]I[dD]")
 _LANGUAGE_TAG = re.compile(r"([a-z]{2}|[A-Z]{2})([-_][A-Za-z]{2,4})?")
-_MISSING = ("", "-", "?", "na", "n/a", "nan", "none", "null")
 _MAX_NAME_LENGTH = 40
 _MAX_WORDS_OF_LANGUAGE = 2
 """So many words may follow the name of a language in a title, as in `English words/sentences`."""
+_MAX_WORDS_OF_NAME = 4
+"""Words of the name of a row, on average."""
 _MIN_NUMBERS = 3
 _MIN_ALIKE = 10
 """So many cells that have something in common which the first one lacks make that one a title."""
@@ -104,7 +105,7 @@ def index_columns(found: ColumnNames, rows: Sequence[Sequence[str]]) -> tuple[in
     """The columns that only number the rows.
 
     It is the first one, or one whose name says so, if it counts from 0 or 1; and a first one without a title in the
-    header, as a data frame's index has, if its whole numbers are distinct.
+    header, as a data frame's index has, if its whole numbers or its names are distinct.
 
     >>> index_columns(ColumnNames(("1", "text"), False, True), [["0", "a"], ["1", "b"], ["2", "c"]])
     (0,)
@@ -114,7 +115,10 @@ def index_columns(found: ColumnNames, rows: Sequence[Sequence[str]]) -> tuple[in
         place
         for place, cells in enumerate(zip(*rows, strict=True))
         if (place == 0 or is_identifier(found.names[place]))
-        and _is_index(cells, is_untitled=place == 0 and is_untitled)
+        and (
+            _is_index(cells, is_untitled=place == 0 and is_untitled)
+            or (place == 0 and is_untitled and _are_row_names(cells))
+        )
     )
 
 
@@ -132,8 +136,15 @@ def _is_index(cells: Sequence[str], *, is_untitled: bool) -> bool:
     return cells in ([str(start + place) for place in range(len(cells))] for start in (0, 1))
 
 
+def _are_row_names(cells: Sequence[str]) -> bool:
+    """Whether cells are distinct names of few words: no dates and numbers, which may be those of a series."""
+    is_distinct = len(cells) >= _MIN_NUMBERS and len(set(cells)) == len(cells)
+    is_typed = any(is_date(cell) or decimal_marks(cell) for cell in cells)
+    return is_distinct and not is_typed and sum(len(cell.split()) for cell in cells) <= _MAX_WORDS_OF_NAME * len(cells)
+
+
 def _are_numbers(cells: Sequence[str]) -> bool:
-    known = [cell for cell in cells if cell.strip().lower() not in _MISSING]
+    known = [cell for cell in cells if not is_missing(cell)]
     return bool(known) and all(map(decimal_marks, known))
 
 
@@ -189,8 +200,8 @@ def _is_common_name(cell: str) -> bool:
 def _has_other_type(column: Sequence[str]) -> bool:
     """Whether the first cell is a title above numbers or dates."""
     title, *cells = (cell.strip() for cell in column)
-    known = [cell for cell in cells if cell.lower() not in _MISSING]
-    if title.lower() in _MISSING or decimal_marks(title) or is_date(title) or len(known) < _MIN_NUMBERS:
+    known = [cell for cell in cells if not is_missing(cell)]
+    if is_missing(title) or decimal_marks(title) or is_date(title) or len(known) < _MIN_NUMBERS:
         return False
     # A word among many numbers is an error to be reported with its line, unless it is written like the first cell.
     num_other = len(known) // _MIN_ALIKE if title not in known else 0
@@ -198,9 +209,9 @@ def _has_other_type(column: Sequence[str]) -> bool:
 
 
 def _has_other_form(column: Sequence[str]) -> bool:
-    """Whether all cells have digits, several words or capitals only, and the first one, the title, has not."""
+    """Whether all cells have digits, several words, capitals only or a symbol first, and the title has not."""
     title, *cells = (cell.strip() for cell in column)
-    forms: list[Callable[[str], bool]] = [_has_digit, _has_space, str.isupper]
+    forms: list[Callable[[str], bool]] = [_has_digit, _has_space, str.isupper, _begins_with_symbol]
     return len(cells) >= _MIN_ALIKE and any(not form(title) and all(map(form, cells)) for form in forms)
 
 
@@ -225,6 +236,11 @@ def _is_above_texts(column: Sequence[str]) -> bool:
 
 def _has_digit(text: str) -> bool:
     return any(map(str.isdigit, text))
+
+
+def _begins_with_symbol(text: str) -> bool:
+    """As the codes of colors: #ffffff."""
+    return text[:1] in ("#", "@", "$", "/")
 
 
 def _has_space(text: str) -> bool:

@@ -23,8 +23,8 @@ from regard.data.formats.layouts import BLANK, TABLE_FORMATS, Layout, ReadOption
 from regard.data.formats.messages import format_count
 from regard.errors import DataError
 
-DELIMITERS = (",", ";", "|")
-"""Delimiters of CSV, likeliest first."""
+DELIMITERS = (",", ";", "|", "::")
+"""Delimiters of CSV, likeliest first. Cells between double colons, as in MovieLens's `.dat`, are not quoted."""
 
 _Cells = tuple[int, list[str], str]
 """The first line of a row, its cells, and its fault, if any."""
@@ -49,7 +49,7 @@ def delimited_layout(path: Path, options: ReadOptions) -> Layout:
     found = find_names(rows, options, where=path.name)
     width = len(found.names)
     full = [row for row in rows[found.has_header :] if len(row) == width]
-    separated = f" separated by {delimiter!r}" if delimiter in ";|" else ""
+    separated = f" separated by {delimiter!r}" if delimiter in DELIMITERS[1:] else ""
     return Layout(
         format=format,
         label=f"{TABLE_FORMATS[format]}{separated} {'with' if found.has_header else 'without'} a header",
@@ -130,7 +130,7 @@ def split_csv(lines: Iterator[str], delimiter: str, *, where: str) -> Iterator[_
 
     Args:
         lines: Lines with their `\r`, which may be part of a quoted cell.
-        delimiter: One character.
+        delimiter: One of `DELIMITERS`, or another character.
         where: Name of the source, for the error.
 
     Raises:
@@ -139,7 +139,7 @@ def split_csv(lines: Iterator[str], delimiter: str, *, where: str) -> Iterator[_
     number = 0
     for line in lines:
         number += 1
-        if '"' not in line:
+        if '"' not in line or len(delimiter) > 1:
             yield number, line.removesuffix("\r").split(delimiter), ""
             continue
         try:

@@ -2,13 +2,17 @@
 
 Each split is either one table, `train.tsv` and `valid.tsv`, or one file of lines for each column, `train.de` and
 `train.en`. For text it is one or several files, such as `wiki.train.tokens`. Each file may be compressed.
+
+Labeled texts may also be folders, one for each label, with a file for each text: `train/pos/1.txt`, `train/neg/2.txt`.
 """
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
-from regard.data.formats.files import AnyPath, uncompressed_name
+from regard.data.formats.files import AnyPath, format_suffix, uncompressed_name
 from regard.data.formats.layouts import FORMAT_OF_SUFFIX
 from regard.data.formats.messages import format_names
 from regard.errors import DataError
@@ -21,6 +25,13 @@ VALID_NAMES = ("valid", "val", "dev", "validation")
 """Names of the validation split."""
 _SPLIT_OF = {"train": "train", **dict.fromkeys(VALID_NAMES, "valid"), "test": "test"}
 _NOT_DATA = re.compile(r"\.|readme|licen[cs]e", re.IGNORECASE)
+UNLABELED_NAMES = ("unsup", "unsupervised", "unlabeled", "unlabelled", "unlab")
+"""Names of a folder beside those of labels whose texts have no label."""
+_TEXT_SUFFIXES = (".txt", ".text", ".eml")
+_FEWEST_TEXTS, _NEARLY_ALL, _SEARCHED_FILES = 10, 0.9, 1_000
+"""The fewest texts of folders of labels, and their share of the first files of each: folders of programs and of
+documentation have few files that are texts by their names."""
+_START_BYTES = 1 << 10
 
 
 def files_by_split(folder: AnyPath, columns: Sequence[str] | None = None) -> dict[str, tuple[Path, ...]]:
@@ -31,7 +42,7 @@ def files_by_split(folder: AnyPath, columns: Sequence[str] | None = None) -> dic
     `val.lc.norm.tok.de` is not the `de` of `val`. A file takes precedence over its compressed copy.
 
     Args:
-        folder: The folder; folders in it are not searched.
+        folder: The folder; folders in it are searched for labeled texts only, and are then the only path of a split.
         columns: For aligned files, their suffixes, in the order wanted. By default, two suffixes of `train` are taken
             in alphabetical order.
 
@@ -39,6 +50,8 @@ def files_by_split(folder: AnyPath, columns: Sequence[str] | None = None) -> dic
         DataError: If there are no training files, or if they are ambiguous.
     """
     folder = Path(folder)
+    if labeled := label_folders_by_split(folder):
+        return {split: (path,) for split, path in labeled.items()}
     files = _files_by_name(folder)
     suffixes = _suffixes(folder, files, columns)
     stems = [name.removesuffix(f".{suffixes[0]}") for name in files if name.endswith(f".{suffixes[0]}")]
@@ -92,6 +105,73 @@ def text_files_by_split(folder: AnyPath) -> dict[str, tuple[Path, ...]]:
     }
 
 
+def label_folders_by_split(folder: Path) -> dict[str, Path]:
+    """The folders under `train`, `valid` and `test` that contain a folder of texts for each label; none in others.
+
+    A split is a folder that has its name, alone or as a part, such as `news-train`; without one, the labels are those
+    of the folder itself, or of the only folder in it. Files beside the folders of labels, such as a list of addresses,
+    are not used; if one of them is named as training data, or if they are the larger part, they are the data set.
+    """
+    if not os.path.isdir(folder):
+        return {}
+    files, folders = _files_by_name(folder), _folders(folder)
+    if any("train" in _parts(name) for name in files):
+        return {}
+    splits: dict[str, Path] = {}
+    for inner in folders:
+        if (split := next((_SPLIT_OF[part] for part in _parts(inner.name) if part in _SPLIT_OF), None)) is not None:
+            splits.setdefault(split, inner)
+    if "train" in splits:
+        found = {split: inner for split, inner in splits.items() if _has_label_folders(inner)}
+        return found if "train" in found else {}
+    if len(folders) == 1 and not any(map(_is_text_name, files)):
+        return label_folders_by_split(folders[0])
+    return {"train": folder} if _has_label_folders(folder) else {}
+
+
+def label_folders(folder: Path) -> list[Path]:
+    """The folders of labels in a folder: all but hidden ones and those whose texts have no label."""
+    return [inner for inner in _folders(folder) if inner.name.lower() not in UNLABELED_NAMES]
+
+
+def text_paths(folder: Path) -> Iterator[Path]:
+    """The files of texts in a folder, at any depth and in a fixed order."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(place) / name for name in sorted(names) if _is_text_name(name))
+
+
+def _has_label_folders(folder: Path) -> bool:
+    """Whether a folder contains at least two folders of labels, with nothing but texts in them."""
+    texts = [list(islice(text_paths(inner), _SEARCHED_FILES)) for inner in label_folders(folder)]
+    num_texts, num_beside = sum(map(len, texts)), sum(map(_is_text_name, _files_by_name(folder)))
+    if len(texts) < 2 or not all(texts) or num_texts < max(_FEWEST_TEXTS, 2 * len(texts), num_beside):
+        return False
+    num_files = sum(
+        sum(1 for _ in islice((name for _, _, names in os.walk(inner) for name in names), _SEARCHED_FILES))
+        for inner in label_folders(folder)
+    )
+    return num_texts >= _NEARLY_ALL * num_files and all(_begins_as_text(some[0]) for some in texts)
+
+
+def _is_text_name(name: str) -> bool:
+    """Whether a file is a text by its name: with the suffix of one, or without letters as a suffix, as `54321`."""
+    suffix = format_suffix(name)
+    return not _NOT_DATA.match(name) and (suffix in _TEXT_SUFFIXES or not suffix[1:].isalpha())
+
+
+def _begins_as_text(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return b"\0" not in file.read(_START_BYTES)
+    except OSError:
+        return False
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(inner for inner in folder.iterdir() if inner.is_dir() and not inner.name.startswith("."))
+
+
 def _parts(name: str) -> list[str]:
     return re.split(r"[._-]", name.lower())
 
@@ -135,7 +215,7 @@ def _suffixes(folder: Path, files: dict[str, Path], columns: Sequence[str] | Non
         return ("txt",)
     needed = (
         "train.tsv, .csv, .jsonl, .parquet or .txt, one file for each column, such as train.de and train.en, "
-        "or a folder of images for each label"
+        "or a folder of images or of texts for each label"
     )
     raise DataError(f"{folder} has nothing to train on: it needs {needed}")
 

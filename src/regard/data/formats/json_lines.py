@@ -24,7 +24,7 @@ from regard.files import require_shallow
 Field = tuple[str, ...]
 """The keys of a value: one, or two for an object within an object."""
 
-_SAMPLE_ROWS = 100
+_SAMPLE_ROWS, _SHOWN = 100, 60
 _START = 1 << 16
 _BEGIN, _BETWEEN = re.compile(r"\s*\[\s*"), re.compile(r"\s*(?:,\s*|(?=\]))")
 
@@ -118,12 +118,33 @@ def sample_json_lines(path: Path, number: int, *, encoding: str | None = None) -
     return sample
 
 
-def sample_objects(path: Path, lines: Iterable[str]) -> list[dict[str, Any]]:
+def sample_objects(path: Path, lines: Sequence[str]) -> list[dict[str, Any]]:
     """The objects among the first lines of a file, of which there must be at least one."""
     objects = [record for line in lines if (record := decode_object(line)) is not None]
     if not objects:
-        raise DataError(f"{path.name} is not JSON lines: none of its first lines is an object, as {{...}} on one line")
+        raise DataError(f"{path.name} {_describe_others(lines)}")
     return objects
+
+
+def _describe_others(lines: Sequence[str]) -> str:
+    """What lines are, or the elements of an array, none of which is an object."""
+    try:
+        values = [decode_json(line) for line in lines]
+    except ValueError:
+        return "is not JSON lines: none of its first lines is an object, as {...} on one line"
+    kinds = {list: "lists"} if all(isinstance(value, list) for value in values) else {}
+    what = kinds.get(type(values[0]), "texts or numbers")
+    return f"has {what}, such as {lines[0][:_SHOWN]}: JSON lines and JSON arrays must have an object for each row"
+
+
+def single_object(path: Path, encoding: str | None = None) -> dict[str, Any] | None:
+    """The object that a JSON file consists of as a whole; None for JSON lines, an array, and what is not JSON."""
+    with closing(iter_lines(path, encoding=encoding)) as lines:
+        full = (line for line in lines if line and not line.isspace())
+        first, second = next(full, ""), next(full, None)
+        if not first.lstrip().startswith("{") or (second is not None and decode_object(first) is not None):
+            return None
+        return decode_object("\n".join([first, *([] if second is None else [second, *full])]))
 
 
 def jsonl_layout(path: Path, options: ReadOptions) -> Layout:

@@ -20,6 +20,7 @@ TABLE_FORMATS = {
     "fasttext": "fastText",
     "aligned": "aligned lines",
     "lines": "lines",
+    "folders": "folders of texts",
     "semeval": "SemEval's XML, by category",
     "semeval-terms": "SemEval's XML, by term",
 }

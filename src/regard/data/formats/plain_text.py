@@ -4,12 +4,15 @@ A document is a whole file, kept verbatim including its line ends, or each of it
 read from the file each time, so that a text of any size takes the same memory.
 """
 
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from regard.data.formats.files import cut_blocks, iter_blocks
+from regard.data.formats.cells import is_number
+from regard.data.formats.files import AnyPath, cut_blocks, iter_blocks
 from regard.data.formats.messages import format_count
 from regard.data.formats.tables import Table
 from regard.errors import DataError
@@ -22,6 +25,10 @@ DocumentForm = Literal["file", "lines", "rows"]
 
 _PIECE_LENGTH = 1 << 16
 _MAX_NAMES = 3
+_SEARCHED = 1 << 16
+_FEWEST_WORDS, _MOSTLY = 100, 0.8
+"""Of so many words, such a share are numbers in a file of measurements, which may begin with a description."""
+_BETWEEN_NUMBERS = re.compile(r"[\s,;:]+")
 
 
 class Piece(NamedTuple):
@@ -135,3 +142,11 @@ def format_paths(paths: Iterable[Path]) -> str:
     """The names of a few files, or the number of many, for a message."""
     names = [path.name for path in paths]
     return " and ".join(names) if len(names) <= _MAX_NAMES else format_count(len(names), "file")
+
+
+def has_mostly_numbers(path: AnyPath, encoding: str | None = None) -> bool:
+    """Whether most words at the beginning of a text are numbers, as in files of measurements."""
+    with closing(iter_blocks(path, block_length=_SEARCHED, encoding=encoding)) as blocks:
+        words = _BETWEEN_NUMBERS.split(next(blocks, ""))
+    words = [word for word in words if word]
+    return len(words) >= _FEWEST_WORDS and sum(map(is_number, words)) >= _MOSTLY * len(words)

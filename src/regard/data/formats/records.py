@@ -54,7 +54,7 @@ class RecordTable:
     has_header: bool = True
     """Whether the names are those of the file; otherwise they are positions."""
     delimiter: str = ","
-    """The delimiter of CSV."""
+    """The delimiter of CSV; of several characters the first separates written cells, which may be quoted."""
     schema: Any = None
     """For Parquet: the types of the columns."""
     num_rows: int = 0
@@ -220,7 +220,7 @@ def _write_text(file: TextIO, rows: Iterator[Row], table: RecordTable, added: Ma
     write = (
         _tsv_writer(file)
         if format == "tsv"
-        else csv.writer(file, delimiter=table.delimiter, lineterminator="\n").writerow
+        else csv.writer(file, delimiter=table.delimiter[0], lineterminator="\n").writerow
     )
     if table.has_header:
         write(names)

@@ -41,6 +41,8 @@ TIME_NAMES = ("time", "timestamp", "date", "datetime", "ds", "t", "step", "year"
 ID_NAMES = ("unique_id", "series", "series_id", "item_id", "id")
 """What the column with the names of series is called, where its cells are numbers."""
 _MISSING = ("", "nan", "na", "n/a", "null", "none", "?")
+_REGULAR = 0.5
+"""The share of rows that are one step apart in a series: of the days of a month, more than half are 31 days apart."""
 _SAMPLE = 1_000
 _MOST_STEPS = 20_000_000
 """More rows to be filled in are a sign of a step that is much smaller than the distances of the rows."""
@@ -238,6 +240,8 @@ class _Roles:
     known: tuple[str, ...] = ()
     static: tuple[str, ...] = ()
     inferred_static: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    """Columns of text that vary in the only series."""
 
 
 @dataclass(frozen=True)
@@ -314,14 +318,25 @@ def _find_roles(
     others = [name for name in names if name != time and name not in (*known, *static)]
     texts = [name for name in others if cells[name] and not any(decimal_marks(text) for text in cells[name])]
     chosen, inferred = None if id_column is None else table.name_of(id_column), ()
-    if chosen is None and texts:
+    unused: tuple[str, ...] = ()
+    if chosen is None and len(texts) == 1 and _is_one_series(table, time, texts[0]):
+        unused = tuple(texts)
+    elif chosen is None and texts:
         chosen, inferred = _find_id(table, time, texts)
     if chosen is None and len(np.unique(np.asarray(table.columns[time]))) < len(table.lines):
         chosen = next((name for name in others if name.lower() in ID_NAMES), None)
-    values = tuple(name for name in others if name != chosen and name not in inferred)
+    values = tuple(name for name in others if name != chosen and name not in (*inferred, *unused))
     if not values:
         raise DataError(f"{where} has no column of numbers beside the time, {format_column(time)}")
-    return _Roles(time, chosen, values, known, (*static, *inferred), inferred)
+    return _Roles(time, chosen, values, known, (*static, *inferred), inferred, unused)
+
+
+def _is_one_series(table: _Table, time: str, text: str) -> bool:
+    """Whether rows are at distinct times, most of them one step apart, while a text varies: that of one series."""
+    times = np.sort(_read_times(table, time).values)
+    steps, counts = np.unique(np.diff(times), return_counts=True)
+    is_regular = len(steps) > 0 and steps[0] > 0 and counts.max() >= _REGULAR * counts.sum()
+    return is_regular and len(set(table.known_texts(text))) > 1
 
 
 def _find_id(table: _Table, time: str, texts: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -571,6 +586,8 @@ def _describe(
         f"time = {format_column(roles.time)}, a step of {clock}; {format_count(len(roles.values), 'column')} of "
         f"numbers: {_listed(roles.values)}{several}"
     ]
+    if roles.unused:
+        notes.append(f"not used: {_listed(roles.unused)}, a text that varies in one series")
     if roles.known or roles.static:
         parts = {"known in advance": roles.known, "static": roles.static}
         listed = "; ".join(f"{kind}: {_listed(names)}" for kind, names in parts.items() if names)

@@ -12,10 +12,19 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from regard.data.builtin import builtin_names, find_builtin
-from regard.data.formats.cells import as_text, decimal_mark, decimal_marks, is_date, is_number, with_decimal_point
+from regard.data.formats.cells import (
+    as_text,
+    decimal_mark,
+    decimal_marks,
+    is_date,
+    is_missing,
+    is_number,
+    with_decimal_point,
+)
 from regard.data.formats.conll import TAG_FORMATS, TAG_ROLES, open_tagged
 from regard.data.formats.files import AnyPath, as_paths, check_file, format_suffix, iter_lines
-from regard.data.formats.folders import TABLE_SUFFIXES, files_by_split, text_files_by_split
+from regard.data.formats.folders import TABLE_SUFFIXES, files_by_split, label_folders_by_split, text_files_by_split
+from regard.data.formats.graph_folders import is_graph_folder, read_graph_folder
 from regard.data.formats.images import (
     IMAGE_ROLES,
     has_labeled_images,
@@ -28,10 +37,11 @@ from regard.data.formats.layouts import BLANK, Layout, ReadOptions, positions
 from regard.data.formats.parquet import parquet_objects
 from regard.data.formats.squad import question_format
 from regard.data.formats.tables import aligned_layout, file_layout
+from regard.data.formats.text_folders import sample_texts, text_folder_layout
 from regard.errors import DataError
 
 _Row = TypeVar("_Row")
-SourceKind = Literal["file", "files", "folder", "image-folder", "builtin", "rows"]
+SourceKind = Literal["file", "files", "folder", "image-folder", "text-folder", "builtin", "rows"]
 
 _TAGGED_SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio")
 _NEARLY_ALL = 0.95
@@ -63,9 +73,14 @@ class ColumnSummary:
         return self._share(is_number(cell) for cell in self.cells)
 
     @cached_property
+    def known(self) -> tuple[str, ...]:
+        """The cells that are neither empty nor a word for a missing value, such as NA."""
+        return tuple(cell for cell in self.cells if not is_missing(cell))
+
+    @cached_property
     def is_numeric(self) -> bool:
-        """Whether nearly all cells are numbers, with a decimal point or a decimal comma."""
-        return bool(self.cells) and self._share(map(bool, map(decimal_marks, self.cells))) >= _NEARLY_ALL
+        """Whether nearly all cells that are known are numbers, with a decimal point or a decimal comma."""
+        return bool(self.known) and sum(map(bool, map(decimal_marks, self.known))) >= _NEARLY_ALL * len(self.known)
 
     @cached_property
     def numbers(self) -> list[float]:
@@ -105,8 +120,8 @@ class ColumnSummary:
 
     @cached_property
     def share_dates(self) -> float:
-        """The share of cells that are dates, with or without a time."""
-        return self._share(is_date(cell) for cell in self.cells)
+        """The share of known cells that are dates, with or without a time."""
+        return sum(is_date(cell) for cell in self.known) / max(1, len(self.known))
 
     @cached_property
     def share_image_names(self) -> float:
@@ -145,15 +160,16 @@ class SourceSummary:
     """A description of a source of data, by which tasks recognize it."""
 
     kind: SourceKind
-    """One file, several files, a folder (described by its training files), a folder with one folder of images for each
-    label, a built-in data set, or rows in memory."""
+    """One file, several files, a folder (described by its training files), a folder with one folder of images or of
+    texts for each label, a built-in data set, or rows in memory."""
     paths: tuple[Path, ...] = ()
-    """The files; for a folder its training files, or the folder itself if it has images."""
+    """The files; for a folder its training files, or the folder itself if it has images or texts by label."""
     suffix: str = ""
     """The suffix of the first file without that of a compression, such as `.tsv`."""
     format: str
     """`tsv csv jsonl parquet xlsx lines aligned semeval`, `columns` or `conllu` (tagged sentences), `squad`, `images`,
-    or `rows` for a built-in data set and rows in memory. Plain text is `lines`."""
+    `folders` (texts by label), `graphs` (a folder in TU Dortmund's format), or `rows` for a built-in data set and rows
+    in memory. Plain text is `lines`."""
     has_names: bool = True
     """Whether columns have names, rather than positions."""
     columns: tuple[ColumnSummary, ...] = ()
@@ -215,6 +231,11 @@ def describe(
         return _describe_file(path, options, "file")
     if has_labeled_images(path):
         return _describe_image_folder(path)
+    if is_graph_folder(path):
+        graphs, is_complete = _take(record for _, record in read_graph_folder(path, options.encoding))
+        return _describe_objects(graphs, kind="folder", format="graphs", paths=(path,), is_complete=is_complete)
+    if labeled := label_folders_by_split(path):
+        return _describe_text_folder(labeled["train"], options)
     try:
         found = files_by_split(path, options.columns)["train"]
     except DataError as error:
@@ -380,6 +401,12 @@ def _describe_image_folder(folder: Path) -> SourceSummary:
         num_rows=len(sample),
         is_complete=len(sample) == len(rows),
     )
+
+
+def _describe_text_folder(folder: Path, options: ReadOptions) -> SourceSummary:
+    rows, is_complete = sample_texts(folder, _MAX_ROWS, options.encoding)
+    layout = text_folder_layout(folder, options)
+    return _describe_table((folder,), layout, rows, "text-folder", is_complete=is_complete)
 
 
 def _describe_builtin(name: str) -> SourceSummary:

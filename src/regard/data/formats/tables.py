@@ -24,6 +24,7 @@ from regard.data.formats.files import (
     AnyPath,
     as_paths,
     check_file,
+    content_hash,
     describe_encoding,
     file_encoding,
     format_suffix,
@@ -31,7 +32,7 @@ from regard.data.formats.files import (
     sample_lines,
     uncompressed_name,
 )
-from regard.data.formats.folders import files_by_split
+from regard.data.formats.folders import UNLABELED_NAMES, files_by_split, label_folders
 from regard.data.formats.json_lines import decode_object, is_json_array, jsonl_layout
 from regard.data.formats.layouts import (
     BLANK,
@@ -43,15 +44,17 @@ from regard.data.formats.layouts import (
     Record,
     positions,
 )
-from regard.data.formats.messages import BadRows, format_column, format_count
+from regard.data.formats.messages import BadRows, format_column, format_count, format_names
 from regard.data.formats.parquet import parquet_layout
 from regard.data.formats.semeval import semeval_layout
+from regard.data.formats.text_folders import labeled_paths, text_folder_layout
 from regard.errors import BadRowsError, ConfigError, DataError
 
 _WITHOUT_COLUMNS = ("aligned", "lines")
-_BY_ROWS = ("parquet", "xlsx", "rows")
+_BY_ROWS = ("parquet", "xlsx", "folders", "rows")
 """Formats without lines, whose rows are counted."""
-_BINARY = ("parquet", "xlsx")
+_WITHOUT_ENCODING = ("parquet", "xlsx", "folders")
+"""Formats that are not text, or whose files may each be in another encoding."""
 _SAMPLE_ROWS = 100
 _MOST_REPEATED_NAMES = 3
 
@@ -81,6 +84,8 @@ class Table:
     """
 
     paths: tuple[Path, ...]
+    folder: Path | None = None
+    """Where the paths are all files of a folder, which is read as a whole: that folder."""
     format: str
     """One of `TABLE_FORMATS`, or `rows` for a table in memory."""
     roles: tuple[str, ...]
@@ -105,7 +110,15 @@ class Table:
     @property
     def name(self) -> str:
         """The table in a sentence."""
+        if self.folder is not None:
+            return self.folder.name
         return " and ".join(path.name for path in self.paths) or "the table in memory"
+
+    def content_hash(self) -> str:
+        """The hash of the files; of a folder that of the rows, since the names of folders are part of them."""
+        if self.folder is None:
+            return content_hash(self.paths)
+        return rows_hash((*values, fault) for _, values, fault in self.read())
 
     def __iter__(self) -> Iterator[TableRow]:
         bad = self._no_bad_rows()
@@ -179,9 +192,12 @@ def open_table(
         ConfigError: If the arguments contradict each other.
     """
     paths = as_paths(path_or_paths)
+    folder = None
     options = replace(_check_options(roles, columns, format, header, key), encoding=encoding)
     layout, paths, picks, inferred = _find_layout(paths, options)
-    name = " and ".join(path.name for path in paths)
+    if layout.format == "folders":
+        (folder,), paths = paths, tuple(path for path, _ in labeled_paths(paths[0]))
+    name = " and ".join(path.name for path in paths) if folder is None else folder.name
     if header is not None and layout.format not in FORMATS_OF_CELLS:
         given = f"got {header=} for {TABLE_FORMATS[layout.format]}"
         raise ConfigError(f"only TSV, CSV and Excel may have a header, {given}")
@@ -190,12 +206,13 @@ def open_table(
     chosen = tuple(layout.names[pick] for pick in picks)
     return Table(
         paths=paths,
+        folder=folder,
         format=layout.format,
         roles=options.roles,
         columns=chosen[: len(options.roles)],
         names=layout.names if layout.has_names and layout.format not in _WITHOUT_COLUMNS else (),
         key=None if key is None else chosen[-1],
-        inferred=[*([] if layout.format in _BINARY else describe_encoding(paths, encoding)), *inferred],
+        inferred=[*([] if layout.format in _WITHOUT_ENCODING else describe_encoding(paths, encoding)), *inferred],
         skip_bad=skip_bad,
         read=partial(layout.read, tuple(picks)),
     )
@@ -274,11 +291,13 @@ def rows_hash(rows: Iterable[Sequence[str]]) -> str:
 def file_layout(path: Path, options: ReadOptions) -> Layout:
     """The layout of a single file: its format, by its name or its first lines, and its columns."""
     known = options.format or FORMAT_OF_SUFFIX.get(format_suffix(path))
-    if options.encoding is None and known not in _BINARY:
+    if options.encoding is None and known not in _WITHOUT_ENCODING:
         options = replace(options, encoding=file_encoding(path))
     format = known or _infer_format(path, options)
     if format == "aligned":
         raise ConfigError(f"aligned lines need a file for each of {', '.join(options.roles)}, got only {path}")
+    if format == "folders":
+        raise ConfigError(f"texts in folders need a folder with one for each label, got the file {path}")
     layout = _READERS[format](path, replace(options, format=format))
     return replace(layout, is_inferred=True) if known is None else layout
 
@@ -365,6 +384,10 @@ def _find_layout(
 def _folder_layout(folder: Path, options: ReadOptions) -> tuple[Layout, tuple[Path, ...], list[int], list[str]]:
     """The same for the training files of a folder."""
     paths = files_by_split(folder, options.columns)["train"]
+    if os.path.isdir(paths[0]):
+        layout = text_folder_layout(paths[0], options)
+        picks = _choose_columns(layout, options, paths[0].name)
+        return layout, paths, picks, _describe_label_folders(paths[0])
     if options.columns == tuple(uncompressed_name(path).removeprefix("train.") for path in paths):
         return aligned_layout(paths, options.columns, encoding=options.encoding), paths, list(range(len(paths))), []
     layout, paths, picks, inferred = _find_layout(paths, options)
@@ -374,6 +397,13 @@ def _folder_layout(folder: Path, options: ReadOptions) -> tuple[Layout, tuple[Pa
     columns = _describe_columns(options.roles, [layout.names[pick] for pick in picks])
     inferred = [f"read {names} from the folder {folder.name} as aligned lines, by alphabet; {columns}"]
     return layout, paths, picks, inferred
+
+
+def _describe_label_folders(folder: Path) -> list[str]:
+    labels = [inner.name for inner in label_folders(folder)]
+    unused = [inner.name for inner in sorted(folder.iterdir()) if inner.name.lower() in UNLABELED_NAMES]
+    left_out = [f"{name} of {folder.name} is not used: its texts have no label" for name in unused]
+    return [f"read the texts in the folders of {folder.name}, which are labels: {format_names(labels)}", *left_out]
 
 
 def _choose_columns(layout: Layout, options: ReadOptions, where: str) -> list[int]:

@@ -72,6 +72,7 @@ from regard.tasks.event_prediction.model import (
 )
 from regard.tasks.event_prediction.process import EventMixture
 from regard.tasks.event_prediction.simulation import EventSimulator, judge_simulation
+from regard.tasks.feature_tables import is_factor
 from regard.tasks.task import (
     PLAIN,
     ComparedRun,
@@ -174,7 +175,8 @@ class EventPrediction(Task[EventPredictionSettings]):
         columns = {column.plain_name: column for column in summary.columns}
         # A column that numbers the rows, as the first subject's do, is among the names and not among the columns.
         subject = next((name for name in SUBJECT_COLUMNS if name in summary.names), None)
-        event = next((name for name in EVENT_COLUMNS if name in columns and columns[name].kind == "labels"), None)
+        kinds = [name for name, column in columns.items() if column.kind == "labels" or is_factor(column)]
+        event = next((name for name in EVENT_COLUMNS if name in kinds), None)
         times = [
             name
             for name, column in columns.items()
@@ -183,6 +185,8 @@ class EventPrediction(Task[EventPredictionSettings]):
         if subject is None or event is None or not times or subject == event:
             return None
         others = [column for name, column in columns.items() if name not in (subject, event)]
+        if subject in columns and columns[subject].num_distinct == len(columns[subject].cells):
+            return None  # which has one event only
         if any(column.kind == "text" and not has_numbers(column.cells) for column in others):
             return None
         return Detection(f"events ({event}) of subjects ({subject}) over time ({times[0]})", confidence=0.85)

@@ -31,9 +31,11 @@ from regard.baselines.sequences import (
 )
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.series import SeriesCodec, format_values
+from regard.data.formats.columns import is_identifier
 from regard.data.formats.layouts import ReadOptions
-from regard.data.formats.messages import format_column, format_count
-from regard.data.formats.series import Series, fill_forward, read_series, require_columns
+from regard.data.formats.messages import format_column, format_count, format_names
+from regard.data.formats.series import TIME_NAMES, Series, fill_forward, read_series, require_columns
+from regard.data.formats.summary import ColumnSummary
 from regard.data.prepare import Prepared
 from regard.data.series_sources import SeriesSource, open_series, plan_series, prepare_series
 from regard.data.settings import DataConfig
@@ -49,6 +51,7 @@ from regard.tasks.capabilities import ExportGraph, SeriesForecast, forecast_plot
 from regard.tasks.choices import Defaults, DefaultsContext
 from regard.tasks.content import Prediction, ReportContent, Section, ServerSchema
 from regard.tasks.detection import DetectionSummary
+from regard.tasks.feature_tables import find_interactions
 from regard.tasks.forecasting.linear import LinearForecast
 from regard.tasks.forecasting.model import (
     ExportedForecaster,
@@ -69,6 +72,8 @@ SALES = ("date", "store", "sales")
 """The columns of the built-in data set."""
 _TIME_NAMES = ("time", "timestamp", "ds")
 """A column of numbers with such a name is one of time."""
+_FEWEST_YEARS, _MOSTLY = 10, 0.9
+"""The fewest rows of a series of years, and the share of rows after the year before, or with a time of their own."""
 _DIGITS = 5
 """Significant digits of a forecast as text."""
 _BATCH_WINDOWS, _BATCH_SEQUENCES = 128, 2_048
@@ -170,18 +175,22 @@ class Forecasting(Task[ForecastingSettings]):
             return Detection("daily sales of several stores", confidence=0.9)
         columns = summary.columns
         dates = [column for column in columns if column.kind == "dates"]
-        times = dates or [column for column in columns if column.kind == "numbers" and column.plain_name in _TIME_NAMES]
+        times = dates or [column for column in columns if column.kind == "numbers" and _is_clock(column, columns)]
         kinds = [column.kind for column in columns]
-        if len(times) != 1 or "text" in kinds or "images" in kinds:
+        settings: dict[str, Any] = {}
+        if not times and (year := _find_years(columns)) is not None:
+            times, settings = [year], {"time_column": year.name}
+        if find_interactions(columns) is not None or len(times) != 1 or "text" in kinds or "images" in kinds:
             return None
         numbers = [column for column in columns if column.kind == "numbers" and column is not times[0]]
         if not numbers or summary.columns_given == 1:
             return None
         time = times[0].name
-        many = "" if "labels" not in kinds else ", for each of several series"
+        labels = [format_column(column.name) for column in columns if column.kind == "labels"]
+        many = f", and labels ({format_names(labels)})" if labels else ""
         reason = f"{format_count(len(numbers), 'column')} of numbers over time ({time}){many}"
         # Of several columns of labels, all but one are covariates, or the table is another one.
-        return Detection(reason, confidence=0.8 if kinds.count("labels") <= 1 else 0.6)
+        return Detection(reason, confidence=0.8 if kinds.count("labels") <= 1 else 0.6, settings=settings)
 
     @property
     def codec(self) -> SeriesCodec:
@@ -754,6 +763,38 @@ class ForecastPredictor:
                 "@2024-05-31T12:00"
             )
         return values[end - codec.input_length : end], features
+
+
+def _is_clock(time: ColumnSummary, columns: Sequence[ColumnSummary]) -> bool:
+    """Whether a column of numbers has the name of one of time, and a series has one row at each.
+
+    The rows of one time are distinguished by labels and identifiers; without them they are cases, as of survival data.
+    """
+    if time.name.strip().lower() not in _TIME_NAMES:
+        return False
+    keys = [time, *(column for column in columns if column.kind == "labels" or is_identifier(column.name))]
+    keys = [column for column in keys if len(column.cells) == len(time.cells)]
+    rows = set(zip(*(column.cells for column in keys), strict=True))
+    return len(rows) >= _MOSTLY * len(time.cells)
+
+
+def _find_years(columns: Sequence[ColumnSummary]) -> ColumnSummary | None:
+    """A column of whole numbers with the name of a time, such as `year`, that ascend by one in each series."""
+    labels = [column for column in columns if column.kind == "labels"]
+    for column in columns:
+        if column.kind != "numbers" or column.name.strip().lower() not in TIME_NAMES or len(labels) > 1:
+            continue
+        rows = len(column.cells)
+        names = labels[0].cells if labels else ("",) * rows
+        if rows < _FEWEST_YEARS or len(names) != rows or len(column.numbers) != rows:
+            continue
+        of_series: dict[str, list[float]] = {}
+        for name, number in zip(names, column.numbers, strict=True):
+            of_series.setdefault(name, []).append(number)
+        steps = np.concatenate([np.diff(numbers) for numbers in of_series.values()])
+        if len(steps) and (steps > 0).all() and (steps == 1).mean() >= _MOSTLY:
+            return column
+    return None
 
 
 def _named(series: Series) -> str:

@@ -1,8 +1,8 @@
 """What tasks on graphs have in common: how graphs are recognized, read, encoded, batched and drawn.
 
-Files are JSON lines of nodes and edges, or tables with a column of SMILES or of graphs as JSON. A row is a graph as
-text, SMILES or JSON, and a target. A node is to a graph what a token is to a text: batch sizes and
-speed are counted in nodes.
+Files are JSON lines of nodes and edges, folders in TU Dortmund's format, or tables with a column of SMILES or of graphs
+as JSON. A row is a graph as text, SMILES or JSON, and a target. A node is to a graph what a token is to a text: batch
+sizes and speed are counted in nodes.
 
 Dimensions: `batch` graphs.
 """
@@ -26,7 +26,13 @@ from regard.data.batches import batches_by_length
 from regard.data.codecs.codec import Codec
 from regard.data.codecs.graphs import PARTS, FeatureScales, GraphCodec
 from regard.data.formats.cells import as_text, value_kind
-from regard.data.formats.files import content_hash, describe_encoding, format_suffix
+from regard.data.formats.files import describe_encoding, format_suffix
+from regard.data.formats.graph_folders import (
+    describe_graph_folder,
+    graph_folder_paths,
+    is_graph_folder,
+    read_graph_folder,
+)
 from regard.data.formats.graphs import (
     DIRECTED,
     FIELDS,
@@ -320,15 +326,15 @@ def open_graphs(
         max_nodes: Graphs with more are bad rows.
         properties: Where a graph has several targets: their columns.
     """
-    open_lines = partial(_open_json_lines, config, target, properties)
+    open_files = partial(_open_graph_files, config, target, properties)
     if isinstance(rows, NamedRows) and is_graph_data(config, rows):
         records = [dict(zip(rows.names, row, strict=True)) for row in rows]
         read: Any = partial(enumerate, records, 1)
         train = _record_table(config, target, properties, (), read, records[:1])
-        source = with_held_out(config, train, open_lines, lambda: hash_of_table(train))
+        source = with_held_out(config, train, open_files, lambda: hash_of_table(train))
     elif is_graph_data(config, rows):
-        train = open_lines(config.train)
-        source = with_held_out(config, train, open_lines, lambda: content_hash(train.paths))
+        train = open_files(config.train)
+        source = with_held_out(config, train, open_files, train.content_hash)
     elif properties is not None:
         is_named = rows is None or isinstance(rows, NamedRows)
         named = config.changed(columns=properties.names) if is_named else config
@@ -349,10 +355,12 @@ def _valid_table(table: Table, max_nodes: int, properties: PropertyColumns | Non
 
 
 def is_graph_data(config: DataConfig, rows: Rows | None) -> bool:
-    """Whether the training data has lists of nodes and edges: dictionaries, or a file of JSON lines."""
+    """Whether the training data has lists of nodes and edges: dictionaries, JSON lines, or a folder of graphs."""
     if rows is not None or len(config.train) != 1:
         return isinstance(rows, NamedRows) and set(FIELDS) <= set(rows.names)
     path = Path(config.train[0])
+    if is_graph_folder(path):
+        return True
     is_json = (config.format or FORMAT_OF_SUFFIX.get(format_suffix(path))) == "jsonl"
     return is_json and path.is_file() and set(FIELDS) <= set(describe(path, encoding=config.encoding).lists)
 
@@ -366,10 +374,16 @@ def _graph_role(config: DataConfig, rows: Rows | None) -> str:
     return next((name for name in GRAPH_COLUMNS if name in plain), "graph")
 
 
-def _open_json_lines(
+def _open_graph_files(
     config: DataConfig, target: str, properties: PropertyColumns | None, paths: Sequence[str]
 ) -> Table:
     (path,) = map(Path, paths)
+    if is_graph_folder(path):
+        graphs = list(read_graph_folder(path, config.encoding))
+        table = _record_table(
+            config, target, properties, graph_folder_paths(path), partial(iter, graphs), [graphs[0][1]]
+        )
+        return replace(table, folder=path, inferred=[describe_graph_folder(path)])
 
     def read() -> Iterator[tuple[int, Any]]:
         for number, line in enumerate(iter_json_lines(path, encoding=config.encoding), 1):
