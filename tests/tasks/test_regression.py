@@ -1,10 +1,14 @@
 """Regression: standardized targets, and predictions in the units of the data."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from tests.tiny import tiny
 
+from regard.data.settings import DataConfig
 from regard.errors import ConfigError, DataError
+from regard.tasks import detect_task
 from regard.tasks.task import EvaluationData
 
 ROWS = [(f"{'very ' * (number % 7)}long {number}", f"{number % 7 + 10}") for number in range(120)]
@@ -48,3 +52,15 @@ def test_the_report_shows_errors_as_numbers_and_not_as_texts_that_differ():
     (section,) = report.sections
     assert section.columns == ("input", "measured", "predicted", "error")
     assert len(section.rows) == 9
+
+
+def test_counts_of_what_a_text_has_are_numbers_and_digits_of_its_words_are_text(tmp_path: Path):
+    """Both have the more digits the longer the text is."""
+    lengths = [2 + number * 7 % 40 for number in range(400)]
+    endings = [f"{first}{second}" for first in "bcdfghjklmnpqrstvwxz" for second in "bcdfghjklmnpqrstvwxz"]
+    counts = [("ab" * length + ending, str(length)) for length, ending in zip(lengths, endings, strict=True)]
+    spelled = [(" ".join(f"d{digit}" for digit in str(number**3)), str(number**3)) for number in range(400)]
+    for rows, expected in ((counts, "regression"), (spelled, "seq2seq")):
+        path = tmp_path / f"{expected}.csv"
+        path.write_text("".join(f"{text},{target}\n" for text, target in [("word", "length"), *rows]), encoding="utf-8")
+        assert detect_task(DataConfig(train=[str(path)]))[0] == expected

@@ -42,6 +42,8 @@ from regard.tasks.text_classification import LabeledTextSettings, LabeledTextTas
 _TARGET_NAMES = ("score", "rating", "stars", "similarity", "value", "price", "grade", "points", "target", "y", "label")
 _WRITTEN_OUT = 0.5
 """The correlation between the lengths of texts and the numbers of digits from which on the texts spell the numbers."""
+_WRITTEN_OUT_REPEATED = 4
+"""How often each of the numbers that texts spell occurs at the most, on average."""
 
 
 class RegressionSettings(LabeledTextSettings):
@@ -188,8 +190,12 @@ def _are_ids(column: ColumnSummary) -> bool:
 
 
 def _is_written_out(text: ColumnSummary, target: ColumnSummary) -> bool:
-    """Whether the whole numbers of a column are those that the texts spell: the longer the text, the more digits."""
-    if target.has_fractions or len(text.cells) != len(target.cells):
+    """Whether the whole numbers of a column are those that the texts spell: the longer the text, the more digits.
+
+    Numbers that the texts do not spell, such as counts, occur many times each.
+    """
+    is_counted = _WRITTEN_OUT_REPEATED * target.num_distinct < len(target.cells)
+    if target.has_fractions or is_counted or len(text.cells) != len(target.cells):
         return False
     lengths = np.array([[len(some), len(digits)] for some, digits in zip(text.cells, target.cells, strict=True)])
     if not lengths.std(axis=0).all():

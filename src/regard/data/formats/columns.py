@@ -42,7 +42,13 @@ _PAIR_NAMES = {"anchor", "positive"}
 """Which are a header together: "positive" alone is a label."""
 _OTHER_NAMES = """caption captions context date entities event event_type image intent lang language lemma name pos
     score split subject subject_id tag tags phonemes pronunciation spelling text1 text2 time timestamp token tokens
-    topic transcription url utterance word words"""
+    topic transcription url utterance word words abbreviation abstract adjective author capital city clean code complex
+    corrected correct country definition description dialect dialogue domain emotion error example expansion explanation
+    expression feature form formal formula function gender genre gloss grapheme graphemes headline hyphenation inflected
+    inflection informal instruction ipa kana kanji keyword keywords kind logical_form meaning message misspelled
+    morphemes nationality noisy normalized noun onset origin paragraph passage paraphrase past phoneme phonetic phrase
+    pinyin plural postag prefix product program property reading region romaji romanization root sense simple simplified
+    singular sql stem suffix syllables symbol synonym tense term transliteration type value verb"""
 _ISO_639_1 = """aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee
     el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja
     jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne
@@ -63,6 +69,7 @@ _MAX_WORDS_OF_NAME = 4
 _MIN_NUMBERS = 3
 _MIN_ALIKE = 10
 """So many cells that have something in common which the first one lacks make that one a title."""
+_SNAKE_CASE = re.compile(r"[A-Za-z]+(_[A-Za-z0-9]+)+")
 _MIN_EACH = 5
 """Cells that a label below a title occurs in, on average."""
 
@@ -157,8 +164,9 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
     in ten cells of such a column may be another word. It also is if they are short, and one is a typical name (`text`,
     `label`, `question`, ...), or two are common names (`word`, `tag`) or languages (`en`, `de`): a single one may be a
     word of the data, such as `no` and `it`, unless all cells below it or another one have digits, several words or
-    capitals only, and the title has not; or if the first one is empty above an index; or if one is no label of the
-    column of labels below it, each of which occurs repeatedly, and another one is a single word above texts.
+    capitals only, and the title has not; or if the first one is empty above an index; or if one is in Latin letters
+    above cells that have none; or if one is no label of the column of labels below it, each of which occurs repeatedly,
+    and another one is a single word above texts.
 
     >>> looks_like_header([["en", "de"], ["Hello", "Hallo"]])
     True
@@ -175,9 +183,12 @@ def looks_like_header(rows: Sequence[Sequence[str]]) -> bool:
         return True
     if any(len(cell) > _MAX_NAME_LENGTH or cell[-1] in ".?!" for cell in named):
         return False
+    if len(columns) == len(first) and any(map(_is_above_another_script, columns)):
+        return True
     lowered = {cell.lower() for cell in named}
     is_typical = bool(lowered & set(_HEADER_NAMES.split())) or lowered >= _PAIR_NAMES
-    num_common = sum(map(_is_common_name, set(named)))
+    identifiers = {column[0].strip() for column in columns if _is_above_other_words(column)}
+    num_common = sum(_is_common_name(cell) or cell in identifiers for cell in set(named))
     if len(set(named)) < len(named):
         return num_common > 1
     if is_typical or num_common > 1:
@@ -232,6 +243,23 @@ def _is_above_texts(column: Sequence[str]) -> bool:
     title, *cells = (cell.strip() for cell in column)
     num_words = sum(not _has_space(cell) for cell in cells)
     return len(cells) >= _MIN_ALIKE and not _has_space(title) and num_words <= len(cells) // _MIN_ALIKE
+
+
+def _is_above_another_script(column: Sequence[str]) -> bool:
+    """Whether the first cell is a word in Latin letters, of which all cells below it have none."""
+    title, *cells = (cell.strip() for cell in column)
+    is_word = title.isascii() and title.replace("_", "").isalpha()
+    return is_word and len(cells) >= _MIN_ALIKE and all(map(_has_foreign_letters, cells))
+
+
+def _has_foreign_letters(text: str) -> bool:
+    return any(map(str.isalpha, text)) and not any(letter.isalpha() for letter in text if letter.isascii())
+
+
+def _is_above_other_words(column: Sequence[str]) -> bool:
+    """Whether the first cell has words that are joined by `_`, and no cell below it has."""
+    title, *cells = (cell.strip() for cell in column)
+    return _SNAKE_CASE.fullmatch(title) is not None and not any("_" in cell for cell in cells)
 
 
 def _has_digit(text: str) -> bool:
