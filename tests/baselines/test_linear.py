@@ -58,6 +58,12 @@ def test_many_labels_are_those_of_a_linear_svm():
     assert [sum(table.values()) for table in predictions.probabilities] == pytest.approx([1, 1])
 
 
+def test_single_words_of_which_each_occurs_once_have_a_baseline():
+    words = [f"{first}{second}{third}" for first in "abcdefghij" for second in "klmnopqrst" for third in "uvwxyzabcd"]
+    baseline = fit_number(words, [float(word[0] in "abc") for word in words])
+    assert [round(float(each)) for each in baseline.predict(["akv", "jkv"]).outputs] == [1, 0]
+
+
 def test_numbers_are_those_of_a_scikit_learn_pipeline():
     numbers = [float(PRAISE.index(text.split()[1])) if label == "praise" else -1.0
                for text, label in zip(TEXTS, LABELS, strict=True)]  # fmt: skip

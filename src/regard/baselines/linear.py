@@ -210,8 +210,11 @@ def make_features(texts: Sequence[str], *, num_outputs: int) -> Any:
 
     most = max(_FEWEST_FEATURES, min(_MOST_FEATURES, _MOST_WEIGHTS // num_outputs)) // 2
     shared = {"sublinear_tf": True, "max_features": most, "min_df": 2 if len(texts) >= _MANY_ROWS else 1}
-    blocks = [("words", TfidfVectorizer(ngram_range=(1, 2), token_pattern=_WORD, **shared))]
-    if _have_characters(texts):
+    has_characters, are_single = _have_characters(texts), not any(" " in text.strip() for text in texts)
+    blocks = []
+    if not (has_characters and are_single):  # single words occur once each, and would be no features
+        blocks.append(("words", TfidfVectorizer(ngram_range=(1, 2), token_pattern=_WORD, **shared)))
+    if has_characters:
         blocks.append(("characters", TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), **shared)))
     return FeatureUnion(blocks)
 

@@ -20,6 +20,8 @@ SPLIT_PURPOSES = {"train": "for training", "valid": "for validation", "test": "f
 
 _END = 1 << 64
 _DEFAULT_SHARE, _DEFAULT_MAX = 0.05, 2_000
+_FEW_HELD_OUT, _LARGEST_SHARE = 200, 0.1
+"""Of few rows a larger share is held out: the interval of a proportion on 200 rows is +-0.07, on 20 rows +-0.22."""
 _FEW_SHOT_TEST_SHARE = 0.4
 """With few training rows, more of the others are available for the test."""
 _MAX_EXACT = 20_000
@@ -163,6 +165,17 @@ def default_share(total: int, *, most: int) -> float:
     return min(_DEFAULT_SHARE, most / total) if total else 0.0
 
 
+def default_share_of_rows(num_rows: int, *, most: int = _DEFAULT_MAX) -> float:
+    """The same for separate rows, of which a few are too few for a score.
+
+    Example:
+        >>> [round(default_share_of_rows(number), 3) for number in (100, 1_000, 2_000, 10_000, 100_000)]
+        [0.1, 0.1, 0.1, 0.05, 0.02]
+    """
+    few = min(_LARGEST_SHARE, _FEW_HELD_OUT / num_rows) if num_rows else 0.0
+    return max(few, default_share(num_rows, most=most))
+
+
 def held_out_shares(config: DataConfig, default: float, *, has_valid: bool, has_test: bool) -> tuple[float, float]:
     """The shares of the training data to hold out for validation and for the test."""
     valid, test = config.splits[1:] or (default, default)
@@ -172,7 +185,7 @@ def held_out_shares(config: DataConfig, default: float, *, has_valid: bool, has_
 
 def held_out_counts(config: DataConfig, num_rows: int, *, has_valid: bool, has_test: bool) -> tuple[int, int]:
     """The number of rows to hold out for validation and for the test."""
-    default = default_share(num_rows, most=_DEFAULT_MAX)
+    default = default_share_of_rows(num_rows)
     if config.shots is not None and not config.splits:
         more = min(_FEW_SHOT_TEST_SHARE, _DEFAULT_MAX / max(1, num_rows))
         config = config.changed(splits=[1 - default - more, default, more])

@@ -24,7 +24,7 @@ from regard.data.chemistry import fault_of, morgan_bits, require_rdkit, scaffold
 from regard.data.formats.messages import format_count
 from regard.data.settings import DataConfig
 from regard.data.splits.by_group import size_warnings
-from regard.data.splits.by_hash import SplitEntry, SplitPlan, default_share, held_out_shares, split_hash
+from regard.data.splits.by_hash import SplitEntry, SplitPlan, default_share_of_rows, held_out_shares, split_hash
 from regard.errors import DataError
 from regard.text.alphabets import sequence_kind
 
@@ -159,7 +159,7 @@ def kmer_bits(texts: Sequence[str], length: int) -> UInt8[np.ndarray, "rows bits
 
 
 def _shares(config: DataConfig, num_rows: int, *, has_test: bool) -> tuple[float, float]:
-    default = default_share(num_rows, most=_MOST_HELD_OUT)
+    default = default_share_of_rows(num_rows, most=_MOST_HELD_OUT)
     return held_out_shares(config, default, has_valid=False, has_test=has_test)
 
 
