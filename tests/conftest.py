@@ -8,8 +8,9 @@ import pytest
 import torch
 from tests.browser import Browser, find_chromium, start_browser
 from tests.command_line import same_logger
-from tests.shape_checks import forget_checked_calls
+from tests.shape_checks import check_shapes_once, forget_checked_calls
 
+check_shapes_once()  # before a module is imported whose functions are decorated
 collect_ignore_glob = ["*/remake*.py"]  # scripts that need other libraries than the tests
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
