@@ -10,6 +10,8 @@ from tests.browser import Browser, find_chromium, start_browser
 from tests.command_line import same_logger
 from tests.shape_checks import check_shapes_once, forget_checked_calls
 
+from regard.startup import collect_rarely
+
 check_shapes_once()  # before a module is imported whose functions are decorated
 collect_ignore_glob = ["*/remake*.py"]  # scripts that need other libraries than the tests
 torch.set_num_threads(1)
@@ -26,6 +28,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+        collect_rarely()  # as commands and their child processes do
 
 
 @pytest.hookimpl(trylast=True)  # after those that were not asked for are left out

@@ -2,8 +2,8 @@
 
 jaxtyping binds the arguments of each call of an annotated function and has them checked twice: before the call, and
 with what the function returned. A step of training calls the same layers with the same shapes again and again, and the
-checks took about half of the time of the tests. A call whose shapes and types were found right before in the same test,
-for the same layer, is therefore neither bound nor checked again.
+checks took about half of the time of the tests. A call whose shapes and types were found before in the same test is
+therefore neither bound nor checked again.
 """
 
 import threading
@@ -16,7 +16,7 @@ from typing import Any
 import jaxtyping
 from jaxtyping import _decorator, config
 from numpy import ndarray
-from torch import Tensor, nn
+from torch import Tensor
 
 _jaxtyped: Callable[..., Any] = _decorator.jaxtyped
 _checked: set[Hashable] = set()
@@ -100,16 +100,15 @@ def _checked_functions(function: FunctionType, typechecker: Any) -> tuple[Callab
 
 
 def _signature(value: Any) -> Hashable:
-    """What decides whether a value has its annotation: the shape of a tensor, the identity of a layer."""
+    """What decides whether a value has its annotation: its type, and the shape of a tensor.
+
+    No annotation has sizes that an attribute of a layer determines; with one, layers would have to be compared, too.
+    """
     kind = type(value)
-    if kind is Tensor:
-        return value.shape, value.dtype
     if kind in (int, bool, str):
         return kind, value
     if isinstance(value, Tensor | ndarray):
-        return value.shape, value.dtype
-    if isinstance(value, nn.Module):
-        return id(value)
+        return kind, value.shape, value.dtype
     if kind in (list, tuple):
         return kind, *map(_signature, value)
     if kind is dict:

@@ -1,5 +1,8 @@
 """Shapes are checked where a call has new ones, and in every test anew."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from beartype import beartype
@@ -7,6 +10,7 @@ from jaxtyping import Float, TypeCheckError
 from tests.shape_checks import forget_checked_calls, jaxtyped_once, unchecked_shapes
 from torch import Tensor
 
+import regard
 from regard.nn.losses import cross_entropy
 
 
@@ -80,3 +84,10 @@ def test_the_functions_of_the_package_are_checked_once():
     assert cross_entropy.__code__ is Layer.forward.__code__
     with pytest.raises(TypeCheckError, match="parameters"):
         cross_entropy(torch.zeros(2, 3), torch.zeros(5, dtype=torch.long))
+
+
+def test_no_size_in_an_annotation_is_an_attribute_of_a_layer():
+    """Calls of layers of one class are not compared by their layers."""
+    sources = [path.read_text(encoding="utf-8") for path in Path(regard.__file__).parent.rglob("*.py")]
+    assert not [found for source in sources for found in re.findall(r'\[[\w. ]+, "[^"\n]*\{\w[^"\n]*"\]', source)]
+    assert re.findall(r'\[[\w. ]+, "[^"\n]*\{\w[^"\n]*"\]', 'x: Float[Tensor, "batch {self.size}"]')
