@@ -8,8 +8,11 @@ import pytest
 import torch
 from tests.browser import Browser, find_chromium, start_browser
 from tests.command_line import same_logger
-from tests.shape_checks import forget_checked_calls
+from tests.shape_checks import check_shapes_once, forget_checked_calls
 
+from regard.startup import collect_rarely
+
+check_shapes_once()  # before a module is imported whose functions are decorated
 collect_ignore_glob = ["*/remake*.py"]  # scripts that need other libraries than the tests
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
@@ -25,6 +28,33 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+        collect_rarely()  # as commands and their child processes do
+
+
+@pytest.hookimpl(trylast=True)  # after those that were not asked for are left out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let each worker begin with files that have slow tests, so that none of these is left for the end.
+
+    A worker is first given an equal share of the list, in its order, and takes from the end of another's when it has
+    none left; the tests of a file stay together, since they share fixtures.
+    """
+    num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))
+    if not num_workers:
+        return
+    files: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    slow = {path for path, own in files.items() if any(item.get_closest_marker("slow") for item in own)}
+    quick = [item for path, own in files.items() if path not in slow for item in own]
+    ordered: list[pytest.Item] = []
+    share = len(items) / num_workers
+    for worker in range(num_workers):
+        for path in [path for path in files if path in slow][worker::num_workers]:
+            ordered += files[path]
+        missing = round(share * (worker + 1)) - len(ordered)
+        ordered += quick[:missing] if missing > 0 else []
+        quick = quick[missing:] if missing > 0 else quick
+    items[:] = ordered + quick
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import regard
 
 ROOT = Path(regard.__file__).parent
 # A folder may import from those on its left, and from itself.
-ORDER = ["errors", "version", "settings", "logging", "files", "registry", "nn", "text", "data", "models",
+ORDER = ["startup", "errors", "version", "settings", "logging", "files", "registry", "nn", "text", "data", "models",
          "generation", "evaluation", "selection", "baselines", "tasks", "adapters", "training", "explanation",
          "interop", "runs", "experiments", "serving", "lab", "cli"]  # fmt: skip
 
@@ -42,4 +42,9 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
 def test_importing_regard_imports_no_torch():
     code = "import sys, regard; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_importing_what_training_needs_imports_no_scipy():
+    code = "import sys, regard.runs.train; sys.exit('scipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,10 +1,17 @@
 """Shapes are checked where a call has new ones, and in every test anew."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
-from jaxtyping import Float, TypeCheckError, jaxtyped
-from tests.shape_checks import check_new_shapes, forget_checked_calls, unchecked_shapes
+from beartype import beartype
+from jaxtyping import Float, TypeCheckError
+from tests.shape_checks import forget_checked_calls, jaxtyped_once, unchecked_shapes
 from torch import Tensor
+
+import regard
+from regard.nn.losses import cross_entropy
 
 
 class Layer(torch.nn.Module):
@@ -12,7 +19,7 @@ class Layer(torch.nn.Module):
 
     cut = False
 
-    @jaxtyped(typechecker=check_new_shapes)
+    @jaxtyped_once(typechecker=beartype)
     def forward(self, x: Float[Tensor, "batch 3"], y: Float[Tensor, " batch"]) -> Float[Tensor, "batch 3"]:
         return x[:, :2] if self.cut else x
 
@@ -50,14 +57,19 @@ def test_a_call_is_checked_once_in_a_test():
     def same(x: Anything) -> None:
         pass
 
-    check = check_new_shapes(same)
-    seen.clear()  # of what beartype tries
+    check = jaxtyped_once(same, typechecker=beartype)
+    check(torch.zeros(2))
+    assert seen
+    seen.clear()
     for _ in range(3):
         check(torch.zeros(2))
-    assert len(seen) == 1
+    assert not seen
     forget_checked_calls()
     check(torch.zeros(2))
-    assert len(seen) == 2
+    assert seen
+    seen.clear()
+    check(torch.zeros(3))
+    assert seen
 
 
 def test_nothing_is_checked_while_a_graph_is_traced():
@@ -66,3 +78,16 @@ def test_nothing_is_checked_while_a_graph_is_traced():
         layer(torch.zeros(5, 7), torch.zeros(5))
     with pytest.raises(TypeCheckError):
         layer(torch.zeros(5, 7), torch.zeros(5))
+
+
+def test_the_functions_of_the_package_are_checked_once():
+    assert cross_entropy.__code__ is Layer.forward.__code__
+    with pytest.raises(TypeCheckError, match="parameters"):
+        cross_entropy(torch.zeros(2, 3), torch.zeros(5, dtype=torch.long))
+
+
+def test_no_size_in_an_annotation_is_an_attribute_of_a_layer():
+    """Calls of layers of one class are not compared by their layers."""
+    sources = [path.read_text(encoding="utf-8") for path in Path(regard.__file__).parent.rglob("*.py")]
+    assert not [found for source in sources for found in re.findall(r'\[[\w. ]+, "[^"\n]*\{\w[^"\n]*"\]', source)]
+    assert re.findall(r'\[[\w. ]+, "[^"\n]*\{\w[^"\n]*"\]', 'x: Float[Tensor, "batch {self.size}"]')

@@ -30,7 +30,7 @@ REASON = why_not()
 needs_postgresql = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
 SPACE = "[train.learning_rate]\nlow = 1e-3\nhigh = 1e-1\nlog = true\n"
-TRIALS, STEPS, GRACE_SECONDS = 4, 300, 20
+TRIALS, STEPS, GRACE_SECONDS = 4, 300, 12
 COMMAND = f"""
 from regard.experiments.sweep import run, study
 study.GRACE_SECONDS, study.HEARTBEAT_SECONDS, run.HEARTBEAT_SECONDS = {GRACE_SECONDS}, 1, 1

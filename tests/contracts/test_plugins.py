@@ -30,7 +30,7 @@ class Shell:
         self.folder, self.packages = folder, packages
         self.env = {
             **os.environ,
-            "PYTHONPATH": str(packages),
+            "PYTHONPATH": os.pathsep.join([str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "OMP_NUM_THREADS": "1",
             "REGARD_CACHE": str(folder / "cache"),
         }

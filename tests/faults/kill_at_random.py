@@ -81,7 +81,7 @@ def newest_checkpoint(run: Path) -> Path | None:
     return next(reversed(checkpoint_paths(run / "checkpoints")), None)
 
 
-def wait(process: subprocess.Popen[str], is_time: Callable[[], bool]) -> bool:
+def wait(process: subprocess.Popen[str], is_time: Callable[[], bool], pause: float = 0.005) -> bool:
     """Look again and again until it is time, or the process has ended; whether it runs still."""
     end = time.monotonic() + PATIENCE
     while process.poll() is None:
@@ -90,7 +90,7 @@ def wait(process: subprocess.Popen[str], is_time: Callable[[], bool]) -> bool:
         if time.monotonic() > end:
             process.kill()
             raise RuntimeError("no progress was made")
-        time.sleep(0.0002)
+        time.sleep(pause)
     return False
 
 
@@ -126,7 +126,7 @@ def kill_sometime(
     if kind == "writing":
         folder = rng.choice([run, run / "checkpoints"])
         before = unfinished(folder)
-        wait(process, lambda: bool(unfinished(folder) - before))
+        wait(process, lambda: bool(unfinished(folder) - before), pause=0.0002)  # a file is written in a millisecond
     else:
         time.sleep(rng.uniform(0.0, 0.1))
     if others := children_of(process):

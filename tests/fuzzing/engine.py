@@ -145,6 +145,7 @@ def _run_process(reader: FuzzedReader, executions: int, seed: str, out: Path | N
         process = os.fork()
         if process == 0:
             code = 1
+            gc.freeze()  # a collection writes to each object, and thereby copies the memory of the parent
             faulthandler.disable()  # an end without a report is a finding, and not an error of the tests
             try:
                 report = fuzz_here(reader, executions, seed=seed, out=out, folder=work, seconds=seconds, shared=shared)

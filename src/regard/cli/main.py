@@ -39,6 +39,7 @@ from regard.cli import (
 from regard.cli.options import StepsAreOptional
 from regard.cli.output import Command, fail
 from regard.errors import ConfigError, RegardError
+from regard.startup import collect_rarely
 
 app = typer.Typer(
     name="regard",
@@ -119,6 +120,7 @@ def print_version(show: bool = typer.Option(False, "--version", help="Print the 
 
 def main() -> None:
     """Run the command line; a user error is one line on stderr and exit code 2."""
+    collect_rarely()
     try:
         _require_alone()
         sys.exit(_run())

@@ -1,6 +1,6 @@
 """One run of an experiment in a process of its own, and several of these at a time.
 
-    python -m regard.experiments.jobs      with a job on stdin
+    python -m regard.startup regard.experiments.jobs      with a job on stdin
 
 A process of its own has its own peak of memory and its own threads, and its failure ends nothing else.
 """

@@ -1,7 +1,7 @@
 """Child processes that train: start, stop, progress bars, threads, and the lock of a folder.
 
-A child is a module of this package, run by `python -m`. It reads its request, one line of JSON, from stdin and writes
-messages to a log file. When its parent ends, stdin ends too, and the child saves its state and exits.
+A child is a module of this package, run by `python -m regard.startup`. It reads its request, one line of JSON, from
+stdin and writes messages to a log file. When its parent ends, stdin ends too, and the child saves its state and exits.
 """
 
 import fcntl
@@ -44,7 +44,7 @@ class ProcessPool:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "a", encoding="utf-8") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", module],
+                [sys.executable, "-m", "regard.startup", module],
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=file,

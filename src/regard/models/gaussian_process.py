@@ -25,7 +25,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, UInt8
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from regard.logging import format_duration, log_info
@@ -175,6 +174,8 @@ class GaussianProcess(nn.Module):
             known: Which of them are not missing.
             are_labels: Whether targets are labels, of which the outputs are logits.
         """
+        from scipy.optimize import minimize  # imported here, since scipy loads slowly
+
         both = torch.stack([network, own]).double().cpu()
         wanted, mask = targets.double().cpu(), known.cpu()
         expected = torch.tensor(_SCALES_OF_LABELS if are_labels else _SCALES_OF_NUMBERS, dtype=torch.float64)
@@ -229,6 +230,8 @@ class GaussianProcess(nn.Module):
         seconds: float | None,
     ) -> None:
         """Maximize the marginal likelihood of some rows."""
+        from scipy.optimize import minimize  # imported here, since scipy loads slowly
+
         share = 1.0 if seconds is None else min(1.0, (seconds / _TUNING_SECONDS) ** (1 / 3))
         most = max(_FEWEST_TUNED, int(share * _TUNED_ROWS))
         drawn = torch.from_numpy(np.random.default_rng(0).permutation(len(features))[:most]).to(features.device)

@@ -32,9 +32,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, Integer
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.optimize import minimize
-from scipy.special import softmax
 from torch import Tensor, nn
 
 from regard.logging import format_duration, log_info
@@ -175,6 +172,8 @@ class LinearNgrams(nn.Module):
             outputs: What targets are.
             seconds: What it may take, roughly; unset, as long as it needs.
         """
+        from scipy import sparse  # imported here, since scipy loads slowly
+
         before = time.perf_counter()
         most = _MOST_TOKENS if seconds is None else min(_MOST_TOKENS, max(1.0, seconds * _TOKENS_PER_SECOND))
         if len(rows.ids) > most:
@@ -217,6 +216,8 @@ class LinearNgrams(nn.Module):
             targets: A class index or `IGNORED`, a row of zeros and ones, or a number for each text.
             outputs: What targets are.
         """
+        from scipy.optimize import minimize  # imported here, since scipy loads slowly
+
         both, targets = torch.stack([network, own]).double().cpu(), targets.cpu()
 
         def row_losses(scales: Tensor) -> Tensor:
@@ -266,6 +267,8 @@ class LinearNgrams(nn.Module):
 
     def _spellings(self, rows: TokenRows, spellings: Sequence[str], fewest: int) -> tuple[Any, Any]:
         """The matrix of the n-grams of characters, and the weights of those of each token."""
+        from scipy import sparse  # imported here, since scipy loads slowly
+
         lengths = np.array([len(each) for each in spellings])
         if lengths[rows.ids].sum() > _MOST_SPELLED:
             return sparse.csr_array((len(rows), 0)), sparse.csr_array((len(spellings), 0))
@@ -313,6 +316,8 @@ def _sum_over_distinct(
 
 def _presence(rows: NDArray[np.int64], columns: NDArray[np.int64], shape: tuple[int, int]) -> Any:
     """A matrix that is 1 at these places, each counted once."""
+    from scipy import sparse  # imported here, since scipy loads slowly
+
     places = np.unique(rows * shape[1] + columns)
     ones = np.ones(len(places), np.float32)
     return sparse.csr_array((ones, (places // max(1, shape[1]), places % max(1, shape[1]))), shape=shape)
@@ -382,6 +387,7 @@ def _fit_classes(
     features: Any, targets: NDArray[Any], *, iterations: int
 ) -> tuple[Float[np.ndarray, "features classes"], Float[np.ndarray, " classes"]]:
     """The mean of two solutions: with the features as they are, and scaled by how much they depend on the class."""
+    from scipy import sparse
     from sklearn.linear_model import LogisticRegression
 
     solutions = []
@@ -418,11 +424,15 @@ class LinearSVM:
 
     def predict_proba(self, features: Any) -> Float[np.ndarray, "texts classes"]:
         """The softmax of the logits of more than two classes."""
+        from scipy.special import softmax  # imported here, since scipy loads slowly
+
         return softmax(features @ self.coef_.T + self.intercept_, axis=1)
 
 
 def _with_small_indices(features: Any) -> Any:
     """The matrix with indices of 32 bits, which the solver needs."""
+    from scipy import sparse  # imported here, since scipy loads slowly
+
     small = sparse.csr_matrix(features, dtype=np.float32)
     small.indices, small.indptr = small.indices.astype(np.int32), small.indptr.astype(np.int32)
     return small
@@ -441,6 +451,8 @@ def _dependence(features: Any, targets: NDArray[Any]) -> Float[np.ndarray, " fea
     The weight of a class is $\log (p / \lVert p \rVert_1) - \log (q / \lVert q \rVert_1)$ with $p$ and $q$ one more
     than the number of its texts with the feature, and of the other texts (Wang & Manning 2012, section 2.1).
     """
+    from scipy import sparse  # imported here, since scipy loads slowly
+
     present = sparse.csr_array(features != 0, dtype=np.float32)
     totals = np.asarray(present.sum(axis=0)).ravel()
     classes, squares = np.unique(targets), np.zeros(features.shape[1])

@@ -1,6 +1,6 @@
 """Several processes of this machine that compute one thing together: started, watched and ended as one.
 
-    python -m regard.runs.launch      with a request on stdin
+    python -m regard.startup regard.runs.launch      with a request on stdin
 
 Each process has the environment that torchrun would give it. Rank 0 writes to the terminal; lines of the others have
 their rank before them. The first error of a process ends all, and is raised here.
@@ -125,7 +125,7 @@ def _children(request: str, size: int, port: int, *, is_shared: bool) -> Iterato
         for rank in range(size):
             has_terminal = rank == 0 and is_shared and sys.stderr.isatty()
             process = subprocess.Popen(
-                [sys.executable, "-m", "regard.runs.launch"],
+                [sys.executable, "-m", "regard.startup", "regard.runs.launch"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None if has_terminal else subprocess.PIPE,

@@ -50,7 +50,7 @@ _DTYPES = {
 }  # fmt: skip
 """The names of types in safetensors."""
 _TYPES = {name: dtype for dtype, name in _DTYPES.items()}
-_SPARE_NUMBERS, _NUMBERS_PER_BYTE, _NUMBERS_PER_TENSOR = 1 << 26, 4, 256
+_SPARE_NUMBERS, _NUMBERS_PER_BYTE, _NUMBERS_PER_TENSOR = 1 << 26, 4, 4096
 """A model may have so many numbers that its file does not have, such as tables of positions; so many for each byte of
 the file; and a tensor counts as so many more, since making it takes time."""
 _FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn}

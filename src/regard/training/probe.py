@@ -24,7 +24,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from regard.data.prepare import Prepared
@@ -265,6 +264,8 @@ def _solve(
     """The weights, and in the last column the biases."""
     if problem.kind == "numbers":
         return _ridge(problem, strength)
+    from scipy.optimize import minimize  # imported here, since scipy loads slowly
+
     shape = problem.y.size(1), problem.x.size(1) + 1
     total = float(problem.weights.sum())
 

@@ -1,6 +1,6 @@
 """A worker of a sweep: trains trial after trial until there are enough.
 
-    python -m regard.experiments.sweep.worker      with a plan on stdin
+    python -m regard.startup regard.experiments.sweep.worker      with a plan on stdin
 
 PyTorch is imported once for all trials. A worker computes with one thread, so that sums, and with them results, do not
 depend on the number of workers.
