@@ -153,6 +153,9 @@ def test_names_that_are_none(refused, regard, tmp_path: Path):
     refused([tmp_path / ("x" * 300)], parts=("xxx", "File name too long"))
     refused([""], parts=("the name of a file of data is empty",))
     refused(rows(), "--valid", "", parts=("the name of a file of data is empty",))
+    (tmp_path / "rings").mkdir()
+    (tmp_path / "rings" / "run.toml").touch()
+    refused([tmp_path / "rings"], parts=("rings is the folder of a run, not of data",))
     out = tmp_path / ("x" * 300)
     regard("train", tmp_path / "none.tsv", "--out", out, "--quiet").fails_with("cannot write to", "File name too long")
 

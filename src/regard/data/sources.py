@@ -29,6 +29,8 @@ class NamedRows(list[tuple[Any, ...]]):
 
 IN_MEMORY = "(rows in memory)"
 """The name of data in the settings of a run that was trained on rows in memory."""
+_RUN_SETTINGS = "run.toml"
+"""The file by which the folder of a run is known."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,14 @@ def require_files(config: DataConfig, what: str) -> None:
 
 
 def require_names(config: DataConfig) -> None:
-    """Raise an error if the name of a file is empty, which as a path is that of the current folder."""
-    if "" in (*config.train, *config.valid, *config.test):
+    """Raise an error if the name of a file is empty, which as a path is that of the current folder, or that of a run."""
+    names = (*config.train, *config.valid, *config.test)
+    if "" in names:
         raise DataError("the name of a file of data is empty")
+    for name in names:
+        if os.path.isfile(os.path.join(name, _RUN_SETTINGS)):
+            hidden = f", and hides the built-in data set {name}" if name in builtin_names() else ""
+            raise DataError(f"{name} is the folder of a run, not of data{hidden}")
 
 
 def with_folder(
