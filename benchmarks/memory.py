@@ -64,7 +64,7 @@ def watch(process: subprocess.Popen[bytes], peaks: dict[str, int]) -> None:
     while process.poll() is None:
         try:
             status = Path(f"/proc/{process.pid}/status").read_text()
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # it ended before the file was opened, or read
             return
         for line in status.splitlines():
             name, _, value = line.partition(":")

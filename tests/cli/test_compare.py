@@ -84,7 +84,8 @@ def test_from_python_with_rows_equal_sizes_and_fewer_rows(jobs_inside, tmp_path:
     import regard
 
     rows = [(f"eins {number} zwei", f"one {number} two") for number in range(200)]
-    settings = {"task": {"tokenizer": "bytes"}, "generate": {"max_tokens": 5}, "train": {"device": "cpu"}}
+    settings = {"task": {"tokenizer": "bytes"}, "generate": {"max_tokens": 5}, "train": {"device": "cpu"},
+                "data": {"splits": [0.9, 0.05, 0.05]}}  # fmt: skip
     with jobs_inside():
         found = regard.compare(
             rows, ["gru", "tiny"], flops=4e9, params=70_000, sizes=[50], settings=settings, out=tmp_path / "compared",

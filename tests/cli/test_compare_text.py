@@ -196,7 +196,7 @@ def test_sizes_must_be_those_of_the_training_set(regard, tmp_path: Path, monkeyp
     rows = [json.dumps({"text": " ".join(random.Random(number).choices(WORDS, k=12))}) for number in range(80)]
     Path("posts.jsonl").write_text("\n".join(rows) + "\n")
     options = ["--models", "gpt,llama", "--steps", 2, "--quiet", "--tokenizer", "bytes", "--set", "task.window=8"]
-    regard("compare", "posts.jsonl", *options, "--sizes", 999).fails_with("1 to 72 documents, got 999")
+    regard("compare", "posts.jsonl", *options, "--sizes", 999).fails_with("1 to 64 documents, got 999")
     few = [*options, "--set", "task.window=70", "--sizes", 1]
     regard("compare", "posts.jsonl", *few).fails_with("too few for one window of 70")
 

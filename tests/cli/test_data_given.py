@@ -90,7 +90,7 @@ def test_a_held_out_file_is_what_its_option_says(train, regard, tiny, tmp_path: 
     assert "60 for training, 7 for validation, 0 for the test" in said
     options = ["--test", more[0], "--test", more[1], "--out", tmp_path / "other", "--steps", 1, *tiny]
     said = regard("train", one, two, *options).succeeds().err
-    assert "57 for training, 3 for validation, 7 for the test" in said
+    assert "54 for training, 6 for validation, 7 for the test" in said
 
 
 def test_rows_in_two_sets_are_counted(train, tmp_path: Path):
@@ -104,7 +104,7 @@ def test_rows_in_two_sets_are_counted(train, tmp_path: Path):
 
 def test_a_built_in_set_goes_by_its_name(train):
     _, said = train("dates", "--set", "data.num_rows=60")
-    assert "54 for training, 3 for validation, 3 for the test" in said
+    assert "48 for training, 6 for validation, 6 for the test" in said
 
 
 @pytest.mark.slow

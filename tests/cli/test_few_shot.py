@@ -103,7 +103,7 @@ def test_each_draw_is_a_process_of_its_own(regard, reviews: Path, tmp_path: Path
         (["--shot-seeds", "3"], ["--shot-seeds needs --shots, got 3 without it"]),
         (["--jobs", "3"], ["--jobs needs --shots"]),
         (["--shots", "0"], ["shots must be at least 1, got [0]"]),
-        (["--shots", "99"], ["data.shots must be at most the 28 training rows"]),
+        (["--shots", "99"], ["data.shots must be at most the 25 training rows"]),
         (["--shots", "3", "--task", "language-modeling"], ["got language-modeling"]),
     ],
 )

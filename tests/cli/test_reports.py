@@ -44,7 +44,7 @@ def test_a_run_that_has_learned_nothing_says_so(regard, tiny, tmp_path):
     dates = tmp_path / "dates.tsv"
     dates.write_text(regard("data", "show", "dates", "--rows", 500).succeeds().out)
     answer = regard("train", dates, "--out", tmp_path / "run", "--steps", 1, *tiny).succeeds()
-    said = "the model has not learned the task: exact match is 0 (25 rows)"
+    said = "the model has not learned the task: exact match is 0 (50 rows)"
     assert f"warning: {said}" in answer.err
     assert page_data(tmp_path / "run" / "report.html")["warning"].startswith(said)
     assert "most likely to help" in answer.err

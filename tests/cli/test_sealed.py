@@ -58,7 +58,7 @@ def test_the_report_says_that_the_test_set_was_opened(regard, run: Path):
     assert "sealed" not in findings
     assert [command.split()[1] for command, _ in page_data(run / "report.html")["commands"]] == ["predict", "evaluate"]
     assert "was opened once" in findings
-    assert "Measured on 15 test rows" in findings
+    assert "Measured on 30 test rows" in findings
 
 
 def test_the_certificate_counts_openings(regard, run: Path):

@@ -81,7 +81,7 @@ def test_each_document_is_in_one_set():
     trained, valid = texts_in(data, data.train), texts_in(data, data.valid)
     assert [(text,) for text in valid] == data.held_out["valid"]
     assert sorted([*trained, *valid, *(text for (text,) in data.held_out["test"])]) == sorted(ESSAYS)
-    assert (len(trained), len(valid), data.train.num_documents) == (91, 5, 91)
+    assert (len(trained), len(valid), data.train.num_documents) == (81, 10, 81)
     assert data.is_isolated
 
 

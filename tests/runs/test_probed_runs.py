@@ -17,10 +17,12 @@ from regard.training.checkpoints import read_tensors
 WORDS = ("good", "bad", "fine")
 LABELED = [(f"a {WORDS[number % 3]} film number {number}", WORDS[number % 3]) for number in range(120)]
 RATED = [(f"a {WORDS[number % 3]} film number {number}", str(number % 3 + number / 200)) for number in range(120)]
+DATA = {"splits": [0.9, 0.05, 0.05]}
 TRAIN = {"batch_tokens": 300, "precision": "float32", "device": "cpu"}
 TINY = {
     "model": {"num_layers": 2, "model_dim": 12, "num_heads": 2, "feedforward_dim": 17, "dropout": 0.0},
     "task": {"tokenizer": "words", "ngrams": 0},
+    "data": DATA,
     "train": {**TRAIN, "max_steps": 4},
 }
 METHODS = ("all", "top", "lora")
@@ -38,7 +40,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def tune(base: Path, tmp_path: Path) -> Callable[..., Run]:
     def run(rows: Any, out: str, **options: Any) -> Run:
-        settings = {"train": {**TRAIN, **options.pop("train", {})}, **options.pop("settings", {})}
+        settings = {"data": DATA, "train": {**TRAIN, **options.pop("train", {})}, **options.pop("settings", {})}
         return finetune(base, rows, out=tmp_path / out, settings=settings, show_progress=False, **options)
 
     return run

@@ -35,7 +35,7 @@ def prepared(folder: Path, **sections: Any) -> Tiny:
 
 
 def test_an_epoch_has_every_image_once_in_an_order_of_its_own(images):
-    made = prepared(images)
+    made = prepared(images, data={"splits": [0.9, 0.05, 0.05]})
     batches = made.batches(batch_tokens=40)
     epochs = [
         torch.cat([batches.batch(epoch * batches.per_epoch + number).pixels for number in range(batches.per_epoch)])

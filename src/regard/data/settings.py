@@ -46,7 +46,8 @@ class DataConfig(Settings):
     """With `shots`: another seed draws other rows. For one seed, fewer are a subset of more."""
     splits: list[float] = Field(default_factory=list)
     """Shares of training, validation and test rows. Unset: 5 % each for the last two, at most 2,000 rows or 1,000,000
-    characters of running text, and of fewer than 4,000 rows 200 or a tenth; with `shots`, 40 % for the test."""
+    characters of running text; of fewer than 4,000 rows, 200 or a tenth, whichever is less. With `shots`, 40 % for the
+    test."""
     split: Literal["random", "scaffold", "similarity"] | None = None
     """How rows are split: random, by a hash of the first text; scaffold, molecules with one ring system in one set, the
     largest groups for training (MoleculeNet); similarity, clusters of similar molecules or biological sequences. Unset:

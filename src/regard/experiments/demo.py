@@ -14,6 +14,7 @@ from regard.runs.evaluation import Evaluation
 from regard.runs.report import write_run_report
 from regard.runs.run import Run
 from regard.runs.train import train
+from regard.training.precision import num_cores
 
 _TRAIN: dict[str, Any] = {
     "batch_tokens": 1024,
@@ -84,7 +85,7 @@ def demo(out: str | os.PathLike[str] = "runs/demo", *, minutes: float = _MINUTES
     report = write_run_report(run, evaluation, evaluated_on="Test", baseline=baseline)
     comparison = compare(
         "dates",
-        COMPARED_MODELS[-max(2, os.cpu_count() or 1) :],
+        COMPARED_MODELS[-max(2, num_cores()) :],
         minutes=max(minutes * _COMPARED_FRACTION, MIN_SECONDS / 60),
         settings=COMPARISON_SETTINGS,
         out=Path(f"{out}-compared"),

@@ -23,6 +23,7 @@ from typing import IO, Any
 import torch.distributed as dist
 
 from regard import errors
+from regard.data.formats.messages import format_count
 from regard.errors import ConfigError, ProcessError, RegardError, RunError, StoppedError
 from regard.logging import log_warning, logger, print_messages_by_default
 from regard.runs.run import Run
@@ -49,8 +50,8 @@ def launch(function: str, arguments: Mapping[str, Any], size: int, *, show_progr
     """
     if size < 1:
         raise ConfigError(f"num_processes must be at least 1, got {size}")
-    if size > (cores := os.cpu_count() or 1):
-        log_warning(f"{size} processes share {cores} cores of this machine: more processes than cores are slower")
+    if size > (cores := num_cores()):
+        log_warning(f"{size} processes share {format_count(cores, 'core')}: more processes than cores are slower")
     if (started := started_processes()).size > 1:
         raise ConfigError(f"torchrun has started {started.size} processes already: num_processes must be 1")
     try:

@@ -30,9 +30,15 @@ def pairs(number: int) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("number", "train", "held_out"),
-    [(3, 1, 1), (4, 2, 1), (20, 18, 1), (59, 53, 3), (100, 90, 5), (3001, 2701, 150)],
+    [
+        *((3, 1, 1), (4, 2, 1), (20, 16, 2), (59, 47, 6), (100, 80, 10), (1_996, 1_596, 200)),  # a tenth
+        *((2_000, 1_600, 200), (3_001, 2_601, 200), (4_000, 3_600, 200)),  # 200
+        *((4_020, 3_618, 201), (9_001, 8_101, 450)),  # a twentieth
+    ],
 )
-def test_a_twentieth_each_is_held_out_exactly(number: int, train: int, held_out: int):
+def test_a_tenth_up_to_two_hundred_rows_or_else_a_twentieth_each_is_held_out_exactly(
+    number: int, train: int, held_out: int
+):
     assert counts(pairs(number)) == {"train": train, "valid": held_out, "test": held_out}
 
 
@@ -57,7 +63,7 @@ def test_files_of_ones_own_take_the_place_of_a_split():
     for has_valid, has_test, expected in (
         (True, True, {"train": 100}),
         (True, False, {"train": 100}),
-        (False, True, {"train": 95, "valid": 5}),
+        (False, True, {"train": 90, "valid": 10}),
     ):
         split = plan(rows, has_valid=has_valid, has_test=has_test).rule
         assert dict(Counter(roles_of(rows, split))) == expected

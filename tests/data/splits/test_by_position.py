@@ -103,12 +103,12 @@ def test_many_independent_documents_are_assigned_whole(tmp_path: Path):
     paths = files(tmp_path, texts)
     by_file, by_row = parts(split(*paths)), parts(split(rows=texts))
     assert by_file == by_row
-    assert {role: len(some) for role, some in by_file.items()} == {"train": 91, "valid": 5, "test": 5, "unused": 0}
+    assert {role: len(some) for role, some in by_file.items()} == {"train": 81, "valid": 10, "test": 10, "unused": 0}
     assert Counter(text for some in by_file.values() for text in some) == Counter(texts)
     backwards = parts(split(*reversed(paths)))
     assert {role: set(some) for role, some in backwards.items()} == {role: set(some) for role, some in by_file.items()}
     few = parts(split(rows=texts, train_rows=7))
-    assert (len(few["train"]), len(few["unused"])) == (7, 84)
+    assert (len(few["train"]), len(few["unused"])) == (7, 74)
     assert set(few["train"]) < set(by_row["train"])
 
 
@@ -117,7 +117,7 @@ def test_each_of_few_documents_is_cut(tmp_path: Path, number: int, is_whole: boo
     texts = [f"{i:03d}" * 100 for i in range(number)]
     for found in (split(*files(tmp_path, texts)), split(rows=texts)):
         valid = parts(found)["valid"]
-        assert [len(part) for part in valid] == ([300] * 2 if is_whole else [15] * number)
+        assert [len(part) for part in valid] == ([300] * 4 if is_whole else [15] * number)
         assert found.num_documents == number
 
 

@@ -239,12 +239,12 @@ def test_a_run_that_may_be_restarted_replaces_no_other(data: str, tmp_path: Path
 
 
 def test_more_processes_than_cores_are_warned_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("regard.runs.launch.num_cores", lambda: 2)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     for size, warnings in (
         (2, []),
-        (3, ["3 processes share 2 cores of this machine: more processes than cores are slower"]),
+        (3, ["3 processes share 2 cores: more processes than cores are slower"]),
     ):
         caplog.clear()
         with pytest.raises(ConfigError, match="torchrun has started 2 processes already"):

@@ -21,7 +21,7 @@ from regard.logging import progress_bar
 
 _SPLITS = ("train", "valid", "test")
 _MIN_DOCUMENTS = 40
-"""With fewer documents a validation share of 5 % is at most one document, which is too few to evaluate a model on."""
+"""Of fewer documents a validation set of whole ones has at most four, which are too few to evaluate a model on."""
 _MAX_HELD_OUT = 1_000_000
 """Default limit of the characters held out for each of validation and test."""
 
