@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Generator, Iterator
 
+import hypothesis
 import pytest
 import torch
 from tests.browser import Browser, find_chromium, start_browser
@@ -13,6 +14,9 @@ from tests.shape_checks import check_shapes_once, forget_checked_calls
 from regard.startup import collect_rarely
 
 check_shapes_once()  # before a module is imported whose functions are decorated
+# An example may take any time: on a busy machine it takes much longer than alone.
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("patient")
 collect_ignore_glob = ["*/remake*.py"]  # scripts that need other libraries than the tests
 torch.set_num_threads(1)
 if not torch.cuda.is_available():

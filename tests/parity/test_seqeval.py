@@ -58,7 +58,7 @@ def check_scores(sentences: list[tuple[list[str], list[str]]], ours: Scheme | No
             assert counts.macro(measure).value == 0.0
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(pairs("IBES", TYPES))
 def test_scores_are_those_of_seqeval(sentences: list[tuple[list[str], list[str]]]):
     check_scores(sentences, None)
@@ -70,7 +70,7 @@ def test_strict_scores_are_those_of_its_strict_mode(ours: Scheme):
     # In its strict mode seqeval takes hyphens off the ends of types.
     types = [type for type in TYPES if not type.endswith("-")]
 
-    @settings(deadline=None, max_examples=100)
+    @settings(max_examples=100)
     @given(pairs(prefixes, types))
     def check(sentences: list[tuple[list[str], list[str]]]) -> None:
         check_scores(sentences, ours, mode="strict", scheme=getattr(seqeval_scheme, name))
@@ -78,7 +78,7 @@ def test_strict_scores_are_those_of_its_strict_mode(ours: Scheme):
     check()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(tags_of("IBES", TYPES), max_size=17))
 def test_entities_are_those_of_seqeval(tags: list[str]):
     theirs = [(type, start, end + 1) for type, start, end in sequence_labeling.get_entities(tags)]

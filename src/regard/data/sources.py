@@ -110,7 +110,7 @@ def require_files(config: DataConfig, what: str) -> None:
 
 
 def require_names(config: DataConfig) -> None:
-    """Raise an error if the name of a file is empty, which as a path is that of the current folder, or that of a run."""
+    """Raise an error if a name is empty, which as a path is that of the current folder, or that of a run."""
     names = (*config.train, *config.valid, *config.test)
     if "" in names:
         raise DataError("the name of a file of data is empty")
