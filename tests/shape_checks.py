@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import Any
 
 import jaxtyping
+import torch
 from jaxtyping import _decorator, config
 from numpy import ndarray
 from torch import Tensor
@@ -54,7 +55,7 @@ def jaxtyped_once(function: Any = None, *, typechecker: Any) -> Any:
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if config.jaxtyping_disable:
+        if config.jaxtyping_disable or torch.compiler.is_compiling():  # which would trace the check as well
             return function(*args, **kwargs)
         key = (call, *map(_signature, args), *kwargs, *map(_signature, kwargs.values()))
         if key not in _checked:

@@ -106,7 +106,7 @@ def test_rates_of_layers_are_not_for_muon(base: Path, tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["all", "lora"])
 def test_few_rows_have_a_lower_learning_rate_unless_one_is_set(base: Path, tmp_path: Path, method):
-    many = [(f"{text} of {copy}", label) for copy in range(10) for text, label in ROWS]
+    many = [(f"{text} of {copy}", label) for copy in range(11) for text, label in ROWS]
     rates = []
     for number, (rows, given) in enumerate(((ROWS, {}), (many, {}), (ROWS, {"learning_rate": 0.007}))):
         settings = {"train": {**TRAIN, "max_steps": 1, **given}}

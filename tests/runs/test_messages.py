@@ -31,7 +31,7 @@ def run_python(folder, setup: str = "") -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_reports_reach_a_program_that_has_not_configured_logging(tmp_path):
     done = run_python(tmp_path)
-    for part in ("task text-classification, by the data", "54 for training"):
+    for part in ("task text-classification, by the data", "48 for training"):
         assert done.stderr.count(part) == 2
     for name, shown in zip(("run", "other"), done.stdout.splitlines(), strict=True):
         assert f"report: {name}/report.html" in done.stderr

@@ -100,6 +100,7 @@ def learned(tmp_path_factory):
         settings = {
             "model": {"num_layers": 1, "model_dim": 32, "dropout": 0.0, "kernel_size": 3},
             "train": {"max_steps": 120, "evaluate_every": 60, "learning_rate": 0.01, "device": "cpu"},
+            "data": {"splits": [0.9, 0.05, 0.05]},
         }
         return trained(meals(400), folder / "run", model="convolution", settings=settings, query="learned")
 

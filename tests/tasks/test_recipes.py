@@ -27,7 +27,8 @@ def defaults(rows: Any, preset: str, device: Any, *, task: dict[str, Any], **bud
     """What a task chooses for these rows, or this file, on a device that need not be there."""
     settings = draft({"task": task, "preset": preset})
     bound, is_file = make_task(settings.task), isinstance(rows, Path)
-    data = bound.prepare(DataConfig(train=[str(rows)])) if is_file else bound.prepare(DataConfig(), rows)
+    config = DataConfig(train=[str(rows)] if is_file else [], splits=[0.9, 0.05, 0.05])
+    data = bound.prepare(config, None if is_file else rows)
     return bound.defaults(DefaultsContext(data, settings.model, device, **budget))
 
 

@@ -32,7 +32,8 @@ PLAIN = {"learning_rate": 0.01, "warmup_steps": 1, "batch_tokens": 200, "label_s
 
 
 def pairs(model: dict[str, Any] | None = None, **train: Any) -> Tiny:
-    return tiny("seq2seq", ROWS, tokenizer="bytes", model=model or {}, train={**STEPS, **PLAIN, **train})
+    data = {"splits": [0.9, 0.05, 0.05]}
+    return tiny("seq2seq", ROWS, tokenizer="bytes", model=model or {}, data=data, train={**STEPS, **PLAIN, **train})
 
 
 def make_trainer(made: Tiny, **more: Any) -> Trainer:
