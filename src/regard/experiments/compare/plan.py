@@ -29,6 +29,8 @@ from regard.training.settings import DraftSettings, ResolvedSettings
 
 MIN_SECONDS = 1.0
 """The least budget in time: in less, no model is trained for a meaningful number of steps."""
+_PLANNED = {"max_steps": 1, "threads": 1}
+"""Settings of training that a plan does not use: the load of the cores is measured by each run, not for each width."""
 _PARAMS_TOLERANCE = 0.05
 """How far the number of parameters may be from the requested one, relatively."""
 _MAX_WIDTH = 16_384
@@ -254,7 +256,7 @@ def _count_parameters(config: ModelConfig, candidate: Candidate, data: Prepared)
         with torch.device("meta"):
             settings = candidate.draft().model_copy(update={"model": config})
             with quiet_logs():
-                resolved = resolve(settings.with_train(max_steps=1), data)
+                resolved = resolve(settings.with_train(**_PLANNED), data)
             model = make_task(resolved.task, data.codecs).build(config, resolved.head)
     except ConfigError as error:
         raise ConfigError(f"model {candidate.name}: {error}") from None
@@ -266,7 +268,7 @@ def _resolve(candidate: Candidate, size: Size, data: Prepared) -> ResolvedSettin
     settings = candidate.draft(size)
     try:
         with quiet_logs():
-            return resolve(settings.with_train(max_steps=1), data)
+            return resolve(settings.with_train(**_PLANNED), data)
     except ConfigError as error:
         raise ConfigError(f"model {candidate.name}: {error}") from None
 
